@@ -1,10 +1,14 @@
-// How well are steps cut by memory? For mixtures of samples, on a virtual card of exactly the card's memory:
+// Measures how well steps are split into micro-batches by memory, for mixtures of samples on a
+// virtual GPU of exactly the planned size:
 //
-// - passes a step over `steps` random steps of 16 samples, against the exact optimum under the same cost table (branch
-//   and bound), and how many of the steps would do with one pass less than the table allows;
-// - predicted samples a second against today's equal cut (`micro_batch_size` of the plan for the worst step) and
-//   against a fixed micro-batch of four, whose steps are split where they do not fit (memory.allow_splits);
-// - the steps one after another on the card: whether memory ran out, and whether the twin foresaw each step's peak.
+// - micro-batches per step over `steps` random steps of 16 samples, compared with the optimum under
+//   the same cost table (branch and bound), and how many steps would run with one micro-batch less
+//   than the table allows;
+// - predicted samples per second, compared with an equal split (`micro_batch_size` of the plan for
+//   the worst step) and with micro-batches of four, which are split further if they do not fit
+//   (memory.allow_splits);
+// - the steps in sequence on the GPU: whether memory ran out, and whether the look-ahead predicted
+//   each step's peak.
 //
 //   cut [steps] [seed] > table.md
 
@@ -16,17 +20,16 @@
 #include <string>
 #include <vector>
 
-#include "app/temporary_folder.h"
+#include "app/process/model_folder.h"
 #include "random_jobs.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
-#include "vlmtrain/planner/drawn_steps.h"
-#include "vlmtrain/planner/rehearsal_process.h"
-#include "vlmtrain/planner/search.h"
-#include "vlmtrain/planner/step_cut.h"
-#include "vlmtrain/planner/twin.h"
-#include "vlmtrain/planner/worst_case.h"
+#include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/look_ahead.h"
+#include "vlmtrain/planner/memory_split.h"
+#include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/workload.h"
 
 namespace vlmtrain {
 
@@ -39,7 +42,7 @@ using Samples = std::vector<data::SampleShape>;
 constexpr int64_t kGlobalBatch = 16;
 constexpr int64_t kDataSetSize = 2000;
 constexpr int64_t kFixedMicroBatch = 4;
-/// Steps of which times are predicted, which takes long.
+/// Number of steps whose times are predicted, which takes long.
 constexpr size_t kTimedSteps = 50;
 
 struct Mixture {
@@ -47,7 +50,7 @@ struct Mixture {
   std::string model;
   std::string target;
   int64_t lora_rank = 0;
-  /// Pictures of a sample.
+  /// Images per sample.
   int64_t (*images)(Random& random) = nullptr;
 };
 
@@ -82,7 +85,7 @@ data::SampleIndex make_data_set(const Mixture& mixture, const std::filesystem::p
   return samples;
 }
 
-/// The fewest micro-batches that hold all samples, found by trying them all.
+/// Returns the minimum number of micro-batches that hold all samples, by exhaustive search.
 class OptimalSplit {
  public:
   OptimalSplit(const Samples& samples, const MemoryCostTable& table) : table_(table) {
@@ -90,7 +93,7 @@ class OptimalSplit {
     std::ranges::sort(items_, std::ranges::greater{}, [&](const MicroBatchSizes& sizes) { return table.bytes(sizes); });
   }
 
-  /// `most`: a number that is known to do.
+  /// REQUIRES: `most` micro-batches suffice.
   int64_t count_passes(int64_t upper_bound) {
     for (int64_t num_bins = upper_bound - 1; num_bins > 0; --num_bins) {
       bins_.assign(static_cast<size_t>(num_bins), {});
@@ -118,7 +121,7 @@ class OptimalSplit {
     return false;
   }
 
-  /// What only adds up does not exceed what is left.
+  /// Returns whether the remaining additive costs fit into the remaining memory.
   bool can_hold_rest(size_t next) const {
     MemoryCostTable additive = table_;
     additive.base_bytes = 0;
@@ -131,7 +134,7 @@ class OptimalSplit {
     }
     MicroBatchSizes rest;
     for (size_t i = next; i < items_.size(); ++i) {
-      // One that fits nowhere but alone takes an empty one, whatever room there is.
+      // A sample that fits only alone takes an empty micro-batch.
       if (table_.fits(items_[i])) rest = rest.merge(items_[i]);
     }
     return rest.samples == 0 || additive.bytes(rest) <= free_bytes;
@@ -192,7 +195,8 @@ int64_t count_passes(const std::vector<engine::MicroBatchSplit>& splits) {
   return num_passes;
 }
 
-/// Steps that do not fit into one pass less by the table, and on the card do, as a table that allows more cuts them.
+/// Counts the steps that fit on the GPU with one micro-batch less than the table allows, split by a
+/// table with more memory.
 int64_t count_improvable_steps(planner::DryRunProcess& process, const planner::Plan& plan,
                                const std::vector<Samples>& steps, const std::vector<engine::MicroBatchSplit>& splits) {
   int64_t num_improvable = 0;
@@ -278,7 +282,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
   planner::DryRunRequest dry_run_request{.step_config = plan.best.step_config, .steps = {}, .splits = forecast.splits};
   for (const auto& step : steps) dry_run_request.steps.push_back(planner::group_samples(step));
   const auto outcome = process.dry_run(dry_run_request);
-  // From where the twin had a run empty its cache these steps, which do not, are other ones.
+  // After the look-ahead made a run empty its cache, these steps differ from the run's.
   int64_t num_exact = 0;
   for (size_t i = 0; i < static_cast<size_t>(forecast.steps_before_release); ++i) {
     num_exact += outcome.steps[i].reserved_bytes == forecast.reserved_bytes[i];
@@ -305,7 +309,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
 }  // namespace vlmtrain
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
+  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // like vlmtrain itself: the process for dry runs
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

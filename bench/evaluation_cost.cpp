@@ -1,10 +1,11 @@
-// What an evaluation takes beside the forward pass of the same samples: prints one JSON line.
+// Measures the cost of an evaluation relative to the forward pass of the same samples; prints one
+// JSON line.
 //
 //   evaluation_cost CHECKPOINT DATA.json IMAGES [BATCH] [THREADS]
 //
-// forward_seconds: the hidden states and the loss of batches that are decoded and collated; loss_seconds:
-// evaluation::evaluate without answers, decoding included; answer_seconds: the same with answers of at most 8 tokens.
-// Each is the least of three.
+// forward_seconds: hidden states and loss of batches that are already decoded and collated.
+// loss_seconds: evaluation::evaluate without answers, decoding included. answer_seconds: the same
+// with answers of at most 8 tokens. Each is the minimum of three.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -20,8 +21,8 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/cross_entropy.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/adapter.h"

@@ -1,9 +1,10 @@
-// kernel_speed: how fast our own kernels move memory on this machine's GPU, beside a copy by ATen in the same run.
+// kernel_speed: memory bandwidth of the custom kernels on this machine's GPU, compared with a copy
+// by ATen in the same run.
 //
-//   build/release/kernel_speed [DEVICE]        default: cuda:0; needs a real one
+//   build/release/kernel_speed [DEVICE]        default: cuda:0; needs a real GPU
 //
-// Sizes are those of a step of Qwen2.5-VL-7B in bf16, of more rows where those would lie in a card's L2 cache. Bytes
-// are what has to move: each input read once, each output written once.
+// Sizes are those of a training step of Qwen2.5-VL-7B in bf16, with more rows if they would fit in
+// the L2 cache. Bytes are the minimum to move: each input read once, each output written once.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -28,18 +29,16 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/base/first_line.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/dropout.h"
-#include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/kernels/norm.h"
-#include "vlmtrain/kernels/norm_rotate.h"
-#include "vlmtrain/kernels/patches.h"
-#include "vlmtrain/kernels/rotate.h"
+#include "vlmtrain/kernels/patchify.h"
+#include "vlmtrain/kernels/rope.h"
 #include "vlmtrain/memory/device.h"
 
 namespace {
@@ -47,7 +46,7 @@ namespace {
 using namespace vlmtrain;
 
 constexpr int64_t kRows = 5632, kManyRows = 8 * kRows, kHidden = 3584, kIntermediate = 18944, kVocabulary = 152064;
-constexpr int64_t kTowerIntermediate = 3420;  // of Qwen2.5-VL's tower: rows that are no whole packs of 16 bytes
+constexpr int64_t kTowerIntermediate = 3420;  // of Qwen2.5-VL's tower: rows that are not whole packs of 16 bytes
 constexpr int64_t kBf16 = 2, kFp32 = 4;
 
 class KernelBenchmark {
@@ -77,13 +76,13 @@ class KernelBenchmark {
     std::fflush(stdout);
   }
 
-  /// Bytes a second, the median of rounds.
+  /// Returns bytes per second, the median of rounds.
   double measure_bytes_per_second(size_t bytes, const std::function<void()>& launch) const {
     constexpr int kLaunches = 20, kRounds = 7;
     const auto round = [&] {
       const auto start = std::chrono::steady_clock::now();
       for (int i = 0; i < kLaunches; ++i) launch();
-      static_cast<void>(marker_.item<float>());  // waits for all of them
+      static_cast<void>(marker_.item<float>());  // waits for all launches
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kLaunches;
     };
     std::vector<double> seconds(kRounds);
@@ -186,7 +185,7 @@ void benchmark_adamw(const KernelBenchmark& benchmark) {
   struct States {
     const char* name;
     at::ScalarType dtype;
-    int64_t bytes;  ///< of a moment
+    int64_t bytes;  ///< per moment element
   };
   for (const auto& [name, dtype, bytes] :
        {States{"adamw, fp32", at::kFloat, 4}, {"adamw, bf16", at::kBFloat16, 2}, {"adamw, 8 bits", at::kByte, 1}}) {

@@ -1,11 +1,13 @@
-// kernel_times: a library that writes down when each kernel of a CUDA process ran, with CUPTI of LibTorch's wheel. The
-// driver loads it into the process:
+// kernel_times: a library that records when each kernel of a CUDA process ran, with CUPTI of
+// LibTorch's wheel. The driver loads it into the process:
 //
 //   cmake --build --preset release --target kernel_times
-//   CUDA_INJECTION64_PATH=build/release/libvlmtrain_kernel_times.so VLMTRAIN_KERNEL_TIMES=times.txt vlmtrain --config …
+//   CUDA_INJECTION64_PATH=build/release/libvlmtrain_kernel_times.so VLMTRAIN_KERNEL_TIMES=times.txt
+// vlmtrain --config …
 //
-// bench/kernel_times.py makes a table of the file: lines "N number name" of each name before its first kernel, and
-// "K number start end gx gy gz bx by bz", in nanoseconds, with the kernel's grid and block.
+// bench/kernel_times.py makes a table of the file. Its lines are "N number name", before a name's
+// first kernel, and "K number start end gx gy gz bx by bz", in nanoseconds, with the kernel's grid
+// and block.
 
 #include <cupti.h>
 
@@ -19,7 +21,7 @@
 namespace {
 
 constexpr size_t kBufferBytes = size_t{8} << 20;
-constexpr size_t kAlignment = 8;  // of records
+constexpr size_t kAlignment = 8;  // of CUPTI's records
 
 class Writer {
  public:
@@ -47,7 +49,8 @@ class Writer {
 };
 
 Writer& writer() {
-  static Writer& instance = *new Writer(std::getenv("VLMTRAIN_KERNEL_TIMES"));  // outlives the last buffer
+  static Writer& instance =
+      *new Writer(std::getenv("VLMTRAIN_KERNEL_TIMES"));  // leaked, because buffers arrive until the process exits
   return instance;
 }
 
@@ -69,7 +72,7 @@ void process_buffer(CUcontext /*context*/, uint32_t /*stream*/, uint8_t* buffer,
 
 }  // namespace
 
-/// The driver calls it when a process initialises CUDA.
+/// The driver calls it when a process initializes CUDA.
 extern "C" [[gnu::visibility("default")]] int InitializeInjection() {
   if (std::getenv("VLMTRAIN_KERNEL_TIMES") == nullptr) return 0;
   constexpr uint32_t kMilliseconds = 500;

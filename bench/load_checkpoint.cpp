@@ -1,5 +1,5 @@
-// Loads the model of a checkpoint and prints one JSON line: the seconds that took, the weights' bytes and the process's
-// peak of resident memory. bench/loading.py compares it with transformers.
+// Loads the model of a checkpoint and prints one JSON line: seconds, bytes of weights, and the peak
+// resident memory. bench/loading.py compares it with transformers.
 //
 //   load_checkpoint CHECKPOINT [fp32 | bf16]
 
@@ -20,7 +20,7 @@ namespace {
 using namespace vlmtrain;
 
 int64_t peak_resident_bytes() {
-  // getrusage would count the parent's at the time of the fork too.
+  // getrusage would include the parent's memory at the time of the fork.
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
     if (word != "VmHWM:") continue;

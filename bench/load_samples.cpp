@@ -1,10 +1,11 @@
-// Draws global batches from a data set as a training run does (decode, resize, tokenize on loader threads; joined on
-// the caller's) and prints how fast, as JSON. bench/images_per_second.py makes the data and runs it.
+// Reads global batches from a data set like a training run (decode, resize, tokenize on loader
+// threads; collate on the caller's thread) and prints the speed as JSON. bench/images_per_second.py
+// makes the data and runs it.
 //
 //   load_samples bytes|floats CHECKPOINT DATA IMAGE_ROOT WORKERS BATCH BATCHES
 //
-// bytes: pixels as training copies them to the device, which normalises them; floats: the threads normalise them too,
-// as loaders in Python do.
+// bytes: pixels as training copies them to the device, which normalizes them. floats: the threads
+// normalize them too, like loaders in Python.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -32,7 +33,7 @@ double resident_mb(const std::string& key) {
   return 0;
 }
 
-/// What a processor makes, with pixels in fp32.
+/// A processor whose pixels are fp32.
 class NormalizingProcessor final : public data::SampleProcessor {
  public:
   explicit NormalizingProcessor(const data::SampleProcessor& processor) : processor_(processor) {}

@@ -1,11 +1,12 @@
-// How full packs are, beside best fit decreasing over a whole epoch and beside rows padded to their longest sample; and
-// how long a million lengths take. Prints a table in Markdown.
+// Measures how full packs are, compared with best fit decreasing over a whole epoch and with rows
+// padded to their longest sample, and how long packing a million lengths takes. Prints a table in
+// Markdown.
 //
 //   packing [RECORDS IMAGE_ROOT PRESET TOKENIZER]
 //
-// Without arguments of log-normal lengths alone.
+// Without arguments it uses log-normal lengths only.
 
-#include "vlmtrain/data/packing.h"
+#include "vlmtrain/data/order/packing.h"
 
 #include <fmt/format.h>
 
@@ -17,11 +18,11 @@
 #include <thread>
 #include <vector>
 
-#include "app/preset_folder.h"
+#include "app/process/model_folder.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
-#include "vlmtrain/data/outlines.h"
-#include "vlmtrain/data/pack_census.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -33,7 +34,8 @@ using data::SampleSize;
 
 constexpr uint64_t kSeed = 1;
 
-/// Text of exp(N(5.5, 0.8)) tokens and none to four pictures of 64 tokens in one to four tiles.
+/// Samples with exp(N(5.5, 0.8)) text tokens and zero to four images of one to four tiles with 64
+/// tokens each.
 std::vector<SampleSize> sample_log_normal_sizes(int64_t count) {
   RandomStream random(kSeed);
   const auto uniform = [&] { return (static_cast<double>(random.uniform(1'000'000)) + 0.5) / 1e6; };
@@ -61,7 +63,8 @@ std::vector<SampleSize> read_record_sizes(char** arguments) {
   return sizes;
 }
 
-/// Rows of as many samples as a pack has on average, in the order in which they are drawn, each as long as its longest.
+/// Rows in sampling order, each with as many samples as a pack has on average, padded to its
+/// longest.
 double compute_padded_fill(const std::vector<SampleSize>& sizes, int64_t batch_size) {
   const auto order = random_permutation(std::ssize(sizes), kSeed);
   double used = 0;

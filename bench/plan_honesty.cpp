@@ -1,14 +1,15 @@
-// Are plans honest? Plans random jobs for random cards, then runs each plan on a virtual card of exactly that memory:
-// ten steps of random samples up to the planned one, in full global batches, must do without running out of memory and
-// without an allocation that is tried again; the next larger micro-batch with the same choices must not fit within the
-// margin.
+// Tests whether plans hold. Plans random jobs for random GPUs, then runs each plan on a virtual GPU
+// of exactly that memory. Ten steps of random samples up to the planned size, in full global
+// batches, must run without an out-of-memory error and without a retried allocation. The next
+// larger micro-batch with the same settings must not fit within the margin.
 //
-//   plan_honesty [configurations] [seed] [fixed] [ranks] [masks] [volumes] [optimizer|full|hybrid] > lines.jsonl   a
-//   line of JSON for each, a summary on stderr
+//   plan_honesty [configurations] [seed] [fixed] [ranks] [masks] [volumes] [optimizer|full|hybrid]
+// > lines.jsonl
 //
-// `constraints`: with PyTorch's fixed segments instead of expandable ones, where plans cannot know how memory
-// fragments. `ranks`: for 2 to 16 ranks on one machine or two. Up to three of a plan's ranks do steps of their own, on
-// cards from which NCCL has taken what the plan says. `optimizer`, `full`, `hybrid`: these, and they share that.
+// Writes a JSON line per job, and a summary to stderr. `fixed`: with PyTorch's fixed segments
+// instead of expandable ones, whose fragmentation plans cannot predict. `ranks`: 2 to 16 ranks on
+// one or two machines; up to three of a plan's ranks run steps of their own, on GPUs with NCCL's
+// planned share of memory taken. `optimizer`, `full`, `hybrid`: as `ranks`, with that sharding.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,20 +19,20 @@
 #include <filesystem>
 #include <string>
 
-#include "app/temporary_folder.h"
+#include "app/process/model_folder.h"
 #include "planner/option_search.h"
 #include "random_jobs.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
-#include "vlmtrain/models/mask_families.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain {
 
 namespace {
 
 constexpr int kSteps = 10;
-/// Steps of large global batches take long and show nothing new.
+/// Steps of larger global batches take long and test nothing else.
 constexpr int64_t kMaxSamplesPerStep = 32;
 
 struct JobSetting {
@@ -46,8 +47,8 @@ constexpr const char* kVolumeModels[] = {"brain-llava-tiny", "brain-llava-7b"};
 struct BenchmarkOptions {
   bool expandable_segments = true;
   bool several_ranks = false;
-  bool masks = false;    ///< models that draw them
-  bool volumes = false;  ///< models that see them
+  bool masks = false;    ///< models with mask outputs
+  bool volumes = false;  ///< models with volume inputs
   engine::Sharding sharding = engine::Sharding::kNone;
 };
 
@@ -131,7 +132,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
            {"expandable_segments", request.constraints.expandable_segments}}};
 }
 
-/// A sample that is nowhere larger than `worst`.
+/// Returns a sample that is not larger than `worst` in any dimension.
 data::SampleShape sample_smaller_shape(Random& random, const data::SampleShape& worst) {
   data::SampleShape shape = worst;
   if (worst.pixel_rows > 0) {
@@ -147,7 +148,7 @@ data::SampleShape sample_smaller_shape(Random& random, const data::SampleShape& 
   return shape;
 }
 
-/// Global batches of random samples; in one of the first steps all are the worst.
+/// Returns global batches of random samples; one of the first steps has only the largest samples.
 std::vector<std::vector<planner::SampleGroup>> make_random_steps(Random& random, const planner::Plan& plan) {
   const data::SampleShape& worst = plan.worst.shapes.front();
   const int64_t micro_batch_size = plan.best.step_config.micro_batch_size;
@@ -164,7 +165,7 @@ std::vector<std::vector<planner::SampleGroup>> make_random_steps(Random& random,
   return steps;
 }
 
-/// The reserved peak of the chosen plan with the next larger micro-batch; 0 if there is none.
+/// Returns the reserved peak of the plan with the next larger micro-batch; 0 if none exists.
 int64_t measure_next_larger_bytes(const planner::Plan& plan, planner::DryRunProcess& unlimited) {
   const auto sizes = planner::find_divisors(plan.workload.samples_per_rank());
   const auto next_size = std::upper_bound(sizes.begin(), sizes.end(), plan.best.step_config.micro_batch_size);
@@ -177,7 +178,7 @@ int64_t measure_next_larger_bytes(const planner::Plan& plan, planner::DryRunProc
   return outcome.out_of_memory ? INT64_MAX : outcome.peaks().reserved_bytes;
 }
 
-/// The steps of some of the ranks, each from an empty card: the first, the last and one between.
+/// Runs the steps of the first, the last and one other rank, each on an empty GPU.
 planner::DryRunResult run_ranks(Random& random, const planner::Plan& plan) {
   constexpr int64_t kMaxRanks = 3;
   const int64_t ranks = std::min(kMaxRanks, plan.workload.world_size);
@@ -255,7 +256,8 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
     Random random(seed, i);
     JobSetting setting = make_random_job(random, folder.path(), options);
     const auto& frozen = setting.request.job.frozen;
-    if (setting.request.job.lora && frozen.vision_tower && frozen.language_model) continue;  // hardly anything to train
+    if (setting.request.job.lora && frozen.vision_tower && frozen.language_model)
+      continue;  // nearly nothing is trainable
     fmt::print("{}\n", check_plan(random, std::move(setting), summary).dump());
     std::fflush(stdout);
   }
@@ -276,7 +278,7 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
 
 int main(int argc, char** argv) {
   using vlmtrain::engine::Sharding;
-  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
+  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // like vlmtrain itself: the process for dry runs
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

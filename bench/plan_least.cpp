@@ -1,13 +1,15 @@
-// Is the least the least? Plans random jobs as they are typed, of described samples and of data sets (pictures of many
-// sizes, folders of frames as videos). For each plan that does not fit:
+// Tests the minimum that plans report. Plans random jobs as command lines, with synthetic samples
+// and with data sets (images of many sizes, folders of frames as videos). For each plan that does
+// not fit:
 //
-//   - choices that a person could type instead, drawn at random and around the plan's own, must not need less, but for
-//     half a percent: how a few blocks fall into the allocator's pages of 20 MiB no search can know;
-//   - each remedy, put behind the command as it is printed, must make a plan that fits.
+//   - settings that a user could choose instead, at random and around the plan's own, must not need
+//     less, except for half a percent: no search can predict how a few blocks fit into the
+//     allocator's pages of 20 MiB;
+//   - each suggestion, appended to the command as printed, must make a plan that fits.
 //
 //   plan_least [jobs] [seed] [first job] > lines.jsonl
 //
-// writes a line of JSON for each job, a summary on stderr; exit 1 if one is wrong.
+// Writes a JSON line per job, and a summary to stderr; exit code 1 if one is wrong.
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -21,9 +23,9 @@
 #include <iterator>
 #include <string>
 
-#include "app/plan_arguments.h"
-#include "app/planned.h"
-#include "app/temporary_folder.h"
+#include "app/arguments/arguments.h"
+#include "app/plan_samples/plan_request.h"
+#include "app/process/model_folder.h"
 #include "planner/option_search.h"
 #include "planner/rehearsed_options.h"
 #include "random_jobs.h"
@@ -37,12 +39,12 @@ namespace vlmtrain {
 namespace {
 
 constexpr int kRandomChoices = 8;
-/// Share of the least that another choice may need less.
+/// Fraction of the minimum by which other settings may need less.
 constexpr double kTolerance = 0.005;
 
 using Arguments = std::vector<std::string>;
 
-/// A preset, and the one whose tokenizer its data sets are measured with; empty: it has no data sets here.
+/// A preset, and the preset whose tokenizer measures its data sets; empty: no data sets.
 struct Model {
   const char* name;
   const char* tokenizer;
@@ -53,7 +55,7 @@ constexpr Model kModels[] = {{"smolvlm-256m", "smolvlm-tiny"},     {"smolvlm-500
                              {"qwen2-vl-2b", "qwen2.5-vl-tiny"},   {"qwen2.5-vl-3b", "qwen2.5-vl-tiny"},
                              {"qwen2.5-vl-7b", "qwen2.5-vl-tiny"}, {"llava-1.5-7b", "llava-tiny"}};
 
-/// Folders with what `plan` needs of models, with a tokenizer whose ids config.json names.
+/// Folders with the files of models that `plan` needs, with a tokenizer for the ids of config.json.
 void write_models(const std::filesystem::path& folder) {
   for (const Model& model : kModels) {
     std::filesystem::create_directories(folder / model.name);
@@ -73,7 +75,7 @@ void write_models(const std::filesystem::path& folder) {
   }
 }
 
-// -- Data sets: pictures that have a header and no pixels, since no more is read of them.
+// -- Data sets: images with a header but without pixels, because plans read only the header.
 
 uint32_t compute_crc(const std::string& bytes) {
   uint32_t crc = 0xffffffffU;
@@ -161,7 +163,7 @@ void write_data_set(Random& random, const std::filesystem::path& file, bool supp
   io::write_file(file, records.dump());
 }
 
-// -- Jobs as they are typed.
+// -- Jobs as command lines.
 
 Arguments make_random_job(Random& random, const std::filesystem::path& folder, int64_t number) {
   const Model& model = kModels[static_cast<size_t>(random.between(0, std::ssize(kModels) - 1))];
@@ -211,14 +213,14 @@ app::PlanArguments parse_arguments(Arguments arguments) {
   app::PlanArguments parsed_arguments;
   CLI::App command;
   app::declare_plan_arguments(command, parsed_arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  std::reverse(arguments.begin(), arguments.end());  // in the order that CLI11 needs
   command.parse(arguments);
   return parsed_arguments;
 }
 
-// -- What is held against a plan that does not fit.
+// -- Checks of a plan that does not fit.
 
-/// What a person could type for what is not fixed.
+/// Settings that a user could choose for unconstrained options.
 std::vector<planner::StepConfig> make_alternatives(Random& random, const planner::PlanRequest& request,
                                                    const planner::Plan& plan) {
   const models::RecomputeBlocks all{.vision = plan.detail.vision_blocks, .language = plan.detail.language_blocks};
@@ -303,7 +305,7 @@ void check_suggestions(const Arguments& arguments, const planner::Plan& plan, nl
     try {
       app::make_plan_request(parse_arguments(extended), [&](const planner::PlanRequest& request) {
         planner::PlanRequest without_suggestions = request;
-        without_suggestions.sample_limits.clear();  // its own remedies are not asked for
+        without_suggestions.sample_limits.clear();  // suggestions are not needed
         if (planner::make_plan(without_suggestions).fits) outcome.clear();
       });
     } catch (const UserError& error) {
@@ -383,7 +385,7 @@ int run(int64_t jobs, uint64_t seed, int64_t first) {
 }  // namespace vlmtrain
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // as vlmtrain itself: the rehearsal process
+  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // like vlmtrain itself: the process for dry runs
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

@@ -1,5 +1,6 @@
-// product_speed: GFLOP/s of products of matrices in fp32, as a training step has them on the CPU: as vlmtrain makes
-// them, as oneDNN and as MKL do alone. Shapes are those of bench/speed.py's model with so many rows.
+// product_speed: GFLOP/s of fp32 matrix products of a CPU training step: as vlmtrain computes them,
+// and by oneDNN and MKL alone. Shapes are those of bench/speed.py's model with the given number of
+// rows.
 //
 //   build/release/product_speed [rows]
 
@@ -17,8 +18,7 @@
 #include <limits>
 #include <string>
 
-#include "nn/product_ways.h"
-#include "vlmtrain/nn/matmul.h"
+#include "vlmtrain/nn/layers/matmul.h"
 
 namespace {
 
@@ -44,7 +44,7 @@ double measure_seconds(const std::function<at::Tensor()>& run_matmul) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// vlmtrain's, oneDNN's, MKL's seconds, each the shortest of rounds in turn.
+/// Seconds of vlmtrain, oneDNN and MKL, each the minimum of alternating rounds.
 std::array<double, 3> measure_backends(const at::Tensor& a, const at::Tensor& b) {
   const std::array<std::function<at::Tensor()>, 3> backends{
       [&] { return matmul_transposed(a, b); }, [&] { return onednn_matmul(a, b); }, [&] { return at::mm(a, b.t()); }};

@@ -25,7 +25,7 @@ GRID = [percent / 100 for percent in range(30, 101)]
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """Attention and bandwidth: those of src/planner/cost_recorder.cpp, which are not fitted."""
+    """Attention and bandwidth: those of src/planner/dry_run/cost_recorder.cpp, which are not fitted."""
 
     products: dict = field(default_factory=lambda: dict.fromkeys(KINDS, 0.7))  # before the fit
     attention: float = 0.45

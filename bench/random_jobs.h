@@ -6,11 +6,11 @@
 
 namespace vlmtrain {
 
-/// Draws of random jobs, the same for the same seed.
+/// A generator of random jobs, deterministic for a seed.
 class Random {
  public:
   explicit Random(uint64_t seed) : generator_(seed) {}
-  /// Of the job of this number.
+  /// Seeds the generator for the job of this number.
   Random(uint64_t seed, int64_t job) : Random(seed * 1'000'003 + static_cast<uint64_t>(job)) {}
 
   int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator_); }
@@ -24,7 +24,7 @@ class Random {
   std::mt19937_64 generator_;
 };
 
-/// Samples of a global batch, of pictures' sides and of LoRA's ranks, as jobs have them.
+/// Global batch sizes, image sizes and LoRA ranks of random jobs.
 inline constexpr int64_t kGlobalBatches[] = {1, 4, 6, 8, 12, 16, 24, 30, 32, 48, 64, 96};
 inline constexpr int64_t kSides[] = {200, 512, 768, 1024, 2000};
 inline int64_t random_rank(Random& random) {

@@ -1,9 +1,10 @@
-// Reads scans as a loader's threads do and prints how fast, as JSON. bench/compare_monai_volumes.py makes the scans and
-// runs it.
+// Reads scans like the loader's threads and prints the speed as JSON.
+// bench/compare_monai_volumes.py makes the scans and runs it.
 //
 //   read_volumes PIPELINE THREADS SECONDS SCAN…
 //
-// PIPELINE: whole (the field of view to 96³), spacing (to 1.5 mm, 96³ from its middle) or percentile (as whole).
+// PIPELINE: whole (the field of view to 96³), spacing (to 1.5 mm, 96³ from the center) or
+// percentile (as whole).
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
-// Renders a chat template as training does: reads {"template", "variables": [{…}, …], "now", "repeats"} as JSON on
-// standard input and writes {"error"} for a template that is refused, or {"renders": [{"text"} or {"error"}, …],
-// "seconds"}: of one render in the mean, over `repeats` of all. Every text in `messages` has an origin of its own, as
-// in training.
+// Renders a chat template like training. Reads {"template", "variables": [{…}, …], "now",
+// "repeats"} as JSON from standard input. Writes {"error"} for a rejected template, or {"renders":
+// [{"text"} or {"error"}, …], "seconds"}, the mean of one render over `repeats` of all. Every text
+// in `messages` has its own origin, as in training.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

@@ -1,21 +1,22 @@
-// What a step costs, for a process of Python on the virtual GPU: the recorder that counts a plan's rehearsals
-// (src/planner/cost_recorder.h), so that bench/compare_transformers.py counts both of its sides with the same code.
-// A library for ctypes, which needs the PyTorch that it was built with; bench/peer_step.py loads it behind torch.
+// Counts the cost of a step of a Python process on the virtual GPU with the planner's recorder
+// (src/planner/cost_recorder.h), so that bench/compare_transformers.py counts both sides with the
+// same code. A library for ctypes that needs the PyTorch it was built with; bench/peer_step.py
+// loads it after torch.
 
 #include <cstdint>
 #include <optional>
 
 #include "planner/cost_recorder.h"
 #include "vlmtrain/memory/gpu_table.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain {
 namespace {
 
 struct StepCost {
-  int64_t launches = 0;         ///< kernels and products of ATen's operations
-  int64_t launches_on_gpu = 0;  ///< those of all that the process did
-  double bytes_moved = 0;       ///< read and written by operations that are neither products nor attention
+  int64_t launches = 0;         ///< kernels and matrix products of ATen operations
+  int64_t launches_on_gpu = 0;  ///< all kernels and matrix products of the process
+  double bytes_moved = 0;       ///< read and written by operations other than matrix products and attention
 };
 
 uint64_t launches_on_gpu() {
@@ -30,7 +31,7 @@ uint64_t initial_launches = 0;
 }  // namespace
 }  // namespace vlmtrain
 
-/// Starts to count. False where the process is not on the virtual GPU.
+/// Starts to count. Returns false if the process is not on the virtual GPU.
 extern "C" bool vlmtrain_step_cost_begin() {
   using namespace vlmtrain;
   if (vgpu::find_interface() == nullptr) return false;
@@ -39,7 +40,7 @@ extern "C" bool vlmtrain_step_cost_begin() {
   return true;
 }
 
-/// REQUIRES: vlmtrain_step_cost_begin() has returned true.
+/// Stops counting. REQUIRES: vlmtrain_step_cost_begin() returned true.
 extern "C" void vlmtrain_step_cost_end(vlmtrain::StepCost* cost) {
   using namespace vlmtrain;
   const planner::Cost total = recorder->costs().total;

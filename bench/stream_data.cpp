@@ -1,5 +1,5 @@
-// Opens a data set and reads records of it at random, by blocks where it has them, on two threads; prints what was
-// resident as JSON. bench/data_memory.py makes the data and runs it.
+// Opens a data set and reads records at random, by blocks if it has them, on two threads; prints
+// the resident memory as JSON. bench/data_memory.py makes the data and runs it.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/io/dataset_file.h"
 
 namespace {
@@ -32,7 +32,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Blocks in random order, and the records of each.
+/// Blocks in random order, with their records.
 std::vector<int64_t> make_read_order(const io::Records& records) {
   std::vector<int64_t> block_starts = records.block_starts();
   if (block_starts.empty()) return random_permutation(records.size(), 1);

@@ -1,10 +1,10 @@
 # vlmtrain: the program as people call it, linked without LibTorch, whose loading takes longer than its answers. It answers help,
-# wrong words and the like itself and else starts vlmtrain-core beside it (src/app/front.cpp).
+# wrong words and the like itself and else starts vlmtrain-core beside it (src/app/front/front.cpp).
 #
 # It links the parts' archives alone, not what they stand on: of each the linker takes the files that are needed, and their
 # parts are told to compile those ALONE. A file that needs LibTorch makes symbols undefined here: its names have to move to
 # a file without. What is emitted of LibTorch's headers and not used is thrown away.
-add_executable(vlmtrain src/app/front/main.cpp src/app/last_words.cpp)
+add_executable(vlmtrain src/app/front/main.cpp src/app/process/terminate_handler.cpp)
 target_compile_options(vlmtrain PRIVATE ${VLMTRAIN_WARNINGS})
 target_include_directories(vlmtrain PRIVATE include src)
 target_link_options(vlmtrain PRIVATE -Wl,--gc-sections)

@@ -1,6 +1,6 @@
-# libvlmtrain_kernels.so, beside the program: our own CUDA kernels, in src/kernels/cuda, by nvcc of PyPI's wheels
-# (scripts/setup.sh). It stands on the CUDA runtime of LibTorch's wheels alone, and the program is linked without it.
-# Without nvcc it is not built, and ATen's kernels do all.
+# libvlmtrain_kernels.so, next to the program: the custom CUDA kernels in src/kernels/cuda, compiled by nvcc of PyPI's wheels
+# (scripts/setup.sh). It links only the CUDA runtime of LibTorch's wheels, and the program does not link it. Without nvcc
+# it is not built, and ATen's kernels are used.
 file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/nvcc.version VLMTRAIN_NVCC_VERSION LIMIT_COUNT 1)
 set(VLMTRAIN_NVCC "" CACHE PATH "Folder that holds nvidia/cu13/bin/nvcc (default: where scripts/setup.sh puts it)")
 if(NOT VLMTRAIN_NVCC)
@@ -12,7 +12,7 @@ file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/
 file(GLOB kernel_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.h)
 list(APPEND kernel_headers ${CMAKE_SOURCE_DIR}/include/vlmtrain/kernels/launchers.h)
 
-# The same sources for the CPU, for tests of their values.
+# The same sources compiled for the CPU, to test their results.
 file(GLOB emulation_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/emulation/*.cpp)
 add_library(emulated_kernels SHARED EXCLUDE_FROM_ALL ${kernel_sources} ${emulation_sources})
 set_source_files_properties(${kernel_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-O1")
@@ -33,8 +33,8 @@ if(NOT EXISTS ${nvcc})
 endif()
 set(VLMTRAIN_HAS_KERNELS ON)
 
-# Machine code of the architectures that LibTorch's wheels have, and PTX, which drivers compile for those between and
-# after them.
+# Machine code for the architectures of LibTorch's wheels, and PTX, which drivers compile for architectures in between and
+# newer ones.
 set(kernel_architectures 75 80 86 89 90 100 120)
 set(kernel_code)
 foreach(architecture IN LISTS kernel_architectures)

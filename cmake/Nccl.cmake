@@ -1,5 +1,5 @@
-# libvlmtrain_nccl.so, beside the program: the plug-in that adds up what ranks on GPUs have, by c10d's process group over
-# the NCCL of LibTorch's own wheels. The program is linked without it, and without LibTorch's CUDA library.
+# libvlmtrain_nccl.so, next to the program: the plug-in with c10d's process group over the NCCL of LibTorch's wheels, for
+# collectives between GPUs. The program links neither it nor LibTorch's CUDA library.
 add_library(vlmtrain_nccl INTERFACE)
 target_link_libraries(vlmtrain_nccl INTERFACE vlmtrain_distributed)
 

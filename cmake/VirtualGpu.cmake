@@ -1,14 +1,14 @@
-# The virtual GPU (docs/virtual-gpu.md): stand-ins for the CUDA libraries under LibTorch, in <build>/vgpu. They use nothing
-# of ours but the table of GPUs, and nothing links against them: a process gets them with LD_PRELOAD.
+# The virtual GPU (docs/virtual-gpu.md): stub libraries in <build>/vgpu that replace the CUDA libraries under LibTorch. They
+# use no part of vlmtrain but the GPU table, and nothing links them: a process loads them with LD_PRELOAD.
 #
-# They find one another by DT_RPATH, which LD_LIBRARY_PATH does not override: a driver's libcuda.so.1 may lie there, or in
-# the default path. The card itself is in a library with a name of its own, which no driver has.
+# They find each other by DT_RPATH, which LD_LIBRARY_PATH does not override, because a driver's libcuda.so.1 may be in a
+# library path. The GPU itself is in a library whose name no driver uses.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 set(VLMTRAIN_VGPU_FOLDER ${CMAKE_BINARY_DIR}/vgpu)
 set(vgpu_cuda_include ${VLMTRAIN_LIBTORCH}/nvidia/cu13/include)
 set(vgpu_cuda_lib ${VLMTRAIN_LIBTORCH}/nvidia/cu13/lib)
 
-# The contract of the part: what the program above can ask the stand-ins.
+# The public interface of the part (vlmtrain/vgpu/interface.h).
 add_library(vlmtrain_vgpu INTERFACE)
 target_link_libraries(vlmtrain_vgpu INTERFACE vlmtrain_memory)
 
@@ -27,9 +27,9 @@ target_link_options(vgpu_core PRIVATE -Wl,--version-script=${vgpu_core_map} ${vg
 target_link_libraries(vgpu_core PRIVATE ${CMAKE_DL_LIBS})
 vlmtrain_for_older_hosts(vgpu_core)
 
-# vlmtrain_stand_in(NAME SOVERSION N FOLDERS … STUBS …): lib<NAME>.so.<N> of the sources in src/vgpu/<FOLDERS>, and stubs for
-# everything else that the real library has; STUBS are arguments of virtual_gpu_stubs.py.
-function(vlmtrain_stand_in name)
+# vlmtrain_stub_library(NAME SOVERSION N FOLDERS … STUBS …): lib<NAME>.so.<N> from the sources in src/vgpu/<FOLDERS>, and
+# generated stubs for all other functions of the real library. STUBS are arguments of virtual_gpu_stubs.py.
+function(vlmtrain_stub_library name)
   cmake_parse_arguments(ARG "" "SOVERSION" "FOLDERS;STUBS;LIBRARIES" ${ARGN})
   set(sources)
   foreach(folder IN LISTS ARG_FOLDERS)
@@ -55,39 +55,39 @@ function(vlmtrain_stand_in name)
 endfunction()
 
 # The statuses are CUDA_ERROR_NOT_SUPPORTED, cudaErrorNotSupported, CUBLAS_STATUS_NOT_SUPPORTED and NVML_ERROR_NOT_SUPPORTED.
-vlmtrain_stand_in(cuda SOVERSION 1 FOLDERS driver
+vlmtrain_stub_library(cuda SOVERSION 1 FOLDERS driver
   STUBS --header ${vgpu_cuda_include}/cuda.h --status 801)
-vlmtrain_stand_in(cudart SOVERSION 13 FOLDERS runtime
+vlmtrain_stub_library(cudart SOVERSION 13 FOLDERS runtime
   STUBS --library ${vgpu_cuda_lib}/libcudart.so.13 --version-node libcudart.so.13 --status 801
         --export vlmtrain_vgpu_interface
   LIBRARIES vgpu_cuda ${CMAKE_DL_LIBS})
-vlmtrain_stand_in(cublas SOVERSION 13 FOLDERS cublas
+vlmtrain_stub_library(cublas SOVERSION 13 FOLDERS cublas
   STUBS --library ${vgpu_cuda_lib}/libcublas.so.13 --version-node libcublas.so.13 --status 15)
-vlmtrain_stand_in(cublasLt SOVERSION 13 FOLDERS cublaslt
+vlmtrain_stub_library(cublasLt SOVERSION 13 FOLDERS cublaslt
   STUBS --library ${vgpu_cuda_lib}/libcublasLt.so.13 --version-node libcublasLt.so.13 --status 15)
-# No wheel has NVML's header: the names are those that LibTorch looks up.
-vlmtrain_stand_in(nvidia-ml SOVERSION 1 FOLDERS nvml
+# No wheel ships NVML's header; the names are those that LibTorch looks up.
+vlmtrain_stub_library(nvidia-ml SOVERSION 1 FOLDERS nvml
   STUBS --names nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetGpuFabricInfoV
                 nvmlInit_v2 nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetComputeRunningProcesses
                 nvmlSystemGetCudaDriverVersion_v2
         --status 3)
 
-# All of them, for programs that start processes on the virtual GPU.
+# All stub libraries, for programs that start processes on the virtual GPU.
 add_custom_target(vgpu)
 add_dependencies(vgpu vgpu_core vgpu_cuda vgpu_cudart vgpu_cublas vgpu_cublasLt vgpu_nvidia-ml)
 
-# What a process needs in its environment to be on the virtual GPU.
-set(vgpu_stand_ins libcuda.so.1 libcudart.so.13 libcublasLt.so.13 libcublas.so.13 libnvidia-ml.so.1)
-list(TRANSFORM vgpu_stand_ins PREPEND ${VLMTRAIN_VGPU_FOLDER}/)
-list(JOIN vgpu_stand_ins ":" VLMTRAIN_VGPU_PRELOAD)
+# The value of LD_PRELOAD for a process on the virtual GPU.
+set(vgpu_stub_libraries libcuda.so.1 libcudart.so.13 libcublasLt.so.13 libcublas.so.13 libnvidia-ml.so.1)
+list(TRANSFORM vgpu_stub_libraries PREPEND ${VLMTRAIN_VGPU_FOLDER}/)
+list(JOIN vgpu_stub_libraries ":" VLMTRAIN_VGPU_PRELOAD)
 
-# vlmtrain_virtual_gpu_test(FOLDER CARD …): the tests in tests/FOLDER, which ctest runs once on each card.
+# vlmtrain_virtual_gpu_test(FOLDER GPU …): the tests in tests/FOLDER, which ctest runs once on each GPU.
 function(vlmtrain_virtual_gpu_test folder)
   vlmtrain_test_program(${folder})
   add_dependencies(${folder}_tests vgpu)
-  foreach(card IN LISTS ARGN)
-    add_test(NAME ${folder}.${card} COMMAND ${folder}_tests)
-    set_tests_properties(${folder}.${card} PROPERTIES LABELS virtual-gpu TIMEOUT 600
-                         ENVIRONMENT "LD_PRELOAD=${VLMTRAIN_VGPU_PRELOAD};VLMTRAIN_VGPU_CARD=${card}")
+  foreach(gpu IN LISTS ARGN)
+    add_test(NAME ${folder}.${gpu} COMMAND ${folder}_tests)
+    set_tests_properties(${folder}.${gpu} PROPERTIES LABELS virtual-gpu TIMEOUT 600
+                         ENVIRONMENT "LD_PRELOAD=${VLMTRAIN_VGPU_PRELOAD};VLMTRAIN_VGPU_CARD=${gpu}")
   endforeach()
 endfunction()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes what a stand-in of the virtual GPU needs beside its hand-written functions: a weak stub for every function that
-the real library offers, and the version script that gives the stand-in the real library's symbol versions.
+"""Generates the rest of a stub library of the virtual GPU: a weak stub for every function of the real library, and a version
+script with the real library's symbol versions.
 
     virtual_gpu_stubs.py --library LIBRARY --version-node NAME --status N --stubs OUT.cpp --map OUT.map [--export PATTERN …]
     virtual_gpu_stubs.py --header cuda.h --status N …
     virtual_gpu_stubs.py --names NAME … --status N …
 
-The functions are those that LIBRARY exports (nm of binutils), those that NVIDIA's driver header declares, or those named: the
-driver's libraries are not in any wheel. A hand-written function of the same name wins over its stub, since that is weak.
+The functions are those that LIBRARY exports (nm of binutils), that NVIDIA's driver header declares, or that are named; no wheel
+ships the driver's libraries. A hand-written function takes precedence over its weak stub.
 """
 import argparse
 import pathlib
@@ -49,7 +49,7 @@ def main() -> None:
         raise SystemExit(f"virtual_gpu_stubs.py: no functions in {arguments.library or arguments.header}")
     names = sorted(functions)
     stubs = "".join(f"VLMTRAIN_VGPU_UNKNOWN_CALL({name}, {arguments.status})\n" for name in names)
-    pathlib.Path(arguments.stubs).write_text('#include "vgpu/core/unknown_call.h"\n\n' + stubs, encoding="utf-8")
+    pathlib.Path(arguments.stubs).write_text('#include "vgpu/core/diagnostics.h"\n\n' + stubs, encoding="utf-8")
     visible = "".join(f"    {name};\n" for name in names + arguments.export)
     version_script = f"{arguments.version_node} {{\n  global:\n{visible}  local: *;\n}};\n"
     pathlib.Path(arguments.map).write_text(version_script, encoding="utf-8")

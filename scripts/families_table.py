@@ -3,7 +3,7 @@
     python3 scripts/families_table.py build/release/tests/parity_tests           runs them and writes the table
     python3 scripts/families_table.py build/release/tests/parity_tests --check   exit 1 where the page says something else
 
-A test says of which family and of what it is evidence (tests/parity/evidence.h). A cell says yes where there is such a test and all
+A test says of which family and of what it is evidence (tests/parity/capability_record.h). A cell says yes where there is such a test and all
 of them passed; one that failed is an error here. Figures vary with the processor, so that a check compares the marks alone. The
 standard library only.
 """

@@ -9,7 +9,7 @@ STEP = ("src/nn", "src/kernels", "src/engine", "src/models", "include/vlmtrain/n
         "include/vlmtrain/models", "cmake/libtorch.version")
 PLANNING = ("src/planner", "src/memory", "src/vgpu", "include/vlmtrain/planner", "include/vlmtrain/memory", "include/vlmtrain/vgpu")
 SAVING = ("src/train", "src/io", "include/vlmtrain/train", "include/vlmtrain/io")
-GENERATION = ("src/engine/generate.cpp", "src/nn/attention.cpp")
+GENERATION = ("src/engine/generation/generate.cpp", "src/nn/attention/attention.cpp")
 
 ENTRIES = [
     Entry("step-kernels", "A step of Qwen2.5-VL-3B by kernel name and grid", 140,

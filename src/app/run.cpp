@@ -13,16 +13,17 @@
 #include <utility>
 #include <vector>
 
-#include "app/command_line.h"
-#include "app/commands.h"
-#include "app/last_words.h"
-#include "app/leave.h"
-#include "app/standard_streams.h"
-#include "vlmtrain/base/first_line.h"
+#include "app/arguments/command_line.h"
+#include "app/commands/commands.h"
+#include "app/process/process_control.h"
+#include "app/process/process_setup.h"
+#include "app/process/terminate_handler.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/memory/processor.h"
-#include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/planner/dry_run_process.h"
 
 namespace vlmtrain::app {
 
@@ -52,7 +53,7 @@ bool is_thread_start_failure(const std::exception& error) {
   return system_error != nullptr && system_error->code() == std::errc::resource_unavailable_try_again;
 }
 
-/// What LibTorch and the system throw: memory that ran out, a device that failed, or else a bug.
+/// Reports errors of LibTorch and the system: out of memory, a failed device, or else a bug.
 ExitCode report_unexpected_error(const std::exception& error) {
   if (const auto out_of_memory = memory::detect_out_of_memory(error)) {
     const bool on_host = out_of_memory->kind == memory::MemoryKind::kHost;
@@ -77,7 +78,7 @@ ExitCode report_unexpected_error(const std::exception& error) {
   return ExitCode::kFailed;
 }
 
-/// Says what went wrong, and with which exit code the process ends.
+/// Reports the error and returns its exit code.
 ExitCode report_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -114,11 +115,19 @@ ExitCode run_command(const CommandLine& command_line) {
 
 int run(std::vector<std::string> arguments) {
   reopen_closed_streams();
-  // A write above the limit of `ulimit -f` is an error like a full disk, with a message; it must not kill.
+  // A write above the limit of `ulimit -f` must be an error with a message, like a full disk, and
+  // not kill the process.
   std::signal(SIGXFSZ, SIG_IGN);
   CommandLine command_line;
   const auto exit_code = command_line.parse(std::move(arguments));
   return static_cast<int>(exit_code ? *exit_code : run_command(command_line));
+}
+
+ExitCode dry_run() {
+  if (!planner::is_on_virtual_gpu()) throw usage_error("rehearse: started by vlmtrain plan only, on a virtual card");
+  spdlog::set_level(spdlog::level::off);  // stdout is for answers; the process that asks has its own log
+  planner::serve_dry_runs();
+  return ExitCode::kSuccess;
 }
 
 }  // namespace vlmtrain::app

@@ -7,13 +7,15 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain {
 
 namespace {
 
+// Configurations have some kilobytes. The limit stops a data file or an endless pipe that was given
+// by mistake.
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 bool is_inherited_descriptor(const std::filesystem::path& path) {
@@ -27,7 +29,7 @@ void refuse_special_files(const std::filesystem::path& path) {
   throw usage_error("{}: is {}; give an existing file to --config, or /dev/stdin", path.string(), kind);
 }
 
-/// At most `bytes` of it: a pipe may have no end.
+/// Reads at most `bytes`, because a pipe may never end.
 std::string read_prefix(std::istream& file, size_t bytes) {
   std::string text;
   constexpr size_t kChunkBytes = size_t{1} << 16;
@@ -67,7 +69,7 @@ std::string describe_yaml_error(std::string_view text, int line, std::string_vie
     }
     return rest.substr(0, rest.find('\n'));
   };
-  // The parser names the line where it gave up, at times the one behind the cause.
+  // The parser reports the line where it stopped, which may be the line after the error.
   for (const int candidate : {line, line - 1}) {
     if (candidate < 0) continue;
     const std::string_view content = get_line(candidate);

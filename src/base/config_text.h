@@ -6,12 +6,14 @@
 
 namespace vlmtrain {
 
-/// The text of a configuration, without a byte order mark. A file, or what can be read from a descriptor that this
-/// program was started with (/dev/stdin, /dev/fd/N: a shell's `<(…)`), which is gone once it is read. Throws UserError
-/// (kUsage) for any other pipe, device or folder, what is too long to be meant, and UTF-16.
+/// Returns the text of a configuration without a byte order mark. `path` is a regular file or an
+/// inherited descriptor (/dev/stdin, /dev/fd/N, as in a shell's `<(…)`), which can be read only
+/// once. Throws usage_error for other pipes, devices and folders, for files that are too large for
+/// a configuration, and for UTF-16.
 std::string read_config_text(const std::filesystem::path& path);
 
-/// Why `text` is no YAML, in a person's words; `line` counts from 0, `reason` is yaml-cpp's.
+/// Returns a predicate that explains a YAML error. `line` counts from 0; `reason` is the message of
+/// yaml-cpp.
 std::string describe_yaml_error(std::string_view text, int line, std::string_view reason);
 
 }  // namespace vlmtrain

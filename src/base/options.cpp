@@ -46,13 +46,13 @@ void emit(YAML::Emitter& out, const T& value) {
       out << "auto";
     }
   } else if constexpr (std::is_same_v<T, double>) {
-    out << fmt::format("{}", value);  // the shortest form that reads back as the same number
+    out << fmt::format("{}", value);  // the shortest text that parses back to the same number
   } else if constexpr (std::is_same_v<T, std::string>) {
     const std::string printable_text = to_printable(value);
     if (value.empty() || printable_text != value) {
-      out << YAML::DoubleQuoted;  // in which yaml-cpp writes escapes
+      out << YAML::DoubleQuoted;  // the style in which yaml-cpp escapes
     }
-    // YAML is UTF-8. A path that is none cannot be read back, but seen.
+    // YAML is UTF-8. Another path cannot be read back, but is readable.
     out << (is_utf8(value) ? value : printable_text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     out << YAML::Flow << YAML::BeginSeq;
@@ -70,7 +70,7 @@ void emit(YAML::Emitter& out, const T& value) {
   }
 }
 
-/// Nothing where the node is not a T.
+/// Returns nothing if the node is not a T.
 template <class T>
 std::optional<T> parse(const YAML::Node& node) {
   if constexpr (kIsAuto<T>) {
@@ -125,7 +125,7 @@ void emit_json(YAML::Emitter& out, const nlohmann::ordered_json& value) {
   }
 }
 
-/// Of a scalar, what it looks like unless it is quoted.
+/// Returns an unquoted scalar as the boolean or number that it looks like, else as a string.
 nlohmann::ordered_json scalar_to_json(const YAML::Node& node) {
   const bool is_quoted = node.Tag() == "!";
   if (bool flag = false; !is_quoted && YAML::convert<bool>::decode(node, flag)) return flag;
@@ -134,7 +134,8 @@ nlohmann::ordered_json scalar_to_json(const YAML::Node& node) {
   return node.Scalar();
 }
 
-/// Nothing where it is deeper than that: an alias may stand within what it names.
+/// Returns nothing if the node is nested deeper than `max_depth`: an alias may refer to a node that
+/// contains it.
 std::optional<nlohmann::ordered_json> yaml_to_json(const YAML::Node& node, int max_depth) {
   if (node.IsScalar()) return scalar_to_json(node);
   if (!node.IsSequence() && !node.IsMap()) return nlohmann::ordered_json();
@@ -153,7 +154,7 @@ std::optional<nlohmann::ordered_json> yaml_to_json(const YAML::Node& node, int m
   return json;
 }
 
-/// A value as it stands in a message or in the documentation.
+/// Returns a value as text for messages and the documentation.
 template <class T>
 std::string to_text(const T& value) {
   YAML::Emitter out;
@@ -192,13 +193,14 @@ struct OptionTable::Declarations {
     std::string default_text;
     std::string doc;
     std::string condition;                                             // empty: any value of the type
-    std::function<std::optional<std::string>(const YAML::Node&)> set;  // what is wrong, or nothing
+    std::function<std::optional<std::string>(const YAML::Node&)> set;  // returns a predicate for an invalid value
     std::function<void(YAML::Emitter&)> emit_value;
-    /// Of a section of texts, sets one of them.
+    /// Sets one entry of a map of texts.
     std::function<std::optional<std::string>(const std::string& name, const YAML::Node&)> set_entry{};
   };
 
-  /// That are told; a file that is no configuration may have any number.
+  /// Number of errors that are reported at most. A file that is not a configuration may have any
+  /// number.
   static constexpr size_t kMaxErrors = 100;
 
   std::vector<Option> options;
@@ -230,7 +232,7 @@ struct OptionTable::Declarations {
     return it == options.end() ? std::nullopt : std::optional(it->key);
   }
 
-  /// A word without its section, or with another one's, is meant too.
+  /// Also finds keys of other sections and keys without a section.
   std::optional<std::string> find_nearest_key(std::string_view key) const {
     if (auto exact_match = find_key_by_name(last_component(key))) return exact_match;
     if (auto suggestion = find_nearest(key, keys())) return suggestion;
@@ -269,8 +271,8 @@ struct OptionTable::Declarations {
     }
   }
 
-  /// An alias may stand within what it names, and a hundred of them for each other: only sections are gone into, and
-  /// what stands where a section could, to tell the keys in it.
+  /// Recurses only into sections, and into maps in place of a section to report their keys. Aliases
+  /// may refer to nodes that contain them or expand exponentially.
   void read_node(const YAML::Node& node, const std::string& prefix, const std::string& file,
                  std::vector<std::string>& errors) {
     std::set<std::string> seen_keys;
@@ -299,8 +301,8 @@ struct OptionTable::Declarations {
     }
   }
 
-  /// How many words `key value` or `key = value` takes from `first` on, one override that a person divided; 0 where
-  /// something else stands there.
+  /// Returns the number of words from `first` on that are one override split by spaces, `key value`
+  /// or `key = value`, or 0 if there is no such override.
   size_t count_split_words(const std::vector<std::string>& words, size_t first) {
     if (find(words[first]) == nullptr || first + 1 == words.size()) return 0;
     const std::string& second = words[first + 1];
@@ -390,7 +392,7 @@ void OptionTable::add_structured(std::string key, std::string type, std::functio
   Declarations::Option option{std::move(key), std::move(type), default_text.c_str(), std::move(doc), {}, {},
                               emit_value};
   option.set = [set = std::move(set)](const YAML::Node& node) -> std::optional<std::string> {
-    constexpr int kMaxDepth = 8;
+    constexpr int kMaxDepth = 8;  // deeper than any structured option
     const auto value = yaml_to_json(node, kMaxDepth);
     return value ? set(*value) : "lists and sections stand too deep in each other";
   };
@@ -517,7 +519,7 @@ std::string OptionTable::to_markdown() const {
 }
 
 std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr size_t kMaxWordLength = 200;
+  constexpr size_t kMaxWordLength = 200;  // no key is near that length; the search is quadratic in it
   if (word.size() > kMaxWordLength) return std::nullopt;
   std::optional<std::string> best;
   size_t best_distance = std::max<size_t>(3, word.size() / 3);

@@ -15,7 +15,8 @@ struct Character {
   size_t bytes;
 };
 
-/// The second byte's limits exclude overlong forms, surrogates and what is past U+10FFFF (Unicode 15, table 3-7).
+/// Limits of the second byte, which exclude overlong forms, surrogates and code points above
+/// U+10FFFF (Unicode 15, table 3-7).
 struct LeadByte {
   size_t bytes;
   unsigned char second_low, second_high;
@@ -33,7 +34,7 @@ LeadByte parse_lead_byte(unsigned char lead) {
   return {0, 0, 0, 0};
 }
 
-/// The character at `pos`; of no bytes where what stands there is no UTF-8.
+/// Returns the character at `pos`, or one of 0 bytes for invalid UTF-8.
 Character decode_character(std::string_view text, size_t pos) {
   const auto lead = static_cast<unsigned char>(text[pos]);
   if (lead < 0x80) return {lead, 1};
@@ -48,7 +49,8 @@ Character decode_character(std::string_view text, size_t pos) {
   return {code_point, lead_info.bytes};
 }
 
-/// Terminals obey the second block of control characters too; the others hide what a line says.
+/// Terminals also execute C1 control characters. The characters from U+2028 on break lines or
+/// change the direction of text, which may hide parts of a message.
 bool is_control(uint32_t code_point) {
   return code_point < 0x20 || (code_point >= 0x7F && code_point <= 0x9F) ||
          (code_point >= 0x2028 && code_point <= 0x202E) || (code_point >= 0x2066 && code_point <= 0x2069);

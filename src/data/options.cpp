@@ -26,14 +26,14 @@ Check<std::string> is_date_or_auto() {
           }};
 }
 
-/// What a text is, all of it, if that is a number.
+/// Parses a text that is a number as a whole; returns nothing for other texts.
 std::optional<double> parse_number(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   return !text.empty() && end == text.c_str() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-/// A number is a share, and a number of per cent is meant as one; a file may have any other name.
+/// Rejects numbers that are no share, such as a percentage. Any other text is the name of a file.
 Check<std::string> is_share_or_path() {
   return {"a path, or a share between 0 and 1 such as 0.05", [](const std::string& value) {
             if (value.ends_with('%') && parse_number(value.substr(0, value.size() - 1))) return false;

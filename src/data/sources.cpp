@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::data {
 
@@ -20,14 +20,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 using ParseError = std::optional<std::string>;
 
-/// So that shares of any number of sources add up.
+/// Maximum of weights and repeats, so that the sum over any number of sources stays finite.
 constexpr double kMaxShare = 1e15;
 
 bool is_share(double number) {
   return number >= 0 && number <= kMaxShare;
 }
 
-/// Fills a text of a source.
+/// Sets a text field of a source. Returns an error message if the value is not a text.
 ParseError parse_text(const Json& value, const std::string& key, std::string& text) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
     return fmt::format("{} of a source must be a text, not {}", key, make_excerpt(value.dump()));
@@ -73,7 +73,7 @@ ParseError parse_source(const Json& value, Source& source) {
   return std::nullopt;
 }
 
-/// Nothing where the entry is no "name=share".
+/// Parses "name=share"; returns nothing for other texts.
 std::optional<std::pair<std::string, double>> parse_share(const std::string& entry) {
   const auto equals = entry.rfind('=');
   if (equals == std::string::npos) return std::nullopt;
@@ -153,7 +153,7 @@ ParseError Sources::set(const Json& value) {
   std::vector<Source> sources;
   const bool is_single = value.is_string() || value.is_object();
   if (!is_single && !value.is_array() && !value.is_null()) {
-    // A file may have a name that is a number.
+    // YAML gives a number if the name of a file is one.
     if (value.is_number() || value.is_boolean()) return set(value.dump());
     return "must be a path, or a list of sources";
   }

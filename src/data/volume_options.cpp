@@ -17,9 +17,11 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int64_t kMaxVoxelsPerAxis = 1024;
-constexpr double kMinSpacing = 0.05, kMaxSpacing = 50;  // mm
+/// Limits of data.volume.spacing in mm. A value outside of them is taken for a mistake of the unit.
+constexpr double kMinSpacing = 0.05, kMaxSpacing = 50;
 
-/// One number for the three axes, or a list of three, of which each `is_valid`; nothing where it is neither.
+/// Parses one number for the three axes, or a list of three. Returns nothing for other values, or
+/// if a number is not `is_valid`.
 template <class T, class IsValid>
 std::optional<image::Axes<T>> parse_axes(const ordered_json& value, const IsValid& is_valid) {
   const auto is_valid_number = [&](const ordered_json& number) {
@@ -56,7 +58,8 @@ void add_axes(OptionTable& table, const std::string& key, std::optional<image::A
       doc);
 }
 
-/// Voxels are computed in fp32: beyond this a window's width would have no number there.
+/// Limit of the ends of a window. Voxels are computed in fp32, where larger ends may overflow in
+/// the window's width.
 constexpr double kMaxWindowValue = 1e30;
 
 bool is_range(const ordered_json& value) {

@@ -2,31 +2,36 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <thread>
 #include <utility>
 
 #include "distributed/backends.h"
-#include "distributed/waiting_time.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/unwatched.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::distributed {
 
 namespace {
 
-/// The size of what a rank says, and what it says where that is short, as most is: one call of all ranks, not two.
+/// A string in a message of fixed size. The message has the whole string if it is short, as most
+/// are, which saves a second collective.
 class ShortMessage {
  public:
   explicit ShortMessage(const std::string& text) {
     size_ = std::ssize(text);
     std::memcpy(chars_.data(), text.data(), std::min(text.size(), chars_.size()));
   }
-  /// Of a rank, in what all have sent.
+  /// Extracts a rank's message from the gathered messages.
   ShortMessage(const at::Tensor& all, size_t rank) {
     const auto* const message = static_cast<const char*>(all.const_data_ptr()) + rank * kBytes;
     std::memcpy(&size_, message, sizeof(size_));
@@ -56,14 +61,71 @@ void record_traffic(Traffic& traffic, const at::Tensor& tensor) {
   ++traffic.calls;
 }
 
+c10::Event record_event(at::Device device) {
+  c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // BACKEND_DEFAULT: an event with a timestamp
+  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
+/// The time that this rank has waited for other ranks: its thread, or the current stream of its
+/// device.
+class WaitTimer {
+ public:
+  void begin(at::Device device);
+  void end(at::Device device);
+
+  /// Returns the duration of completed waits. Does not block.
+  double seconds();
+  /// Returns whether all waits are complete. Does not block.
+  bool is_idle();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point start_;
+  double seconds_ = 0;
+  std::deque<std::pair<c10::Event, c10::Event>> pending_waits_;  // not known to be complete, in order
+};
+
+void WaitTimer::begin(at::Device device) {
+  if (device.is_cuda()) {
+    pending_waits_.emplace_back(record_event(device), c10::Event(device.type()));
+  } else {
+    start_ = Clock::now();
+  }
+}
+
+void WaitTimer::end(at::Device device) {
+  if (device.is_cuda()) {
+    pending_waits_.back().second = record_event(device);
+  } else {
+    seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+}
+
+double WaitTimer::seconds() {
+  constexpr double kMilliseconds = 1e-3;
+  while (!pending_waits_.empty() && pending_waits_.front().second.query()) {
+    seconds_ += kMilliseconds * pending_waits_.front().first.elapsedTime(pending_waits_.front().second);
+    pending_waits_.pop_front();
+  }
+  return seconds_;
+}
+
+bool WaitTimer::is_idle() {
+  seconds();
+  return pending_waits_.empty();
+}
+
 }  // namespace
 
 class Collectives::Impl {
  public:
   explicit Impl(const Backends& world) : world_(world), group_(world) {}
 
-  /// A group with calls under way waits for them as it goes, and a lost rank will not come; else it closes its
-  /// connections, by which the others see that this rank ends.
+  /// Destroying a c10d group waits for its outstanding calls, which a lost rank never completes, so
+  /// such a group is leaked. An idle group closes its connections, by which other ranks notice that
+  /// this rank ends.
   ~Impl() {
     const bool is_idle = !is_broken_ && reductions_.empty() && all_gathers_.empty();
     for (Backends* const backends : {&replicas_, &group_, &world_}) {
@@ -145,11 +207,11 @@ class Collectives::Impl {
   void set_broken() { is_broken_ = true; }
 
  private:
-  Backends world_, group_, replicas_;  // the group is all, and there are no copies, unless ranks share in groups
+  Backends world_, group_, replicas_;  // without shard groups, group_ is world_ and replicas_ is empty
   std::vector<c10::intrusive_ptr<c10d::Work>> reductions_;
   std::map<int64_t, c10::intrusive_ptr<c10d::Work>> all_gathers_;  // by ticket
   int64_t next_ticket_ = 0;
-  at::Device device_ = at::kCPU;  // of these
+  at::Device device_ = at::kCPU;  // of the outstanding calls
   WaitTimer wait_timer_;
   bool is_broken_ = false;
 };
@@ -177,7 +239,7 @@ void Collectives::connect_device(Backends world, Backends group, Backends replic
 
 template <class Operation>
 void Collectives::run_guarded(const Operation& operation) {
-  // Gloo copies what it adds up.
+  // Gloo allocates copies of the tensors.
   const memory::ScopedDisableTracking no_tracking;
   try {
     operation();

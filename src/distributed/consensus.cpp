@@ -36,7 +36,7 @@ bool RankConsensus::any_rank(bool value) const {
   return std::ranges::find(all, "y") != all.end();
 }
 
-/// By rank, so that all have the same sum to the bit.
+/// Sums in rank order, so that all ranks have bit-identical sums.
 std::vector<double> RankConsensus::sum_over_ranks(std::vector<double> values) const {
   std::vector<double> sums(values.size());
   for (const auto& text : collectives_.all_gather_strings(to_bytes(values))) {
@@ -55,7 +55,7 @@ std::vector<int64_t> RankConsensus::union_over_ranks(std::vector<int64_t> values
   const std::string bytes = to_bytes(values);
   std::set<int64_t> all(values.begin(), values.end());
   for (const auto& text : collectives_.all_gather_strings(bytes)) {
-    if (text == bytes) continue;  // as most do
+    if (text == bytes) continue;  // the common case
     const auto numbers = parse_values<int64_t>(text);
     all.insert(numbers.begin(), numbers.end());
   }

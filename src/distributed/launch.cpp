@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::distributed {
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxPort = 65535;
 
-/// Nothing where it is not set or is no number: something else may go by that name.
+/// Returns nothing if the variable is not set or not a number: other programs may use its name.
 std::optional<int64_t> read_number(const Environment& environment, const char* name) {
   const auto text = environment(name);
   return text ? parse_suffix_int("", *text) : std::nullopt;
@@ -71,9 +71,10 @@ std::optional<Launch> parse_torchrun(const Environment& environment) {
   return launch;
 }
 
-/// The same for all tasks of a step, another one for most other steps; behind the ports that servers have, below those
-/// that a system gives to who asks for any.
+/// Derives a port that is equal for all tasks of a step and differs between most steps. The range
+/// is above the usual ports of servers and below Linux's ephemeral ports (32768).
 int64_t derive_port(int64_t job, int64_t step) {
+  // 31 ports between consecutive jobs, for the steps of a job.
   constexpr int64_t kFirstPort = 20'000, kNumPorts = 10'000, kStepsPerJob = 31;
   return kFirstPort + (job * kStepsPerJob + step) % kNumPorts;
 }
@@ -101,7 +102,7 @@ std::optional<Launch> parse_srun(const Environment& environment) {
 }
 
 void reject_other_launchers(const Environment& environment) {
-  // Open MPI; MPICH and Intel MPI.
+  // Open MPI sets the first, MPICH and Intel MPI the second.
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const auto count = read_number(environment, variable);
     if (!count || *count <= 1) continue;

@@ -1,4 +1,5 @@
-// ProcessGroupGloo.hpp is included here alone: what it names of Gloo stands in gloo_headers/.
+// The only file that includes ProcessGroupGloo.hpp. gloo_headers/ declares the names of Gloo that
+// it uses.
 #define USE_C10D_GLOO
 #define USE_DISTRIBUTED
 
@@ -16,18 +17,17 @@
 #include <thread>
 
 #include "distributed/backends.h"
-#include "distributed/nccl_plugin.h"
-#include "distributed/still_backend.h"
+#include "distributed/rank_monitor.h"
 #include "distributed/store.h"
-#include "distributed/watch.h"
-#include "vlmtrain/base/host_name.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::distributed {
 
 namespace {
 
-/// Whether a rank is there is the watch's to say: how long it takes for a step or a checkpoint is nobody's business.
+/// RankMonitor detects lost ranks. A step or checkpoint may take any time, so calls have
+/// practically no timeout.
 constexpr auto kNoTimeout = std::chrono::hours(24);
 
 std::string get_process_name() {
@@ -38,7 +38,7 @@ std::string rendezvous_key(int64_t rank) {
   return fmt::format("here/{}", rank);
 }
 
-/// Where the ranks wait for each other. Rank 0 says when it is enough.
+/// The rendezvous of all ranks. Rank 0 decides when it has failed.
 class Rendezvous {
  public:
   Rendezvous(SharedStore& store, const Launch& launch, std::chrono::milliseconds timeout)
@@ -46,7 +46,7 @@ class Rendezvous {
     for (int64_t rank = 0; rank < launch.world_size; ++rank) keys_.push_back(rendezvous_key(rank));
   }
 
-  /// The names of all ranks' processes, once they are there.
+  /// Returns the names of all ranks' processes once they are connected.
   std::vector<std::string> wait_for_names() {
     try {
       store_.set(rendezvous_key(launch_.rank), get_process_name());
@@ -77,7 +77,7 @@ class Rendezvous {
   }
 
   [[noreturn]] void throw_missing(const std::string& missing) const {
-    // The others ask rank 0 for these words.
+    // The other ranks read the message from rank 0's store.
     if (launch_.rank == 0) std::this_thread::sleep_for(20 * kPollInterval);
     throw run_error(
         "of {} ranks these did not come to {}:{} within {} s: {}; were they started, and do they get there? "
@@ -91,8 +91,8 @@ class Rendezvous {
   std::vector<std::string> keys_;
 };
 
-/// Of a connection that is lost c10d says no more than Failure, in many lines. Its record of the last calls is
-/// nobody's: it takes time in each, and is not safe where ranks are threads of one process, as in tests.
+/// c10d logs many lines about a lost connection, which add nothing to Failure. Its flight recorder
+/// costs time in each call and is not thread-safe with several ranks in one process, as in tests.
 void quiet_c10d_logs() {
   constexpr int kErrorLogLevel = 2;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrorLogLevel;
@@ -138,7 +138,7 @@ class Ranks::Group {
   }
 
  private:
-  /// Ranks that tell each other something, and this one among them.
+  /// A set of ranks, with this rank's index in it.
   struct Members {
     std::string name;
     int64_t rank, count;
@@ -174,7 +174,7 @@ class Ranks::Group {
     return make_nccl_backend(make_prefix_store("nccl/" + members.name), rank, count, device);
   }
 
-  /// Where a call fails, the reason is another rank's.
+  /// A failed call is a consequence; the reason is another rank's failure.
   [[noreturn]] void rethrow_with_reason(const std::exception& error) {
     if (const auto failure = monitor_.wait_for_failure()) throw UserError(failure->code, failure->text());
     throw run_error("the connection to another rank broke: {}", error.what());

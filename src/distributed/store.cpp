@@ -1,18 +1,71 @@
 #include "distributed/store.h"
 
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <future>
+#include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 
-#include "distributed/listener.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/first_line.h"
 
 namespace vlmtrain::distributed {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+bool try_connect(const addrinfo& address, milliseconds timeout) {
+  const int socket_fd =
+      socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol);
+  if (socket_fd < 0) return false;
+  bool is_connected = connect(socket_fd, address.ai_addr, address.ai_addrlen) == 0;
+  if (!is_connected && errno == EINPROGRESS) {
+    pollfd poll_request{.fd = socket_fd, .events = POLLOUT, .revents = 0};
+    int error = 0;
+    socklen_t size = sizeof(error);
+    is_connected = poll(&poll_request, 1, static_cast<int>(timeout.count())) == 1 &&
+                   getsockopt(socket_fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+  }
+  close(socket_fd);
+  return is_connected;
+}
+
+bool is_reachable(const Launch& launch, milliseconds timeout) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* first_address = nullptr;
+  if (getaddrinfo(launch.host.c_str(), std::to_string(launch.port).c_str(), &hints, &first_address) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(first_address, freeaddrinfo);
+  for (const addrinfo* address = first_address; address != nullptr; address = address->ai_next) {
+    if (try_connect(*address, timeout)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool wait_until_listening(const Launch& launch, milliseconds timeout) {
+  constexpr milliseconds kAttemptTimeout{2000}, kRetryInterval{100};
+  const auto deadline = Clock::now() + timeout;
+  for (;;) {
+    const auto remaining = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+    if (remaining <= milliseconds(0)) return false;
+    if (is_reachable(launch, std::min(remaining, kAttemptTimeout))) return true;
+    std::this_thread::sleep_for(std::min(remaining, kRetryInterval));
+  }
+}
 
 namespace {
 
@@ -29,11 +82,11 @@ c10d::TCPStoreOptions make_store_options(const Launch& launch, bool is_server, s
   return options;
 }
 
-/// Not rank 0's own. c10d waits without end for somebody who takes the connection and says nothing, and what ends its
-/// patience with one who says something else it writes in twenty lines: so it asks on a thread, which is left to itself
-/// before.
+/// Connects to another rank's store on a thread that is abandoned after the timeout. c10d waits
+/// forever for a server that accepts the connection but does not answer, and logs twenty lines
+/// about one that answers otherwise.
 c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // of a rank 0 that listens
+  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // rank 0 already listens
   timeout = std::min(timeout, kMaxAnswerTime);
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect_task(
       [host = launch.host, options = make_store_options(launch, /*is_server=*/false, 10 * timeout), timeout] {
@@ -43,7 +96,7 @@ c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::
       });
   auto future = connect_task.get_future();
   std::thread(std::move(connect_task)).detach();
-  // By this clock, and not wait_for(), whose symbol older hosts lack (cmake/portable).
+  // wait_for() needs a symbol that older hosts lack (cmake/portable).
   if (future.wait_until(std::chrono::system_clock::now() + timeout) == std::future_status::ready) return future.get();
   throw usage_error(
       "rank {} found somebody at {}:{} who is no rank 0 of vlmtrain: it does not answer as one; if that is another "

@@ -1,5 +1,9 @@
 #pragma once
 
+namespace c10d {
+class Store;
+}
+
 #include <chrono>
 #include <memory>
 #include <string>
@@ -7,30 +11,33 @@
 
 #include "vlmtrain/distributed/launch.h"
 
-namespace c10d {
-class Store;
-}
-
 namespace vlmtrain::distributed {
 
-/// Texts under names that all ranks see; rank 0 holds them. One thread at a time.
+/// Polls until a server accepts connections at rank 0's address. Returns false after `timeout`. c10d's
+/// own store waits up to three times as long as its timeout.
+bool wait_until_listening(const Launch& launch, std::chrono::milliseconds timeout);
+
+/// A key-value store that all ranks share and rank 0 hosts. Methods throw c10d's exceptions if rank 0 is
+/// gone. Not thread-safe.
 class SharedStore {
  public:
-  /// A connection to the store of rank 0. `is_server`: rank 0's first one, which holds it as long as it lives. Throws
-  /// UserError (kUsage) where the port is in use, or nobody listens there within `timeout`.
+  /// Connects to rank 0's store. `is_server`: hosts the store as long as this object lives. Throws
+  /// UserError (kUsage) if the port is in use, or nobody listens there within `timeout`.
   SharedStore(const Launch& launch, bool is_server, std::chrono::milliseconds timeout);
   ~SharedStore();
   SharedStore(const SharedStore&) = delete;
   SharedStore& operator=(const SharedStore&) = delete;
 
-  // These throw what c10d throws where rank 0 is gone.
+  /// Sets the value of a key.
   void set(const std::string& name, const std::string& text);
-  /// Unless there is one already.
+  /// Sets the value if the key does not exist.
   void set_if_absent(const std::string& name, const std::string& text);
+  /// Returns whether all keys exist.
   bool has(const std::vector<std::string>& names);
-  /// REQUIRES: has(names).
+  /// Returns the values of the keys. REQUIRES: has(names).
   std::vector<std::string> get(const std::vector<std::string>& names);
 
+  /// Returns c10d's store, for process groups.
   c10d::Store& get_c10d_store();
 
  private:

@@ -13,13 +13,12 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_words.h"
-#include "vlmtrain/data/sample_stream.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/marks.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/loader/sample_stream.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/memory/recovery.h"
-#include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/memory/out_of_memory.h"
 
 namespace vlmtrain::evaluation {
 

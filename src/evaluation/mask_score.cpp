@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/mask_edge.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::evaluation {
 

@@ -6,28 +6,63 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 #include <string_view>
 
-#include "image/mask_check.h"
-#include "image/rotation.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {
+
 namespace {
 
-/// Uniform in [0, 1), of 53 bits.
+/// Returns a uniform number in [0, 1) with 53 bits.
 double draw_uniform(uint64_t seed, std::string_view stream) {
   return static_cast<double>(RandomStream(derive_stream_seed(seed, stream)).next() >> 11) * 0x1p-53;
 }
 
-/// Uniform in ± `max`, a multiple of 2^-24: so that what is computed of it is exact, with and without fused
-/// operations.
+/// Returns a uniform number in [-max, max], a multiple of 2^-24, so that sums and products of it
+/// are exact with and without fused multiply-add.
 double draw_symmetric(double max, uint64_t seed, std::string_view stream) {
   return std::round(max * (2 * draw_uniform(seed, stream) - 1) * 0x1p24) * 0x1p-24;
 }
 
-/// One channel [height, width] in memory; 0 beyond its border.
+/// The source positions of a rotated image, in integer arithmetic. Sine and cosine are rounded, so
+/// that the result does not depend on the last bit of a machine's math library.
+class Rotation {
+ public:
+  /// Positions are in units of 2^-kFractionBits pixels, with 0 at the center of the first pixel.
+  static constexpr int kFractionBits = 31;
+
+  struct Position {
+    int64_t y, x;
+  };
+
+  /// Creates a counter-clockwise rotation about the center of an image of this size.
+  Rotation(double degrees, int64_t height, int64_t width);
+
+  /// Returns the position in the source image of the center of a pixel of the result.
+  Position map_to_source(int64_t y, int64_t x) const {
+    const int64_t dy = 2 * y - last_row_, dx = 2 * x - last_column_;  // from the center, in half pixels
+    return {.y = dx * sine_ + dy * cosine_ + last_row_ * kHalfPixel,
+            .x = dx * cosine_ - dy * sine_ + last_column_ * kHalfPixel};
+  }
+
+ private:
+  static constexpr int64_t kHalfPixel = int64_t{1} << (kFractionBits - 1);
+
+  int64_t last_row_, last_column_;
+  int64_t sine_, cosine_;  // in units of 1 / kHalfPixel
+};
+
+Rotation::Rotation(double degrees, int64_t height, int64_t width) : last_row_(height - 1), last_column_(width - 1) {
+  const double angle = degrees * std::numbers::pi / 180;
+  sine_ = std::llround(std::sin(angle) * static_cast<double>(kHalfPixel));
+  cosine_ = std::llround(std::cos(angle) * static_cast<double>(kHalfPixel));
+}
+
+/// One channel [height, width]; 0 outside of it.
 struct Plane {
   const uint8_t* pixels;
   int64_t height, width;
@@ -43,7 +78,7 @@ uint8_t sample_nearest(const Plane& plane, Rotation::Position position) {
                                               (position.x + kHalfPixel) >> Rotation::kFractionBits));
 }
 
-/// With weights in units of 2^-kBits.
+/// Interpolates with weights in units of 2^-kBits.
 uint8_t sample_bilinear(const Plane& plane, Rotation::Position position) {
   constexpr int kBits = 15;
   constexpr int64_t kUnit = int64_t{1} << kBits;
@@ -56,7 +91,7 @@ uint8_t sample_bilinear(const Plane& plane, Rotation::Position position) {
   return static_cast<uint8_t>((top * (kUnit - fraction_y) + bottom * fraction_y + kRounding) >> (2 * kBits));
 }
 
-/// Of channels [channels, height, width], each pixel what `interpolate` gives of the place where it comes from.
+/// Rotates `channels` [channels, height, width]. `interpolate`: samples a plane at a position.
 template <class Sample>
 at::Tensor rotate(const at::Tensor& channels, double degrees, const Sample& interpolate) {
   const at::Tensor source = channels.contiguous();

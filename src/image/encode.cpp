@@ -1,25 +1,45 @@
 #include "vlmtrain/image/encode.h"
 
-// jpeglib.h wants size_t and FILE declared before it.
+// jpeglib.h requires size_t and FILE to be declared before it.
 // clang-format off
 #include <cstddef>
 #include <cstdio>
 #include <jpeglib.h>
 // clang-format on
 
+#include <png.h>
+
 #include <cstdlib>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {
 
 namespace {
 
-/// libjpeg's default ends the process. Nothing between here and the caller is C++ that longjmp would have to unwind,
-/// but an encoder of pixels in memory fails only where memory is exhausted, which is no one's to handle.
+/// Aborts, since encoding pixels in memory fails only if memory is exhausted. libjpeg's default
+/// would exit.
 [[noreturn]] void abort_on_error(j_common_ptr compressor) {
   (*compressor->err->output_message)(compressor);
   std::abort();
+}
+
+/// Encodes contiguous rows [height, width, channels] or [height, width].
+std::string encode_rows(const at::Tensor& rows, png_uint_32 format) {
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.height = static_cast<png_uint_32>(rows.size(0));
+  png.width = static_cast<png_uint_32>(rows.size(1));
+  png.format = format;
+  const auto* const pixels = rows.const_data_ptr<uint8_t>();
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png);
+  std::string encoded(size, '\0');
+  const int succeeded = png_image_write_to_memory(&png, encoded.data(), &size, /*convert_to_8_bit=*/0, pixels,
+                                                  /*row_stride=*/0, /*colormap=*/nullptr);
+  VLMTRAIN_CHECK(succeeded != 0, "libpng cannot write {} x {} pixels: {}", rows.size(1), rows.size(0), png.message);
+  encoded.resize(size);
+  return encoded;
 }
 
 }  // namespace
@@ -54,6 +74,17 @@ std::string encode_jpeg(const at::Tensor& image, int quality) {
   std::string encoded(reinterpret_cast<const char*>(bytes), encoded_size);
   std::free(bytes);
   return encoded;
+}
+
+std::string encode_png(const at::Tensor& image) {
+  VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
+                 "a picture to encode is uint8 [3, height, width] on the CPU");
+  return encode_rows(image.permute({1, 2, 0}).contiguous(), PNG_FORMAT_RGB);
+}
+
+std::string encode_mask_png(const at::Tensor& mask) {
+  check_is_mask(mask);
+  return encode_rows(mask.ne(0).to(at::kByte).mul_(255).contiguous(), PNG_FORMAT_GRAY);
 }
 
 }  // namespace vlmtrain::image

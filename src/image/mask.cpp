@@ -2,20 +2,24 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "image/byte_source.h"
-#include "image/codecs.h"
-#include "image/header.h"
+#include "image/codec/byte_source.h"
+#include "image/codec/codecs.h"
+#include "image/codec/header.h"
+#include "image/codec/orientation.h"
 #include "image/mask_values.h"
-#include "image/upright.h"
+#include "image/pixel_layout.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/image/size.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
+
 namespace {
 
 void check_is_png(const ImageHeader& header, const std::string& name) {
@@ -43,7 +47,7 @@ void check_value(int64_t value, bool is_rgb, int64_t bits, const std::string& na
   }
 }
 
-/// To a byte a pixel: 1 where `is_inside` says so of its bytes.
+/// Returns one byte for each pixel: 1 if `is_inside` returns true for its bytes.
 template <class IsInside>
 StoredPixels threshold_pixels(const StoredPixels& rows, const IsInside& is_inside) {
   StoredPixels mask(rows.size, 1);
@@ -53,7 +57,8 @@ StoredPixels threshold_pixels(const StoredPixels& rows, const IsInside& is_insid
   return mask;
 }
 
-/// `threshold`: of gray values, what mask is above; 0: anything that is not 0, or not black.
+/// Returns the mask of a value, of gray values above `threshold` if it is not 0, or of nonzero
+/// pixels.
 StoredPixels make_mask(const StoredPixels& rows, std::optional<int64_t> value, int64_t threshold, int64_t bits) {
   const int64_t count = rows.channels;
   if (!value && threshold > 0) {
@@ -87,9 +92,10 @@ DecodedMask decode_mask_bytes(std::span<const std::byte> bytes, std::optional<in
   return {.mask = std::move(result), .notice = std::move(rule.notice)};
 }
 
-/// Of the header chunk, which is a PNG's first (https://www.w3.org/TR/png-3/#11IHDR).
+/// Reads the size, and validates `value` with the header chunk, which comes first in a PNG
+/// (https://www.w3.org/TR/png-3/#11IHDR).
 ImageSize read_header_size(ByteSource& source, std::optional<int64_t> value, const std::string& name) {
-  constexpr uint64_t kBitDepthOffset = 24;  // the colour type follows
+  constexpr uint64_t kBitDepthOffset = 24;  // the color type follows
   constexpr uint8_t kColorBit = 2, kPalette = 3;
   const ImageHeader header = read_header(source, name);
   check_is_png(header, name);
@@ -119,6 +125,69 @@ at::Tensor decode_mask(const io::MediaRef& file, std::optional<int64_t> value) {
 DecodedMask decode_mask_with_notice(const io::MediaRef& file, std::optional<int64_t> value) {
   if (!file.bytes) return decode_mask_bytes(read_file_bytes(file.path), value, file.path);
   return decode_mask_bytes(std::as_bytes(std::span(io::get_media_bytes(file))), value, file.path);
+}
+
+static_assert(io::kMaxMaskPixels == kMaxImagePixels);
+
+at::Tensor decode_rle(const Rle& rle) {
+  const int64_t pixels = rle.height * rle.width;
+  std::vector<uint8_t> columns(static_cast<size_t>(pixels));
+  int64_t offset = 0;
+  uint8_t value = 0;
+  for (const int64_t count : rle.counts) {
+    VLMTRAIN_CHECK(count >= 0 && count <= pixels - offset, "runs beyond a mask's {} pixels", pixels);
+    std::fill_n(columns.begin() + offset, count, value);
+    offset += count;
+    value ^= 1;
+  }
+  VLMTRAIN_CHECK(offset == pixels, "runs of {} pixels for a mask of {}", offset, pixels);
+  at::Tensor mask = at::empty({rle.height, rle.width}, at::kByte);
+  transpose_bytes(columns.data(), rle.height, rle.width, rle.height, mask.mutable_data_ptr<uint8_t>(), rle.width);
+  return mask;
+}
+
+Rle encode_rle(const at::Tensor& mask) {
+  check_is_mask(mask);
+  const at::Tensor rows = mask.contiguous();
+  Rle rle{.height = mask.size(0), .width = mask.size(1), .counts = {}};
+  std::vector<uint8_t> columns(static_cast<size_t>(mask.numel()));
+  transpose_bytes(rows.const_data_ptr<uint8_t>(), rle.width, rle.height, rle.width, columns.data(), rle.height);
+  bool value = false;
+  for (auto run_begin = columns.cbegin(); run_begin != columns.cend(); value = !value) {
+    const auto run_end =
+        std::find_if(run_begin, columns.cend(), [value](uint8_t pixel) { return (pixel != 0) != value; });
+    rle.counts.push_back(run_end - run_begin);
+    run_begin = run_end;
+  }
+  return rle;
+}
+
+void check_is_mask(const at::Tensor& mask) {
+  VLMTRAIN_CHECK(mask.dim() == 2 && mask.scalar_type() == at::kByte && mask.is_cpu() && mask.numel() > 0,
+                 "a mask is uint8 [height, width] on the CPU");
+}
+
+at::Tensor find_mask_edge(const at::Tensor& mask) {
+  check_is_mask(mask);
+  const at::Tensor source = mask.contiguous();
+  const int64_t height = source.size(0), width = source.size(1);
+  const auto* const pixels = source.const_data_ptr<uint8_t>();
+  const std::vector<uint8_t> zero_row(static_cast<size_t>(width), 0);
+  at::Tensor result = at::empty({height, width}, at::kByte);
+  auto* out = result.mutable_data_ptr<uint8_t>();
+  for (int64_t y = 0; y < height; ++y, out += width) {
+    const uint8_t* row = pixels + y * width;
+    const uint8_t* previous_row = y > 0 ? row - width : zero_row.data();
+    const uint8_t* next_row = y + 1 < height ? row + width : zero_row.data();
+    for (int64_t x = 1; x + 1 < width; ++x) {
+      // Without branches, so that the compiler vectorizes the loop.
+      const int has_outside_neighbor =
+          (row[x - 1] == 0) | (row[x + 1] == 0) | (previous_row[x] == 0) | (next_row[x] == 0);
+      out[x] = static_cast<uint8_t>((row[x] != 0) & has_outside_neighbor);
+    }
+    for (const int64_t x : {int64_t{0}, width - 1}) out[x] = row[x] != 0 ? 1 : 0;
+  }
+  return result;
 }
 
 }  // namespace vlmtrain::image

@@ -13,20 +13,21 @@ namespace {
 
 constexpr int64_t kMaxLabels = 192;
 constexpr int64_t kMaxColors = 256;
-/// A file with more values, most of whose pixels are near the highest one, is not one of labels; nor is one with more
-/// than kMaxSharpValues of whose pixels fewer are low than high.
+/// The limits between labels and soft edges: a file with more values than this is a soft mask if
+/// most of its pixels are near the highest value; a file with more than kMaxSharpValues, if fewer
+/// pixels are low than high.
 constexpr int64_t kMaxLabelValues = 64;
 constexpr int64_t kMaxSharpValues = 8;
 
-/// Bytes of a sample, the upper one first.
+/// Returns the value of a big-endian sample.
 int64_t read_sample(const uint8_t* bytes, int64_t bytes_per_sample) {
   return bytes_per_sample == 2 ? bytes[0] << 8 | bytes[1] : bytes[0];
 }
 
-/// How often each gray value stands in a file.
+/// The histogram of a file's gray values.
 struct GrayHistogram {
   std::vector<int64_t> counts;  // by value
-  int64_t num_distinct = 0;     // beside 0
+  int64_t num_distinct = 0;     // other than 0
   int64_t highest = 0;
 
   explicit GrayHistogram(int64_t range) : counts(static_cast<size_t>(range) + 1) {}
@@ -38,7 +39,7 @@ struct GrayHistogram {
       highest = static_cast<int64_t>(value);
     }
   }
-  /// Pixels of the values from `low` to `high`.
+  /// Returns the number of pixels with values in [low, high].
   int64_t pixels(int64_t first, int64_t last) const {
     int64_t sum = 0;
     for (int64_t value = first; value <= last; ++value) sum += counts[static_cast<size_t>(value)];
@@ -46,7 +47,7 @@ struct GrayHistogram {
   }
 };
 
-/// Nothing where the file has colors.
+/// Returns nothing if the file has colors.
 std::optional<GrayHistogram> compute_gray_histogram(const PngSamples& samples) {
   const int64_t bytes = samples.bits == 16 ? 2 : 1;
   GrayHistogram histogram(bytes == 2 ? 65535 : 255);
@@ -63,7 +64,7 @@ std::optional<GrayHistogram> compute_gray_histogram(const PngSamples& samples) {
   return histogram;
 }
 
-/// Colors that are not black, counted to one more than kMaxColors.
+/// Counts the colors other than black, up to kMaxColors + 1.
 int64_t count_colors(const PngSamples& samples) {
   std::unordered_set<uint64_t> colors;
   const uint8_t* pixel = samples.rows.samples.get();
@@ -92,7 +93,7 @@ UserError make_ambiguous_mask_error(const std::string& problem, const std::strin
 }
 
 MaskRule make_gray_rule(const GrayHistogram& histogram, int64_t bits, const std::string& name) {
-  // A 16-bit file that was made of an 8-bit one has its range.
+  // A 16-bit file may hold 8-bit values.
   const int64_t range = bits == 16 && histogram.highest > 255 ? 65535 : 255;
   const int64_t half = range / 2;
   const int64_t num_high = histogram.pixels(half + 1, range), num_low = histogram.pixels(1, half);

@@ -4,27 +4,30 @@
 #include <optional>
 #include <string>
 
-#include "image/codecs.h"
-#include "vlmtrain/io/notice.h"
+#include "image/codec/codecs.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 
-/// How the pixels of a file become mask or not, where no value is asked for.
+/// The rule that decides which pixels of a file are set in the mask.
 struct MaskRule {
-  /// Gray values above it are mask; of RGB and palettes 0, so that all that is not black, or not entry 0, is.
+  /// Gray values above it are set. 0 for RGB and palettes: all pixels other than black or entry 0
+  /// are set.
   int64_t threshold = 0;
-  std::optional<io::Notice> notice = {};  ///< of a file that says more than mask or not
+  std::optional<io::Notice> notice = {};  ///< of files with soft edges or several labels
 };
 
-/// Finds the rule:
-/// - one value other than 0: what is not 0 is mask;
-/// - a mask with soft edges: what is above half of the range is. Of the pixels above half, half or more are in the
-/// upper
-///   tenth of the range, and they are more than four times the lower ones that are not 0; or just more, in a file of
-///   more than 8 values; or there are more than 64 values;
-/// - labels, which are no more than 192 gray values, 256 palette entries or 256 colors: all of them are mask.
-/// Throws UserError (kBadData) that names `name` for anything else: a few low values next to the highest one, which may
-/// be noise or labels with a border, or an image.
+/// Finds the rule for a mask without a requested value:
+///
+///   - One value other than 0: all nonzero pixels are set.   - A mask with soft edges: pixels above
+/// half of the range are set. Of these, at least half lie in the upper tenth
+///     of the range, and they are more than four times the other nonzero pixels; or simply more of them, in a file of
+///     more than 8 values; or the file has more than 64 values.
+///   - Labels, that is, at most 192 gray values, 256 palette entries or 256 colors: all nonzero
+/// pixels are set.
+///
+/// Throws UserError (kBadData), with `name`, for other files: an image, or a few low values and a
+/// high one, which may be noise or labels with a border.
 MaskRule find_mask_rule(const PngSamples& samples, const std::string& name);
 
 }  // namespace vlmtrain::image

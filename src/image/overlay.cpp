@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <iterator>
 
-#include "image/mask_check.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/mask_edge.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {
 namespace {
 
 constexpr int kFillPercent = 40;
 
-/// Of a model's masks, orange first; none of them is near the green of the true ones.
+/// Colors of predicted masks. None of them is close to the green of the true masks.
 constexpr std::array<uint8_t, 3> kPredictionColors[] = {{255, 140, 0}, {60, 130, 255}, {220, 60, 200}, {250, 220, 50}};
 constexpr std::array<uint8_t, 3> kTruthColor{0, 210, 90};
 
-/// The pixels of a mask that are no more than `thickness` from its outside: edge by edge.
+/// Returns the pixels of a mask within `thickness` of its outside, by removing edges one after
+/// another.
 at::Tensor extract_outline(const at::Tensor& mask, int64_t thickness) {
   at::Tensor interior = mask.ne(0).to(at::kByte);
   const at::Tensor mask_bytes = interior.clone();
@@ -24,7 +24,7 @@ at::Tensor extract_outline(const at::Tensor& mask, int64_t thickness) {
   return mask_bytes.sub_(interior);
 }
 
-/// Lays `percent` of the colour on the pixels of the mask.
+/// Blends the pixels of the mask with `percent` of the color.
 void blend(at::Tensor& image, const at::Tensor& mask, const std::array<uint8_t, 3>& color, int percent) {
   const at::Tensor contiguous_mask = mask.contiguous();
   const auto* const inside = contiguous_mask.const_data_ptr<uint8_t>();

@@ -4,24 +4,162 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
 #include <vector>
 
-#include "image/resample_weights.h"
-#include "image/transpose.h"
-#include "image/vectorised.h"
+#include "image/pixel_layout.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {
+
 namespace {
 
-/// Samples that are resampled side by side with the same weights.
+/// The source samples of one output sample: `count` samples from `first` on.
+struct SampleSpan {
+  int64_t first;
+  int64_t count;
+};
+
+/// The weights of one axis: output i is Σ weight(i, k) · source[first + k]; with integer weights,
+/// (Σ weight(i, k) · source[first + k] + 2^(precision-1)) >> precision, clamped to a byte.
+template <class Weight>
+struct WeightTable {
+  std::vector<SampleSpan> spans;  ///< [outputs]
+  std::vector<Weight> values;     ///< [outputs, stride]; zero after a span's count
+  int64_t stride = 0;             ///< weights stored for each output, even
+  int precision = 0;              ///< fractional bits of integer weights
+
+  const Weight* row(int64_t output) const { return values.data() + output * stride; }
+};
+using ExactWeights = WeightTable<double>;
+using ResampleWeights = WeightTable<int16_t>;  // as in ATen
+using PillowWeights = WeightTable<int32_t>;
+
+double triangle(double x) {
+  return x < 1.0 ? 1.0 - x : 0.0;
+}
+
+double keys_cubic(double x) {
+  constexpr double kCoefficient = -0.5;
+  if (x < 1.0) return ((kCoefficient + 2.0) * x - (kCoefficient + 3.0)) * x * x + 1.0;
+  if (x < 2.0) return (((x - 5.0) * x + 8.0) * x - 4.0) * kCoefficient;
+  return 0.0;
+}
+
+double sinc(double x) {
+  if (x == 0.0) return 1.0;
+  const double angle = x * std::numbers::pi;
+  return std::sin(angle) / angle;
+}
+
+double lanczos3(double x) {
+  return x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
+}
+
+/// Rounds like ATen, which casts after adding a half. The cast truncates towards zero, which
+/// differs from floor for negative values.
+int64_t truncate(double value) {
+  return static_cast<int64_t>(value);
+}
+
+struct Kernel {
+  double (*value)(double distance);
+  double support;
+};
+
+Kernel get_kernel(Filter filter) {
+  switch (filter) {
+    case Filter::kBilinear:
+      return {triangle, 1.0};
+    case Filter::kBicubic:
+      return {keys_cubic, 2.0};
+    case Filter::kLanczos:
+      break;
+  }
+  return {lanczos3, 3.0};
+}
+
+/// Returns the maximum number of fractional bits for which the largest weight fits 16 bits.
+int choose_precision(double max_weight) {
+  constexpr int kMaxPrecision = 22;
+  int precision = 0;
+  while (precision < kMaxPrecision) {
+    const int64_t scaled = truncate(max_weight * (1 << (precision + 1)) + 0.5);
+    if (scaled > std::numeric_limits<int16_t>::max()) break;
+    ++precision;
+  }
+  return precision;
+}
+
+/// Converts weights to integers of `precision` fractional bits, with halves rounded away from zero.
+template <class Weight>
+WeightTable<Weight> to_fixed_point(const ExactWeights& exact, int precision) {
+  WeightTable<Weight> result{exact.spans, {}, exact.stride, precision};
+  result.values.resize(exact.values.size());
+  const double unit = 1 << precision;
+  std::transform(exact.values.begin(), exact.values.end(), result.values.begin(), [unit](double weight) {
+    return static_cast<Weight>(truncate(weight * unit + std::copysign(0.5, weight)));
+  });
+  return result;
+}
+
+/// Returns weights that sum up to 1 for each output. Source of the formulas: Pillow's Resample.c.
+ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter filter) {
+  const Kernel kernel = get_kernel(filter);
+  const double scale = static_cast<double>(input_size) / static_cast<double>(output_size);
+  const double stretch = std::max(scale, 1.0);
+  const double inverse_stretch = 1.0 / stretch;
+  const double support = kernel.support * stretch;
+  const auto max_count = static_cast<int64_t>(std::ceil(support)) * 2 + 1;
+
+  ExactWeights result;
+  result.stride = (max_count + 1) / 2 * 2;
+  result.spans.reserve(output_size);
+  result.values.resize(output_size * result.stride);
+  for (int64_t i = 0; i < output_size; ++i) {
+    const double center = scale * (static_cast<double>(i) + 0.5);
+    const auto first = std::max<int64_t>(truncate(center - support + 0.5), 0);
+    const auto end = std::min(truncate(center + support + 0.5), input_size);
+    const int64_t count = std::clamp<int64_t>(end - first, 0, max_count);
+    double* weights = result.values.data() + i * result.stride;
+    double total = 0.0;
+    for (int64_t k = 0; k < count; ++k) {
+      weights[k] = kernel.value(std::abs((static_cast<double>(k + first) - center + 0.5) * inverse_stretch));
+      total += weights[k];
+    }
+    for (int64_t k = 0; k < count && total != 0.0; ++k) weights[k] /= total;
+    result.spans.push_back({first, count});
+  }
+  return result;
+}
+
+/// Source of the formulas: ATen/native/cpu/UpSampleKernel.cpp, which follows Pillow's Resample.c
+/// with 16-bit weights.
+ResampleWeights make_resample_weights(int64_t input_size, int64_t output_size, Filter filter) {
+  const ExactWeights exact = make_exact_weights(input_size, output_size, filter);
+  const double max_weight = std::max(0.0, *std::ranges::max_element(exact.values));
+  return to_fixed_point<int16_t>(exact, choose_precision(max_weight));
+}
+
+/// Source: normalize_coeffs_8bpc of Pillow's Resample.c.
+PillowWeights make_pillow_weights(int64_t input_size, int64_t output_size, Filter filter) {
+  constexpr int kPrecision = 22;
+  return to_fixed_point<int32_t>(make_exact_weights(input_size, output_size, filter), kPrecision);
+}
+
+/// Neighboring samples that are resampled together with the same weights: one AVX2 register of
+/// bytes.
 constexpr int64_t kLanes = 32;
 
 inline uint8_t to_byte(int32_t sum, int precision) {
   return static_cast<uint8_t>(std::clamp(sum >> precision, 0, 255));
 }
 
-/// One output sample of each of kLanes neighbours; the k-th source samples lie together at source + k * stride.
+/// Computes one output sample for each of kLanes neighbors, whose k-th source samples are
+/// contiguous at source + k * stride.
 template <class Weight>
 inline __attribute__((always_inline)) void accumulate_lanes(const uint8_t* source, int64_t stride, int64_t count,
                                                             const Weight* weights, int precision, uint8_t* output) {
@@ -69,7 +207,7 @@ inline __attribute__((always_inline)) void resample_lanes_impl(const uint8_t* in
   }
 }
 
-// Templates cannot be made for several processors; these can.
+// target_clones does not apply to templates, hence these functions.
 VLMTRAIN_VECTORIZED void resample_columns(const uint8_t* input, int64_t width, const ResampleWeights& weights,
                                           uint8_t* output) {
   resample_columns_impl(input, width, weights, output);
@@ -85,8 +223,8 @@ VLMTRAIN_VECTORIZED void resample_lanes(const uint8_t* input, const PillowWeight
   resample_lanes_impl(input, weights, output);
 }
 
-/// Resamples each row of `input` [rows, width] to `output` [rows, spans]: kLanes rows at a time, turned so that the
-/// samples of one column lie together. A row's neighbours have weights of their own, a column's share them.
+/// Resamples each row of `input` [rows, width] to `output` [rows, spans]. Transposes kLanes rows at
+/// a time, since neighbors in a column share their weights and neighbors in a row do not.
 template <class Weights>
 void resample_rows(const uint8_t* input, int64_t rows, int64_t width, const Weights& weights, uint8_t* output) {
   const auto output_width = static_cast<int64_t>(weights.spans.size());
@@ -100,7 +238,6 @@ void resample_rows(const uint8_t* input, int64_t rows, int64_t width, const Weig
   }
 }
 
-/// How the weights of one axis are made.
 template <class Weights>
 using MakeWeights = Weights (*)(int64_t input_size, int64_t output_size, Filter filter);
 
@@ -143,7 +280,8 @@ uint8_t round_to_byte(double value) {
   return static_cast<uint8_t>(std::clamp(value + kRoundingOffset, 0.0, 255.0));
 }
 
-/// One channel, `input` [input_height, input_width] to `output` [spans of rows, spans of columns].
+/// Resamples one channel, `input` [input_height, input_width], to `output` [rows.spans,
+/// columns.spans].
 void resample_channel(const uint8_t* input, int64_t input_height, int64_t input_width, const ExactWeights& columns,
                       const ExactWeights& rows, uint8_t* output) {
   const size_t width = columns.spans.size();
@@ -171,6 +309,10 @@ void resample_channel(const uint8_t* input, int64_t input_height, int64_t input_
   }
 }
 
+int64_t map_to_source(int64_t output, int64_t output_size, int64_t input_size) {
+  return (2 * output + 1) * input_size / (2 * output_size);
+}
+
 }  // namespace
 
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, Filter filter) {
@@ -190,6 +332,22 @@ at::Tensor resize_float(const at::Tensor& image, int64_t height, int64_t width, 
   for (int64_t channel = 0; channel < source.size(0); ++channel) {
     resample_channel(source.const_data_ptr<uint8_t>() + channel * source.stride(0), source.size(1), source.size(2),
                      columns, rows, result.mutable_data_ptr<uint8_t>() + channel * result.stride(0));
+  }
+  return result;
+}
+
+at::Tensor resize_mask(const at::Tensor& mask, int64_t height, int64_t width) {
+  check_is_mask(mask);
+  VLMTRAIN_CHECK(height > 0 && width > 0, "no mask of {} x {} pixels", height, width);
+  at::Tensor source = mask.contiguous();
+  if (source.size(0) == height && source.size(1) == width) return source;
+  std::vector<int64_t> columns(static_cast<size_t>(width));
+  for (int64_t x = 0; x < width; ++x) columns[x] = map_to_source(x, width, source.size(1));
+  at::Tensor result = at::empty({height, width}, at::kByte);
+  auto* output = result.mutable_data_ptr<uint8_t>();
+  for (int64_t y = 0; y < height; ++y) {
+    const uint8_t* row = source.const_data_ptr<uint8_t>() + map_to_source(y, height, source.size(0)) * source.size(1);
+    for (const int64_t x : columns) *output++ = row[x];
   }
   return result;
 }

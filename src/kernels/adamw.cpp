@@ -50,7 +50,7 @@ AdamWTensor make_adamw_tensor(const AdamWParameter& tensor, MomentFormat format)
   return result;
 }
 
-/// What is the same for all launches of a step.
+/// Returns the arguments that all launches of an update share.
 AdamW make_base_args(const AdamWParameter& first, const AdamWStep& step) {
   AdamW args{};
   args.moments = get_moment_format(first.moments[0]);

@@ -11,7 +11,8 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-/// `single` [rows, columns] beside `per_reader` of the same, one after the other; the streams are not filled in.
+/// Returns the mask for `single` [rows, columns] and `per_reader` [readers, rows, columns], without
+/// streams.
 DropoutMask make_mask(const at::Tensor& single, const at::Tensor& per_reader, const DropoutParams& params) {
   VLMTRAIN_CHECK(single.dim() == 2 && single.is_contiguous() && per_reader.is_contiguous() &&
                      per_reader.sizes().slice(per_reader.dim() - 2) == single.sizes(),
@@ -37,7 +38,7 @@ at::Tensor narrow_rows(const at::Tensor& tensor, const DropoutMask& mask) {
   return tensor.narrow(-2, mask.first_row, mask.rows);
 }
 
-/// Calls `launch_batch` with as many streams at a time as a launch takes.
+/// Calls `launch_batch` for batches of as many streams as a launch takes.
 template <class LaunchBatch>
 void for_each_batch(DropoutMask& mask, int64_t rows, std::span<const DropoutStream> streams, LaunchBatch launch_batch) {
   while (!streams.empty()) {

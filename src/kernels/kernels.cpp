@@ -7,23 +7,23 @@
 #include <utility>
 
 #include "kernels/launch.h"
-#include "kernels/trial.h"
+#include "kernels/self_test.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/plugin.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::kernels {
 
 namespace {
 
 constexpr const char* kLibraryName = "libvlmtrain_kernels.so";
-/// For tests: a library of kernels for the CPU, the emulated ones.
+/// A library of emulated kernels for the CPU, for tests.
 constexpr const char* kEmulatedLibraryVariable = "VLMTRAIN_EMULATED_KERNELS";
 
 struct KernelName {
   Kernel kernel;
   std::string_view name;
-  std::string_view alias = {};  ///< the name before November 2026, in environments and environment.json of that time
+  std::string_view alias = {};  ///< former name, which old environments and environment.json files have
 };
 constexpr std::array kKernelNames{KernelName{Kernel::kGatedActivation, "gated_activation", "gate"},
                                   KernelName{Kernel::kActivation, "activation"},
@@ -42,7 +42,7 @@ constexpr std::array kAllKernels{Kernel::kGatedActivation, Kernel::kActivation, 
                                  Kernel::kPatchify,        Kernel::kDropout};
 static_assert(kKernelNames.size() == kAllKernels.size());
 
-/// What a process has opened. Threads ask for it all the time, and it changes only where a device is opened.
+/// The opened kernels of the process. Changes only when a device is opened; any thread may read it.
 struct State {
   const Launchers* launchers = nullptr;
   at::DeviceType device = at::kCPU;

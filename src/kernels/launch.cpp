@@ -13,7 +13,7 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-/// cudaErrorMemoryAllocation: no room for the kernel's code, which is loaded when it is first launched.
+/// cudaErrorMemoryAllocation: no memory for the kernel's code, which its first launch loads.
 constexpr int kOutOfMemory = 2;
 
 std::vector<c10::IValue> to_ivalues(at::ArrayRef<at::Tensor> tensors) {

@@ -9,19 +9,22 @@
 
 namespace vlmtrain::kernels {
 
-/// Of the library that open_kernels() loaded. REQUIRES: has() said yes.
+/// Returns the entry points of the library that open_kernels() loaded. REQUIRES: has() returned
+/// true.
 const Launchers& launchers();
 
-/// Throws InternalError for a type that no kernel has.
+/// Returns the kernels' type of the tensor's elements. Throws InternalError for an unsupported
+/// type.
 ElementType get_element_type(const at::Tensor& tensor);
 
-/// A launch as profilers and the recorder of a plan's costs see it, beside ATen's operations: what it reads and what it
-/// writes; undefined tensors are neither.
+/// A launch that profilers and the planner's cost recorder see like an ATen operation, with its
+/// inputs and outputs. Undefined tensors are left out.
 class KernelLaunch {
  public:
   KernelLaunch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes);
 
-  /// On the current stream of the tensors' device. Throws c10::Error as LibTorch does for its kernels.
+  /// Launches on the current stream of the outputs' device. Throws c10::Error as LibTorch does for
+  /// its kernels.
   template <class Call>
   void operator()(int (*launcher)(const Call&, void*), const Call& call) {
     check(launcher(call, stream_));

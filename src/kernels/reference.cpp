@@ -38,7 +38,7 @@ at::Tensor compute_gain(const at::Tensor& weight, Gain gain) {
   return gain == Gain::kOnePlusWeight ? exact + 1 : exact;
 }
 
-/// x̂ = (x − mean) / sqrt(variance + eps) of a norm, and its last factor.
+/// Normalized values x̂ = (x − mean) · rstd, and rstd.
 struct NormalizedRows {
   at::Tensor value, rstd;
 };
@@ -130,7 +130,7 @@ at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absma
 
 at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
   const at::Tensor bytes = pixels.order.defined() ? pixels.bytes.index_select(0, pixels.order) : pixels.bytes;
-  // Two unfoldings, unlike the views of models::patch_rows().
+  // Two unfoldings, as an implementation that is independent of models::patch_rows().
   return image::normalize_pixels(bytes, pixels.normalization)
       .to(dtype)
       .unfold(2, patch.height, patch.height)
@@ -153,7 +153,7 @@ CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor
 }
 
 at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step) {
-  // The corrections of the bias make of the moments the gradient and its square.
+  // After one update the bias corrections turn the moments into the gradient and its square.
   const at::Tensor exact = gradient.to(at::kDouble) / step.divisor.to(at::kDouble);
   const at::Tensor decayed = master.to(at::kDouble) * (1 - step.learning_rate * step.weight_decay);
   return (decayed - exact / (exact.abs() + step.epsilon) * step.learning_rate).to(at::kFloat);

@@ -9,52 +9,53 @@
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/dropout.h"
-#include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/norm.h"
-#include "vlmtrain/kernels/norm_rotate.h"
-#include "vlmtrain/kernels/patches.h"
-#include "vlmtrain/kernels/rotate.h"
+#include "vlmtrain/kernels/patchify.h"
+#include "vlmtrain/kernels/rope.h"
 
 namespace vlmtrain::kernels::reference {
 
-// What kernels compute, with ATen's operations in fp64, on any device; rounded once to the type of the inputs.
+// Reference implementations of the kernels with ATen's operations, on any device. They compute in
+// fp64 and round once to the inputs' type, unless noted otherwise.
 
 at::Tensor gated_activation(const at::Tensor& x, GateActivation activation);
 at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation);
 at::Tensor activate(const at::Tensor& x, ActivationFunction function);
 at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function);
-/// [rows, heads, features] rotated.
+/// Rotates heads [rows, heads, features].
 at::Tensor rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
 
-/// Philox4x32-10 of the paper that src/kernels/cuda/philox.h names, on the host.
+/// Computes Philox4x32-10 (see src/kernels/cuda/philox.h) on the CPU.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
 
-/// What readers keep of x [rows, columns]: fp64 zeros and ones, [readers, rows, columns], drawn on the host.
+/// Returns the masks of x [rows, columns], fp64 zeros and ones [readers, rows, columns], computed
+/// on the CPU.
 at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutParams& params);
-/// Of each reader, [readers, rows, columns].
+/// Returns [readers, rows, columns].
 at::Tensor dropout(const at::Tensor& x, const at::Tensor& masks, double probability);
-/// sum + Σ x · mask / (1 − probability).
+/// Returns sum + Σ x · mask / (1 − probability).
 at::Tensor dropout_backward(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& masks, double probability);
 
-/// In fp32, rounded where ATen rounds: what the kernels give to the bit.
+/// Compute in fp32 with ATen's roundings; the kernels' results are bit-identical.
 at::Tensor nf4_dequantize(const Nf4Blocks& blocks, at::ScalarType dtype);
 at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype);
 at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
 
-/// fp32 [rows, 1], and the gradient of logits.
+/// Results per row, fp32 [rows, 1], and the gradient of the logits.
 struct CrossEntropyAndGradient {
   at::Tensor cross_entropy, is_correct, logits_gradient;
 };
 CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                       const at::Tensor& row_factors);
 
-/// The fp32 master after a first step, from moments of zeros.
+/// Returns the fp32 master weights after a first update, whose moments are zero before.
 at::Tensor first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step);
 
-/// [rows, heads, features] normed and rotated.
+/// Normalizes and rotates heads [rows, heads, features].
 at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, Gain gain, double eps, const at::Tensor& cos,
                         const at::Tensor& sin);
 
+/// Gradients of the heads and of the norm's weight.
 struct QkNormRopeGradients {
   at::Tensor heads, weight;
 };

@@ -1,11 +1,18 @@
+// The binary does not link CUDA. The functions are looked up in the libraries that LibTorch's CUDA
+// library has loaded. Types follow cuda_runtime_api.h and cuda.h: results are enums with 0 for
+// success, attributes are enums.
+
 #include "vlmtrain/memory/device.h"
 
 #include <dlfcn.h>
 #include <malloc.h>
 
 #include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/ops/full.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/Exception.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -13,19 +20,18 @@
 #include <cstdlib>
 #include <limits>
 
-#include "memory/reserved_limit.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/driver.h"
-#include "vlmtrain/memory/foreign_settings.h"
 #include "vlmtrain/memory/large_blocks.h"
+#include "vlmtrain/memory/libtorch_env.h"
 
 namespace vlmtrain::memory {
 
 namespace {
 
-/// Empty where the library is loaded, else why it is not.
+/// Returns an empty string if the library is loaded, else the loader's error.
 std::string load_cuda_library() {
   static const std::string failure = []() -> std::string {
     if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return "";
@@ -35,7 +41,7 @@ std::string load_cuda_library() {
   return failure;
 }
 
-/// With the virtual GPU's stand-ins for the CUDA libraries there is a card that no driver knows.
+/// With the stub libraries of the virtual GPU a device exists that no driver reports.
 bool is_virtual_gpu_loaded() {
   return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
@@ -74,7 +80,7 @@ at::Device open_cuda(const std::string& name, int index) {
                                      count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
-  // Convolutions take ATen's own kernels, on cards and on virtual ones: what cuDNN would take cannot be foreseen.
+  // The planner cannot predict cuDNN's choice of algorithms, so convolutions use ATen's kernels.
   at::globalContext().setUserEnabledCuDNN(false);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   if (is_virtual) check_kernel_code(name, {.name = describe(device).name, .architecture = get_architecture(device)});
@@ -85,7 +91,7 @@ at::Device open_cuda(const std::string& name, int index) {
   return device;
 }
 
-/// CUDA, unless this machine has no card or hides it on purpose.
+/// Returns CUDA unless the machine has no GPU or hides it on purpose.
 at::Device open_default_device() {
   if (!is_virtual_gpu_loaded()) {
     const DriverProbe probe = probe_driver();
@@ -145,7 +151,7 @@ void release_unused(at::Device device) {
     malloc_trim(0);
     return;
   }
-  // LibTorch's own function, which has no entry without CUDA's headers.
+  // LibTorch declares this function only together with CUDA's headers.
   using ClearWorkspaces = void (*)();
   static const auto clear_cublas_workspaces =
       reinterpret_cast<ClearWorkspaces>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
@@ -155,6 +161,101 @@ void release_unused(at::Device device) {
 
 void set_expandable_segments(bool expandable) {
   c10::CachingAllocator::setAllocatorSettings(expandable ? "expandable_segments:True" : "expandable_segments:False");
+}
+
+namespace {
+
+template <class Function>
+Function* load_symbol(void* library, const char* name) {
+  auto* const function = reinterpret_cast<Function*>(dlsym(library, name));
+  if (function == nullptr) throw run_error("device cuda: the CUDA libraries have no function {}", name);
+  return function;
+}
+
+int get_attribute(int attribute, int device) {
+  static auto* const get_function = load_symbol<int(int*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetAttribute");
+  int value = 0;
+  if (get_function(&value, attribute, device) != 0)
+    throw run_error("device cuda:{}: it does not tell attribute {}", device, attribute);
+  return value;
+}
+
+std::string get_device_name(int device) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver == nullptr) throw run_error("device cuda: the driver's libcuda.so.1 cannot be loaded: {}", dlerror());
+  std::array<char, 256> name{};
+  const int error = load_symbol<int(char*, int, int)>(driver, "cuDeviceGetName")(name.data(), name.size(), device);
+  if (error != 0) throw run_error("device cuda:{}: it does not tell its name (CUDA error {})", device, error);
+  return name.data();
+}
+
+int get_index(at::Device device) {
+  return static_cast<unsigned char>(device.index());
+}
+
+struct MemoryInfo {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+};
+
+MemoryInfo query_memory_info(int device) {
+  static auto* const set_device = load_symbol<int(int)>(RTLD_DEFAULT, "cudaSetDevice");
+  static auto* const get_memory = load_symbol<int(size_t*, size_t*)>(RTLD_DEFAULT, "cudaMemGetInfo");
+  MemoryInfo memory;
+  const int device_error = set_device(device);
+  const int error = get_memory(&memory.free_bytes, &memory.total_bytes);
+  if (device_error != 0 || error != 0) {
+    throw run_error("device cuda:{}: its memory cannot be asked for (CUDA error {})", device,
+                    device_error != 0 ? device_error : error);
+  }
+  return memory;
+}
+
+}  // namespace
+
+int64_t free_bytes(at::Device device) {
+  return static_cast<int64_t>(query_memory_info(device.index()).free_bytes);
+}
+
+std::string get_pci_bus_id(at::Device device) {
+  static auto* const get_function = load_symbol<int(char*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetPCIBusId");
+  const int index = get_index(device);
+  std::array<char, 32> id{};
+  if (get_function(id.data(), static_cast<int>(id.size()), index) != 0) {
+    throw run_error("device cuda:{}: it does not tell its place on the PCI bus", index);
+  }
+  return id.data();
+}
+
+int get_architecture(at::Device device) {
+  // cudaDevAttrComputeCapabilityMajor and …Minor.
+  constexpr int kMajor = 75;
+  constexpr int kMinor = 76;
+  return 10 * get_attribute(kMajor, device.index()) + get_attribute(kMinor, device.index());
+}
+
+DeviceDescription describe(at::Device device) {
+  constexpr int kMultiprocessors = 16;  // cudaDevAttrMultiProcessorCount
+  const int index = get_index(device);
+  const MemoryInfo memory = query_memory_info(index);
+  return {.name = get_device_name(index),
+          .architecture = get_architecture(device),
+          .multiprocessors = get_attribute(kMultiprocessors, index),
+          .total_bytes = static_cast<int64_t>(memory.total_bytes),
+          .free_bytes = static_cast<int64_t>(memory.free_bytes)};
+}
+
+void release_pinned(at::Device device) {
+  if (!device.is_cpu()) at::getHostAllocator(device.type())->empty_cache();
+}
+
+std::optional<std::string> find_device_failure(at::Device device) {
+  try {
+    at::full({1 << 20}, /*fill_value=*/1, at::TensorOptions(at::kByte).device(device)).sum().item();
+    return std::nullopt;
+  } catch (const c10::Error& error) {
+    return get_first_line(error.what());
+  }
 }
 
 }  // namespace vlmtrain::memory

@@ -1,5 +1,6 @@
 #include "vlmtrain/memory/driver.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -7,21 +8,38 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <string_view>
 #include <utility>
 
-#include "memory/driver_library.h"
-
 namespace vlmtrain::memory {
 
 namespace {
 
-constexpr int kRequiredVersion = 13000;  // CUDA 13.0, as cuDriverGetVersion counts
+/// The driver library's functions, declared as in cuda.h. The library stays loaded.
+class DriverLibrary {
+ public:
+  explicit DriverLibrary(void* library) : library_(library) {}
 
-// Results of cuInit (cuda.h), of which each has another remedy.
+  /// Result of call() if the library lacks the function.
+  static constexpr int kMissing = -1;
+
+  template <class... Arguments>
+  int call(const char* name, Arguments... arguments) const {
+    auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
+    return function == nullptr ? kMissing : function(arguments...);
+  }
+
+ private:
+  void* library_;
+};
+
+constexpr int kRequiredVersion = 13000;  // CUDA 13.0 in the encoding of cuDriverGetVersion
+
+// Results of cuInit (cuda.h) with distinct fixes.
 constexpr int kNoDevice = 100;
 constexpr int kInvalidDevice = 101;
 
@@ -47,7 +65,7 @@ constexpr std::array kInitFailures{
     InitFailure{999, "the kernel's module does not answer; try nvidia-smi, and sudo nvidia-modprobe -u"},
 };
 
-/// nvidia0, nvidia1, …: a card's own, other than nvidiactl.
+/// Returns whether it is a GPU's own device file (nvidia0, nvidia1, …), not nvidiactl.
 bool is_gpu_file(const std::string& name) {
   constexpr std::string_view kPrefix = "nvidia";
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
@@ -74,7 +92,7 @@ struct Problem {
   std::string reason;
 };
 
-/// Why a card that the machine has is not seen.
+/// Returns why a GPU of this machine is not visible.
 Problem diagnose_hidden_gpu(const DriverPaths& paths) {
   bool any_file = false;
   for (const auto& path : list_folder(paths.devices)) {
@@ -163,7 +181,8 @@ std::optional<VisibleGpu> describe_gpu(const DriverLibrary& driver, int index) {
 }
 
 DriverProbe explain_missing_library(const DriverPaths& paths, const std::string& reason) {
-  // What is not there at all; anything else, such as a library of another architecture, is a fault to mend.
+  // A missing library means no driver. Any other failure, such as a library for another
+  // architecture, is an error to report.
   const bool is_missing = reason.starts_with(paths.library.string() + ": cannot open shared object file");
   if (!is_missing)
     return make_unusable("broken library", fmt::format("the driver's library cannot be loaded: {}", reason));
@@ -189,7 +208,8 @@ std::string module_version(const DriverPaths& paths) {
 }
 
 bool has_kernel_code(int architecture) {
-  // What LibTorch's wheel for CUDA 13 is compiled for; a test of the virtual GPU asks the library itself.
+  // The architectures of LibTorch's wheel for CUDA 13; KernelCodeOnGpuTest compares with the
+  // library.
   constexpr std::array kCompiledArchitectures{75, 80, 86, 90, 100, 120};
   return std::ranges::any_of(kCompiledArchitectures, [&](int compiled) {
     return compiled / 10 == architecture / 10 && compiled <= architecture;
@@ -210,7 +230,7 @@ DriverProbe probe_driver(const DriverPaths& paths) {
     return explain_missing_library(paths, reason != nullptr ? reason : "unknown reason");
   }
   const DriverLibrary driver(library);
-  // The version first: an old driver is to be named even where it has other troubles.
+  // Check the version first: an old driver is reported as such even if it has other errors.
   int version = 0;
   if (driver.call("cuDriverGetVersion", &version) == 0 && version > 0 && version < kRequiredVersion &&
       machine_has_gpus(paths)) {
@@ -233,6 +253,57 @@ DriverProbe probe_driver(const DriverPaths& paths) {
     probe.gpus.push_back(*gpu);
   }
   return probe;
+}
+
+namespace {
+
+/// A primary context that is current on this thread.
+class PrimaryContext {
+ public:
+  PrimaryContext(const DriverLibrary& driver, int device) : driver_(driver), device_(device) {
+    void* context = nullptr;
+    error_ = driver_.call("cuDevicePrimaryCtxRetain", &context, device_);
+    if (error_ != 0) return;
+    is_retained_ = true;
+    error_ = driver_.call("cuCtxPushCurrent_v2", context);
+  }
+  ~PrimaryContext() {
+    void* context = nullptr;
+    if (error_ == 0) driver_.call("cuCtxPopCurrent_v2", &context);
+    if (is_retained_) driver_.call("cuDevicePrimaryCtxRelease_v2", device_);
+  }
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+  int error() const { return error_; }
+
+ private:
+  const DriverLibrary& driver_;
+  int device_;
+  int error_ = 0;
+  bool is_retained_ = false;
+};
+
+}  // namespace
+
+GpuMemoryInfo query_gpu_memory(int index, const DriverPaths& paths) {
+  GpuMemoryInfo info;
+  void* const library = dlopen(paths.library.c_str(), RTLD_NOW);
+  if (library == nullptr) return {.error = DriverLibrary::kMissing};
+  const DriverLibrary driver(library);
+  int device = 0;
+  size_t total = 0;
+  info.error = driver.call("cuInit", 0U);
+  if (info.error == 0) info.error = driver.call("cuDeviceGet", &device, index);
+  if (info.error == 0) info.error = driver.call("cuDeviceTotalMem_v2", &total, device);
+  if (info.error != 0) return info;
+  info.total_bytes = static_cast<int64_t>(total);
+  const PrimaryContext context(driver, device);
+  size_t free = 0;
+  info.error = context.error();
+  if (info.error == 0) info.error = driver.call("cuMemGetInfo_v2", &free, &total);
+  if (info.error == 0) info.free_bytes = static_cast<int64_t>(free);
+  return info;
 }
 
 }  // namespace vlmtrain::memory

@@ -8,7 +8,7 @@
 
 #include "vlmtrain/memory/gpu_table.h"
 
-// Compiled into the stand-ins of the virtual GPU as well: it includes nothing but the standard library.
+// Compiled into the virtual GPU's stub libraries too, so it includes only the standard library.
 
 namespace vlmtrain::memory::gpu_list {
 
@@ -16,13 +16,15 @@ inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr double kTera = 1e12;
 inline constexpr double kGiga = 1e9;
 
-// A context depends on the driver and on which kernels a process has loaded. Measured on an H200 alone, at the end of
-// a training run (docs/benchmarks/first-gpu-hour.md): 825 MiB, of which 203 were loaded after it had planned.
+// A context's size depends on the driver and on the kernels that a process has loaded. An H200 had
+// 825 MiB at the end of a training run, 203 MiB of which were loaded after planning
+// (docs/benchmarks/first-gpu-hour.md).
 inline constexpr int64_t kDefaultContextBytes = 512 * kMiB;
 inline constexpr int64_t kHopperContextBytes = 832 * kMiB;
 
-/// A GeForce card or one of its kin for work stations: with sums in fp32 its tensor cores do twice what its other units
-/// do (whitepapers of GA102, AD102 and GB202, "Comparison of …"), in TF32 as much; Turing has neither bf16 nor TF32.
+/// A GeForce GPU or a workstation GPU of the same chip. With fp32 accumulation its tensor cores
+/// have twice the fp32 rate, and in TF32 the fp32 rate (whitepapers of GA102, AD102 and GB202,
+/// "Comparison of …"). Turing has neither bf16 nor TF32.
 constexpr Gpu make_geforce(std::string_view name, std::string_view device_name, int architecture, int multiprocessors,
                            int l2_cache_mib, int memory_mib, double fp32_tflops, double bandwidth_gb_per_second) {
   const bool has_bf16 = architecture >= 80;
@@ -41,9 +43,10 @@ constexpr Gpu make_geforce(std::string_view name, std::string_view device_name, 
           .memory_bandwidth = bandwidth_gb_per_second * kGiga};
 }
 
-// Multiprocessors, cache and bandwidth: NVIDIA's whitepapers and data sheets; fp32 at the boost clock, which a laptop's
-// power limit may not allow. Memory: as PyTorch's out-of-memory errors on Linux say, to a hundredth of a GiB; the lower
-// of two that drivers have reported; where no such message was at hand, that of a card of the same kind and size.
+// Multiprocessors, cache and bandwidth: NVIDIA's whitepapers and data sheets. fp32: at boost clock,
+// which a laptop's power limit may not allow. Memory: from PyTorch's out-of-memory errors on Linux,
+// rounded to 0.01 GiB; the smaller of two values that drivers reported; without such a message, the
+// value of a GPU of the same kind and size.
 inline constexpr std::array kGeforce{
     make_geforce("rtx2060", "NVIDIA GeForce RTX 2060", 75, 30, 3, 5'929, 6.5, 336),
     make_geforce("rtx2070", "NVIDIA GeForce RTX 2070", 75, 36, 4, 7'966, 7.5, 448),
@@ -89,7 +92,7 @@ inline constexpr std::array kGeforce{
     make_geforce("rtx5090-laptop", "NVIDIA GeForce RTX 5090 Laptop GPU", 120, 82, 64, 24'054, 45.0, 896),
 };
 
-/// Two lists as one, smallest architecture first, then least memory.
+/// Merges two lists, ordered by architecture, then by memory.
 template <size_t kLeft, size_t kRight>
 constexpr std::array<Gpu, kLeft + kRight> merge_sorted(const std::array<Gpu, kLeft>& left,
                                                        const std::array<Gpu, kRight>& right) {

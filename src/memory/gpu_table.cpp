@@ -5,7 +5,7 @@
 
 #include "memory/gpu_list.h"
 
-// Compiled into the stand-ins of the virtual GPU as well: it includes nothing but the standard library.
+// Compiled into the virtual GPU's stub libraries too, so it includes only the standard library.
 
 namespace vlmtrain::memory {
 
@@ -27,7 +27,7 @@ constexpr std::array kArchitectures{
     Architecture{120, 1536, 24, 100 * kKiB, 99 * kKiB},
 };
 
-// Memory that was not measured is what PyTorch's out-of-memory errors of such cards say, to a hundredth of a GiB.
+// Memory sizes without a measurement come from PyTorch's out-of-memory errors, rounded to 0.01 GiB.
 
 constexpr Gpu kT4{.name = "t4",
                   .device_name = "Tesla T4",
@@ -183,7 +183,7 @@ constexpr Gpu kRtx5090{.name = "rtx5090",
                        .fp16_flops = 209.5 * kTera,
                        .memory_bandwidth = 1792 * kGiga};
 
-/// A MIG instance, which has `eighths` of its card's memory, cache and bandwidth.
+/// A MIG instance with `eighths` / 8 of its GPU's memory, cache and bandwidth.
 constexpr Gpu make_mig_slice(Gpu gpu, std::string_view name, std::string_view device_name, int multiprocessors,
                              int eighths, int64_t memory_mib) {
   const double ratio = static_cast<double>(multiprocessors) / gpu.multiprocessors;
@@ -198,11 +198,11 @@ constexpr Gpu make_mig_slice(Gpu gpu, std::string_view name, std::string_view de
   gpu.bf16_flops *= ratio;
   gpu.fp16_flops *= ratio;
   gpu.memory_bandwidth *= eighths / 8.0;
-  gpu.nvlink_bandwidth = 0;  // instances do not reach each other's memory
+  gpu.nvlink_bandwidth = 0;  // instances cannot access each other's memory
   return gpu;
 }
 
-// Multiprocessors and memory as `nvidia-smi mig -lgip` lists them.
+// Multiprocessors and memory as listed by `nvidia-smi mig -lgip`.
 constexpr std::array kMigSlices{
     make_mig_slice(kA10040, "a100-40-mig-1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", 14, 1, 4'864),
     make_mig_slice(kA10040, "a100-40-mig-1g.10gb", "NVIDIA A100-SXM4-40GB MIG 1g.10gb", 14, 2, 9'984),
@@ -242,7 +242,7 @@ constexpr std::array kUnsupportedGpus{
     UnsupportedGpu{"k80", "Tesla K80 (Kepler)", 37},
 };
 
-/// With what its tensor cores do with dense matrices, where that is not twice the rest; in TF32 half of it.
+/// Sets the dense tensor-core rate if it is not twice the fp32 rate; TF32 has half of it.
 constexpr Gpu make_professional(Gpu gpu, double tensor_tflops) {
   gpu.tf32_flops = tensor_tflops / 2 * kTera;
   gpu.bf16_flops = tensor_tflops * kTera;
@@ -299,7 +299,7 @@ Gpu scale_multiprocessors(Gpu gpu, int multiprocessors) {
   gpu.tf32_flops *= ratio;
   gpu.bf16_flops *= ratio;
   gpu.fp16_flops *= ratio;
-  // A part of a card has a part of these; a card with more multiprocessors need not have more.
+  // A fraction of a GPU has a fraction of these; a GPU with more multiprocessors may not have more.
   gpu.memory_bandwidth *= std::min(1.0, ratio);
   gpu.l2_cache_bytes = static_cast<int64_t>(static_cast<double>(gpu.l2_cache_bytes) * std::min(1.0, ratio));
   return gpu;

@@ -1,22 +1,22 @@
 #include "vlmtrain/memory/large_blocks.h"
 
+#include <malloc.h>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <atomic>
 
-#include "memory/large_block_allocator.h"
 #include "memory/page_cache.h"
-#include "memory/watched_allocator.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/host_malloc.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::memory {
 
 namespace {
 
-/// In front of PyTorch's allocator, which small blocks still come from, and large ones where the system has none. It
-/// stays once it was put there.
+/// Wraps PyTorch's allocator, which still serves small blocks, and large ones if the system has no
+/// memory. Never uninstalled.
 class LargeBlockAllocator final : public c10::Allocator {
  public:
   explicit LargeBlockAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
@@ -24,7 +24,7 @@ class LargeBlockAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (is_caching_ && bytes >= static_cast<size_t>(kLargeBlockBytes)) {
       if (void* const address = pages_.allocate(bytes)) {
-        c10::profiledCPUMemoryReporter().New(address, bytes);  // as LibTorch's own does, for traces
+        c10::profiledCPUMemoryReporter().New(address, bytes);  // as LibTorch's allocator does, for traces
         return {address, address, raw_deleter(), at::Device(at::kCPU)};
       }
     }
@@ -85,6 +85,23 @@ void release_large_block_cache() {
 LargeBlockStats get_large_block_stats() {
   const PageCache& pages = large_block_allocator_instance().pages();
   return {.live_bytes = pages.live_bytes(), .cached_bytes = pages.cached_bytes()};
+}
+
+namespace {
+
+/// Free memory to keep at the end of malloc's heap. With glibc's default of 128 KiB each step would
+/// return it and take it again; a larger value keeps more unused memory.
+constexpr int kTrimThresholdBytes = 32 << 20;
+/// Linux allows a process 65,530 mappings (vm.max_map_count); half of them remain for others.
+constexpr int kMaxMmapBlocks = 32'000;
+
+}  // namespace
+
+void use_mmap_for_large_blocks() {
+  // Setting the threshold also stops malloc from raising it when a block is freed.
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLargeBlockBytes));
+  mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes);
+  mallopt(M_MMAP_MAX, kMaxMmapBlocks);
 }
 
 }  // namespace vlmtrain::memory

@@ -19,7 +19,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// The path of a loaded library of this name; empty where none is loaded.
+/// Returns the path of the loaded library with this file name, or an empty path.
 std::filesystem::path find_loaded_library(std::string_view name) {
   struct Search {
     std::string_view name;
@@ -37,7 +37,7 @@ std::filesystem::path find_loaded_library(std::string_view name) {
   return search.path;
 }
 
-/// Where the loader looks for libraries of the program, in its order.
+/// Returns the loader's search directories for the program, in order.
 std::vector<std::filesystem::path> list_loader_folders() {
   std::vector<std::filesystem::path> folders;
   void* const program = dlopen(nullptr, RTLD_NOW);
@@ -109,7 +109,7 @@ LibrarySource find_library_source(const std::filesystem::path& folder, const cha
   constexpr std::array<const char*, 6> kDefaults{"/lib",       "/usr/lib",       "/lib64",
                                                  "/usr/lib64", "/usr/local/lib", "/lib/x86_64-linux-gnu"};
   if (count_matches(kDefaults) > 0) return LibrarySource::kSystem;
-  // The program's own path comes before LD_LIBRARY_PATH (cmake/LibTorch.cmake); the loader lists both.
+  // The loader lists both; the program's path comes before LD_LIBRARY_PATH (cmake/LibTorch.cmake).
   const auto in_library_path = count_matches(split_paths(library_path, ":;"));
   if (count_matches(search_folders) > in_library_path) return LibrarySource::kProgram;
   return in_library_path > 0 ? LibrarySource::kLibraryPath : LibrarySource::kSystem;

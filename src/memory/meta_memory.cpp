@@ -6,13 +6,13 @@
 #include <memory>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/host_malloc.h"
+#include "vlmtrain/memory/large_blocks.h"
 
 namespace vlmtrain::memory {
 
 namespace {
 
-/// What an allocation of a tensor on the CPU begins at a multiple of.
+/// Alignment of LibTorch's CPU allocations.
 constexpr int64_t kTensorAlignment = 64;
 
 struct MetaMemoryStats {
@@ -35,7 +35,7 @@ struct MetaMemoryStats {
   }
 };
 
-/// Of the MetaMemoryTracker that lives; null without one.
+/// Counts of the live MetaMemoryTracker; null without one.
 MetaMemoryStats* meta_stats = nullptr;
 
 struct MetaBlock {
@@ -43,7 +43,7 @@ struct MetaBlock {
   int64_t bytes;
 };
 
-/// Gives out addresses that nothing lies at.
+/// Allocates unique addresses without memory.
 class CountingMetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -51,7 +51,7 @@ class CountingMetaAllocator final : public c10::Allocator {
     if (meta_stats == nullptr || bytes == 0) return {nullptr, device};
     const auto rounded_bytes =
         (static_cast<int64_t>(bytes) + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-    // Not null, each its own: LibTorch finds out by addresses which tensors overlap.
+    // Nonnull and unique: LibTorch detects overlapping tensors by address.
     auto block = std::make_unique<MetaBlock>(MetaBlock{reinterpret_cast<void*>(next_address_), rounded_bytes});
     next_address_ += rounded_bytes;
     meta_stats->add(rounded_bytes);
@@ -78,7 +78,7 @@ class CountingMetaAllocator final : public c10::Allocator {
   int64_t next_address_ = kTensorAlignment;
 };
 
-/// It stays once it was put there: what it gave out may outlive any count.
+/// Never uninstalled, because its allocations may outlive any tracker.
 void install_counting_allocator() {
   static CountingMetaAllocator* const allocator = [] {
     auto* const instance = new CountingMetaAllocator;  // never freed

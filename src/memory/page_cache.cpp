@@ -13,7 +13,7 @@ namespace vlmtrain::memory {
 namespace {
 
 constexpr int64_t kPage = 4096;
-/// What x86-64 maps in one piece, where the system lets it ("transparent huge pages").
+/// x86-64's transparent huge page.
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
 int64_t round_up(int64_t bytes, int64_t unit) {
@@ -85,7 +85,7 @@ PageCache::Address PageCache::take_cached(int64_t bytes) {
   return address;
 }
 
-/// Large blocks begin where a huge page can.
+/// Aligns large blocks to huge pages.
 PageCache::Address PageCache::map_pages(int64_t bytes) {
   const int64_t padding = bytes >= 2 * kHugePage ? kHugePage : 0;
   const auto length = static_cast<size_t>(bytes + padding);
@@ -96,7 +96,7 @@ PageCache::Address PageCache::map_pages(int64_t bytes) {
   const Address address = static_cast<Address>(mapped) + offset;
   if (offset > 0) munmap(mapped, static_cast<size_t>(offset));
   if (offset < padding) munmap(address + bytes, static_cast<size_t>(padding - offset));
-  madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // where it cannot be, pages are small
+  madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // without support, the pages stay small
   return address;
 }
 
@@ -127,7 +127,7 @@ void PageCache::remove_free_range(std::map<Address, int64_t>::iterator range) {
   free_ranges_.erase(range);
 }
 
-/// The smallest first: they serve the fewest.
+/// Unmaps the smallest ranges first, because they fit the fewest requests.
 void PageCache::trim_cache(int64_t max_cached_bytes) {
   while (cached_bytes_ > max_cached_bytes) {
     const auto [size, address] = *free_ranges_by_size_.begin();

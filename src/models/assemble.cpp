@@ -2,8 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include "models/family.h"
 #include "models/presets.h"
-#include "models/registry.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/models/checkpoint.h"
 

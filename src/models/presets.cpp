@@ -7,15 +7,15 @@
 #include <map>
 #include <optional>
 
-#include "models/checkpoints/new_folder.h"
-#include "models/checkpoints/weights.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/text/add_token.h"
+#include "vlmtrain/text/read_tokenizer.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
@@ -63,11 +63,11 @@ std::string get_tokenizer_source(const std::string& preset) {
 
 namespace {
 
-/// `source` is what the message calls the name.
+/// Throws UserError (kUsage) for an unknown preset; `source` names the option in the message.
 void check_preset_known(const std::string& preset, std::string_view source) {
   const auto names = list_presets();
   if (std::find(names.begin(), names.end(), preset) != names.end()) return;
-  // A name on the Hub, or what stands behind its owner.
+  // Suggestions also work for a Hugging Face name, without its owner.
   std::string name = preset.substr(preset.rfind('/') + 1);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   for (const std::string_view suffix : {"-instruct", "-hf", "-it"}) {
@@ -92,20 +92,19 @@ void write_embedded_files(const std::string& preset, const std::filesystem::path
   }
 }
 
-/// Its config.json; an empty object where it has none.
+/// Returns the preset's config.json; an empty object if it has none.
 nlohmann::ordered_json read_embedded_config(const std::string& preset) {
   const auto config = resources().find(preset + "/config.json");
   if (config == resources().end()) return nlohmann::ordered_json::object();
   return io::parse_ordered_json(config->second, config->first);
 }
 
-/// Of a preset whose model draws masks; null for another.
+/// Returns the preset's mask_config; null if its model predicts no masks.
 nlohmann::ordered_json read_embedded_mask_config(const std::string& preset) {
   return read_embedded_config(preset).value("mask_config", nlohmann::ordered_json());
 }
 
-/// A tokenizer.json as the preset wants it: with the tokens that stand for a mask and for a feature of a volume, where
-/// its model has such.
+/// Returns a tokenizer.json with the mask or volume token added that the preset's model needs.
 std::string add_special_tokens(const std::string& preset, std::string content, const std::string& source) {
   const auto config = read_embedded_config(preset);
   if (config.contains("image_token")) {
@@ -116,13 +115,14 @@ std::string add_special_tokens(const std::string& preset, std::string content, c
   return text::add_token(content, io::get<std::string>(mask_config, "mask_token", "mask_config"), source).json;
 }
 
-/// Copies `tokenizer` into a preset's folder. data_error where it is none, or none for the preset.
+/// Copies `tokenizer` into a preset's folder. Throws UserError (kBadData) if it is invalid or of
+/// another model.
 void install_tokenizer(const std::string& preset, const std::filesystem::path& tokenizer,
                        const std::filesystem::path& folder) {
   const std::string content = io::read_file(tokenizer);
   text::Tokenizer::from_json(content, tokenizer.string());
   io::write_file(folder / "tokenizer.json", add_special_tokens(preset, content, tokenizer.string()));
-  // Its ids are those of the published tokenizer, which this need not be; tokenizer.json has all tokens.
+  // Its ids are those of the published tokenizer, which may differ. tokenizer.json has all tokens.
   std::filesystem::remove(folder / "added_tokens.json");
   try {
     load_processor(folder, {});

@@ -9,17 +9,19 @@
 
 namespace vlmtrain::models {
 
-/// The files of configs/models, `PRESET/FILE`, compiled into the binary.
+/// Returns the files of configs/models, named PRESET/FILE, which are compiled into the binary.
 const io::Resources& resources();
 
-/// The files of a preset, with its tokenizer, in `folder`: what write_preset() writes, without weights. Its errors.
+/// Writes the files of a preset into `folder`, tokenizer included, without weights. Throws as
+/// write_preset().
 void write_preset_files(const std::string& preset, const std::filesystem::path& tokenizer,
                         const std::filesystem::path& folder);
 
-/// config.json of a preset. UserError (kUsage) where there is no such preset.
+/// Returns config.json of a preset. Throws UserError (kUsage) for an unknown preset.
 nlohmann::ordered_json load_preset_config(const std::string& preset);
 
-/// `mask_config` of a preset whose model draws masks; UserError (kUsage) for another one.
+/// Returns `mask_config` of a preset. Throws UserError (kUsage) if the preset's model predicts no
+/// masks.
 nlohmann::ordered_json load_preset_mask_config(const std::string& preset);
 
 }  // namespace vlmtrain::models

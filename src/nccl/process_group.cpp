@@ -1,4 +1,4 @@
-// Has run on no GPU yet: it compiles, links and is loaded (tests/distributed/nccl_test.cpp).
+// Not tested on a GPU: it compiles, links and loads (tests/distributed/nccl_test.cpp).
 #define USE_DISTRIBUTED
 #define USE_C10D_NCCL
 
@@ -11,11 +11,12 @@
 
 namespace {
 
-/// Whether a rank is there is said by others (distributed/watch.h): by how long a call takes nobody can know it.
+/// The rank monitor detects lost ranks (distributed/rank_monitor.h); the duration of a call says
+/// nothing about them.
 constexpr auto kCollectiveTimeout = std::chrono::hours(24);
 
-/// c10d's watchdog would end the process where it sees an error of NCCL or the card, before the first failure's reason
-/// is known here. What a person has set stays.
+/// c10d's watchdog would end the process at an error of NCCL or the GPU before the first failure's
+/// reason is known here. Variables that the user has set stay.
 void disable_c10d_watchdog() {
   for (const char* const variable : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING",
                                      "TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_DUMP_ON_TIMEOUT"}) {
@@ -34,7 +35,7 @@ VLMTRAIN_EXPORTED int vlmtrain_nccl_version() {
 VLMTRAIN_EXPORTED c10d::Backend* vlmtrain_make_nccl_backend(c10d::Store* store, int rank, int world_size,
                                                             int device_index) {
   disable_c10d_watchdog();
-  // Sums go first where the card has to choose: the next bucket waits for them, and so does the step's end.
+  // High priority for reductions: the next bucket and the end of the step wait for them.
   auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = kCollectiveTimeout;
   auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::intrusive_ptr<c10d::Store>::reclaim(store), rank,

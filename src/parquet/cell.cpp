@@ -40,7 +40,7 @@ json bytes_to_json(const arrow::Array& column, int64_t index) {
   return json::binary(std::vector<uint8_t>(view.begin(), view.end()));
 }
 
-/// The type of the values of lists and maps; of anything else itself.
+/// Returns the type of the values of a list or map type, or the type itself.
 const arrow::DataType& get_value_type(const arrow::DataType& file_type) {
   return file_type.num_fields() == 1 ? *file_type.field(0)->type() : file_type;
 }
@@ -56,7 +56,7 @@ json list_to_json(const arrow::Array& column, int64_t index, const arrow::DataTy
   return values;
 }
 
-/// A field of the file's own struct; null where it has none of that name.
+/// Returns the type of a field of a struct type, or nullptr.
 const arrow::DataType* find_field_type(const arrow::DataType& file_type, const std::string& name) {
   if (file_type.id() != arrow::Type::STRUCT) return nullptr;
   const auto field = static_cast<const arrow::StructType&>(file_type).GetFieldByName(name);
@@ -78,7 +78,7 @@ json struct_to_json(const arrow::Array& column, int64_t index, const arrow::Data
   return values;
 }
 
-/// Of {"a": 1} as pairs of key and value: an object where all keys are texts and none is there twice.
+/// Converts a map to an object if its keys are unique texts, else to a list of {"key", "value"}.
 json map_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   const auto& maps = array_cast<arrow::MapArray>(column);
   const auto* type =
@@ -95,7 +95,7 @@ json map_to_json(const arrow::Array& column, int64_t index, const arrow::DataTyp
   return is_object ? values : pairs;
 }
 
-/// As RFC 9562 writes it: 8-4-4-4-12 digits.
+/// Formats a UUID as 8-4-4-4-12 hexadecimal digits (RFC 9562).
 std::string uuid_text(std::string_view value) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
@@ -127,7 +127,8 @@ json extension_to_json(const arrow::Array& column, int64_t index, const arrow::D
     const auto& uuid = value.get_binary();
     return uuid_text({reinterpret_cast<const char*>(uuid.data()), uuid.size()});
   }
-  // The other canonical ones (tensors, variants, opaque values) need more than their storage.
+  // Other canonical extension types (tensors, variants, opaque values) need more than their
+  // storage.
   return name.starts_with("arrow.") || name.starts_with("parquet.") ? unsupported_to_json(column) : value;
 }
 
@@ -136,7 +137,7 @@ json scalar_to_json(const arrow::Array& column, int64_t index) {
   return scalar.ok() ? json((*scalar)->ToString()) : unsupported_to_json(column);
 }
 
-/// The value of a run of equal ones.
+/// Converts the value of a run-end-encoded array at an index.
 json run_end_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
   if (!scalar.ok()) return unsupported_to_json(column);

@@ -1,11 +1,14 @@
-// The plug-in libvlmtrain_parquet.so: Parquet files by Arrow C++, as it comes in PyPI's pyarrow wheel. It is loaded
-// when a data set needs it (src/io/row_file_plugin.h) and uses nothing of ours but io/row_file.h, so that a program
-// without Arrow needs none.
+// The plug-in libvlmtrain_parquet.so: reads Parquet files with Arrow C++ from PyPI's pyarrow wheel.
+// It is loaded when a data set needs it (src/io/dataset/table_records.h) and uses only
+// io/row_file.h of vlmtrain, so that a program without Arrow works without it.
 
 #include <arrow/array.h>
+#include <arrow/chunked_array.h>
+#include <arrow/extension_type.h>
 #include <arrow/io/file.h>
 #include <arrow/memory_pool.h>
 #include <arrow/table.h>
+#include <arrow/type.h>
 #include <arrow/util/byte_size.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/file_reader.h>
@@ -21,11 +24,82 @@
 #include <vector>
 
 #include "parquet/cell.h"
-#include "parquet/struct_count.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::parquet {
 namespace {
+
+using arrow::Type;
+using Arrays = std::vector<std::shared_ptr<arrow::Array>>;
+
+template <class List>
+void append_values(const arrow::Array& array, Arrays& values) {
+  values.push_back(static_cast<const List&>(array).values());
+}
+
+/// Returns the child arrays of list arrays, for all chunks.
+Arrays collect_values(const Arrays& lists) {
+  Arrays values;
+  for (const auto& array : lists) {
+    switch (array->type_id()) {
+      case Type::LIST:
+      case Type::MAP:
+        append_values<arrow::ListArray>(*array, values);
+        break;
+      case Type::LARGE_LIST:
+        append_values<arrow::LargeListArray>(*array, values);
+        break;
+      case Type::LIST_VIEW:
+        append_values<arrow::ListViewArray>(*array, values);
+        break;
+      case Type::LARGE_LIST_VIEW:
+        append_values<arrow::LargeListViewArray>(*array, values);
+        break;
+      case Type::FIXED_SIZE_LIST:
+        append_values<arrow::FixedSizeListArray>(*array, values);
+        break;
+      default:
+        break;
+    }
+  }
+  return values;
+}
+
+void count_structs(const Arrays& arrays, const arrow::DataType& file_type, std::vector<int64_t>& counts) {
+  if (file_type.id() == Type::EXTENSION) {
+    Arrays storage;
+    for (const auto& array : arrays) storage.push_back(static_cast<const arrow::ExtensionArray&>(*array).storage());
+    return count_structs(storage, *static_cast<const arrow::ExtensionType&>(file_type).storage_type(), counts);
+  }
+  if (file_type.id() != Type::STRUCT) {
+    if (file_type.num_fields() == 1) count_structs(collect_values(arrays), *file_type.field(0)->type(), counts);
+    return;
+  }
+  for (const auto& field : file_type.fields()) {
+    Arrays fields;
+    bool is_omitted = field->name() == "bytes";
+    int64_t structs = 0;
+    for (const auto& array : arrays) {
+      const auto& struct_array = static_cast<const arrow::StructArray&>(*array);
+      const auto child = struct_array.GetFieldByName(field->name());
+      structs += struct_array.length() - struct_array.null_count();
+      is_omitted = is_omitted && child == nullptr;
+      if (child) fields.push_back(child);
+    }
+    if (is_omitted && file_type.num_fields() > 1) {
+      counts.push_back(structs);
+    } else {
+      count_structs(fields, *field->type(), counts);
+    }
+  }
+}
+
+/// Appends to `counts`, for each struct of `file_type` whose "bytes" `column` lacks, the number of
+/// structs in `column` that are not null, in the order of the schema.
+void count_structs_without_bytes(const arrow::ChunkedArray& column, const arrow::DataType& file_type,
+                                 std::vector<int64_t>& counts) {
+  count_structs(column.chunks(), file_type, counts);
+}
 
 template <class T>
 T unwrap(arrow::Result<T> result) {
@@ -33,7 +107,7 @@ T unwrap(arrow::Result<T> result) {
   return std::move(result).ValueUnsafe();
 }
 
-/// Of Arrow's own pools, which keep what was freed, none is used.
+/// Returns malloc's pool. Arrow's other pools keep freed memory.
 arrow::MemoryPool* get_memory_pool() {
   return arrow::system_memory_pool();
 }
@@ -130,7 +204,8 @@ class ParquetFile final : public io::RowFile {
     return unwrap(arrow::io::ReadableFile::Open(path_, get_memory_pool()));
   }
 
-  /// In batches: Arrow's buffers double while they grow, so that a group that is read at once takes twice its size.
+  /// Reads a row group in batches. Arrow doubles growing buffers, so reading a group at once takes
+  /// twice its size. Batches of 16 MiB bound that overhead; the value is a choice, not measured.
   std::shared_ptr<arrow::Table> read_table(int group, const std::vector<int>& columns) const {
     constexpr int64_t kBatchBytes = int64_t{16} << 20;
     const auto row_group = metadata_->RowGroup(group);
@@ -152,12 +227,13 @@ class ParquetFile final : public io::RowFile {
         arrow_properties);
   }
 
-  /// Returns true where each struct of a group that was read without bytes has some: by the numbers of nulls in the
-  /// footer. Cells without bytes, which have a path instead, cannot be told from the others otherwise.
+  /// Returns true if each struct of a group that was read without bytes has bytes, according to the
+  /// null counts in the footer. Cells with a path instead of bytes cannot be distinguished
+  /// otherwise.
   bool every_struct_has_bytes(const arrow::Table& table, size_t group) const {
     std::vector<int64_t> struct_counts;
     for (int i = 0; i < table.num_columns(); ++i) {
-      const auto file_type = file_schema_->GetFieldByName(table.field(i)->name());  // null where two bear the name
+      const auto file_type = file_schema_->GetFieldByName(table.field(i)->name());  // null if two columns have the name
       count_structs_without_bytes(*table.column(i), file_type ? *file_type->type() : *table.field(i)->type(),
                                   struct_counts);
     }
@@ -172,8 +248,8 @@ class ParquetFile final : public io::RowFile {
     return true;
   }
 
-  /// Checksums of pages are compared where the file has them. A column's chunk is read page by page: whole, it would be
-  /// in memory next to the values that are made of it.
+  /// Verifies page checksums if the file has them. Column chunks are read page by page, so that no
+  /// chunk is in memory next to its values. The read buffer of 1 MiB is a choice, not measured.
   static ::parquet::ReaderProperties make_reader_properties() {
     constexpr int64_t kBufferBytes = int64_t{1} << 20;
     ::parquet::ReaderProperties properties(get_memory_pool());
@@ -183,7 +259,7 @@ class ParquetFile final : public io::RowFile {
     return properties;
   }
 
-  /// Whether a column is the "bytes" beside a "path".
+  /// Returns true for a column "bytes" next to a "path".
   static bool is_bytes_column(const ::parquet::SchemaDescriptor& schema, int column) {
     const auto& node = *schema.Column(column)->schema_node();
     if (node.name() != "bytes" || node.parent() == nullptr || !node.parent()->is_group()) return false;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "train/other_trainers.h"
+#include "train/equivalent_options.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 
@@ -11,6 +11,8 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Not tuned per model: larger micro-batches take more memory and fill the cores of a CPU no
+/// better.
 constexpr int64_t kMaxAutoMicroBatchSize = 8;
 
 void declare(OptionTable& table, ModelOptions& options) {
@@ -45,10 +47,12 @@ void declare(OptionTable& table, ModelOptions& options) {
                  "bitsandbytes (docs/lora.md). nf4: 4 bits, doubly quantised, as QLoRA. int8: 8 bits.");
 }
 
+/// Above the hidden sizes of all models; catches a value that was meant for another key.
 constexpr int64_t kMaxLoraRank = 65'536;
 
-/// Of names and regular expressions, whose cost grows with their length.
+/// Limits names and regular expressions, whose cost grows with their length.
 Check<std::vector<std::string>> check_entry_lengths() {
+  // Above every name of a module.
   constexpr size_t kMaxEntryLength = 1000;
   return {fmt::format("a list of entries of at most {} characters each", kMaxEntryLength),
           [](const std::vector<std::string>& entries) {

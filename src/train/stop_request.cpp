@@ -20,10 +20,10 @@ namespace vlmtrain::train {
 
 namespace {
 
-// What a signal handler may touch.
+// Signal handlers may touch only these variables.
 volatile sig_atomic_t received_signal = 0;
-volatile sig_atomic_t wake_pipe = -1;  // the end of a pipe that it writes to
-timespec first_interrupt{};            // by CLOCK_MONOTONIC; touched by the handler of SIGINT only
+volatile sig_atomic_t wake_pipe = -1;  // write end of the pipe to the waiting thread
+timespec first_interrupt{};            // CLOCK_MONOTONIC; used by the handler of SIGINT only
 
 double seconds_since_first_interrupt() {
   timespec now{};
@@ -49,8 +49,8 @@ void record_signal(int signal) {
   errno = error;
 }
 
-/// A handler on the normal stack that interrupts a product on the CPU corrupts memory, as if oneDNN's generated code
-/// used what lies below the stack pointer (docs/benchmarks/slurm.md).
+/// A handler on the normal stack that interrupts a matrix product on the CPU corrupts memory, as if
+/// oneDNN's generated code used the stack below its pointer (docs/benchmarks/slurm.md).
 void install_alternate_stack() {
   static std::array<std::byte, 64 * 1024> memory;
   stack_t stack{};
@@ -78,7 +78,7 @@ sigset_t make_stop_signal_set() {
   return signals;
 }
 
-/// Answers a stop at once, until the steps begin.
+/// Answers stop signals at once, until the steps begin.
 class ImmediateStop {
  public:
   void start(std::function<void(int)> on_stop) {
@@ -86,9 +86,9 @@ class ImmediateStop {
     std::array<int, 2> pipe_ends{};
     if (pipe2(pipe_ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
       throw run_error("no pipe can be made: {}", std::strerror(errno));
-    fcntl(pipe_ends[0], F_SETFL, 0);  // the handler must not wait, its reader has to
+    fcntl(pipe_ends[0], F_SETFL, 0);  // the handler must not block, the reader has to
     wake_pipe = pipe_ends[1];
-    // Handlers have a stack of their own on the main thread only.
+    // Only the main thread has the alternate stack.
     sigset_t full_mask;
     sigset_t old_mask;
     sigfillset(&full_mask);
@@ -119,11 +119,11 @@ class ImmediateStop {
     }
   }
 
-  std::mutex mutex_;  // held while the process is left
+  std::mutex mutex_;  // held while the process exits
   std::function<void(int)> on_stop_;
 };
 
-/// Never destroyed: its thread ends with the process.
+/// Never destroyed, since its thread lives as long as the process.
 ImmediateStop& immediate_stop() {
   static auto* const instance = new ImmediateStop;
   return *instance;
@@ -142,7 +142,7 @@ void install_stop_handlers(std::function<void(int signal)> on_stop) {
   }
   const sigset_t blocked = make_stop_signal_set();
   pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
-  immediate_stop().wait();  // what was held is answered by another thread
+  immediate_stop().wait();  // another thread answers the delivered signals
 }
 
 void block_stop_signals() {

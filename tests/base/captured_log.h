@@ -11,7 +11,7 @@
 
 namespace vlmtrain {
 
-/// Keeps what is logged while it lives.
+/// Recorder of the log messages during its lifetime.
 class CapturedLog {
  public:
   CapturedLog() : previous_(spdlog::default_logger()) {

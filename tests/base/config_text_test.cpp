@@ -14,7 +14,7 @@
 #include <fstream>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/file_names.h"
 
 namespace vlmtrain {
 namespace {

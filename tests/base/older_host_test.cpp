@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <string>
 
-// cmake/portable/older_host.cpp, which portable programs have in the place of what older hosts lack, against what this
-// host has.
+// Compares the functions of cmake/portable/older_host.cpp with those of this host. Portable
+// programs link that file because older hosts lack the functions.
 
 extern "C" {
 int __wrap_stat(const char* path, struct stat* result);

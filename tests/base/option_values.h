@@ -10,7 +10,8 @@
 
 namespace vlmtrain {
 
-/// Whether a configuration of the section that `Options` declares may have this value; `options` gets it.
+/// Returns true if the section that `Options` declares accepts `value` for `key`. Stores it in
+/// `options`.
 template <class Options>
 bool accepts(Options& options, const std::string& key, const std::string& value) {
   OptionTable table;
@@ -23,7 +24,7 @@ bool accepts(Options& options, const std::string& key, const std::string& value)
   return true;
 }
 
-/// A key, the ends of what it may be, and what is just beyond them.
+/// Key of an option with the ends of its valid range and the first values outside it.
 struct OptionCase {
   std::string key;
   std::vector<std::string> valid;

@@ -44,7 +44,7 @@ class OptionsTest : public testing::Test {
     table_.add_enum("run.speed", options_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}}, "Speed.");
   }
 
-  // The tests run at the same time, each in a process of its own.
+  // The name contains the process number because tests run at the same time, each in its own process.
   void read(const std::string& yaml, const std::vector<std::string>& overrides = {}) {
     const auto path = std::filesystem::temp_directory_path() / fmt::format("vlmtrain_options_test_{}.yaml", getpid());
     std::ofstream(path) << yaml;

@@ -10,14 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
-/// Samples of two tokens that name their record, made by as many calls as are counted; their outlines, which are not
-/// counted, name it by another number. `fault` may throw or wait.
+/// A processor of samples with two tokens that identify their record, with another token in the
+/// samples of process_headers(). Counts the calls of process(). `fault`: called by process(); may
+/// throw or wait.
 class FakeProcessor : public SampleProcessor {
  public:
   explicit FakeProcessor(std::function<void(int64_t index)> fault = {}) : fault_(std::move(fault)) {}
@@ -28,7 +29,7 @@ class FakeProcessor : public SampleProcessor {
     return make_fake_sample(record, index, 100 + index);
   }
 
-  /// Names the seed as well.
+  /// Stores the seed in Sample::task.
   Sample process_augmented(const io::Record& record, int64_t index, uint64_t seed) const override {
     Sample sample = process(record, index);
     sample.task = fmt::format("{}", seed);
@@ -68,7 +69,7 @@ struct OrderHolder {
   SampleOrder order;
 };
 
-/// A loader of all records in one lane.
+/// A loader of all records as one mixture source.
 class SingleSourceLoader : private OrderHolder, public Loader {
  public:
   SingleSourceLoader(const io::Records& records, const SampleProcessor& processor, LoaderSettings settings,
@@ -77,12 +78,12 @@ class SingleSourceLoader : private OrderHolder, public Loader {
         Loader(records, processor, order, settings, std::move(start), ledger) {}
 };
 
-/// Where a data set of one lane goes on.
-inline Cursor cursor_at(int64_t epoch, int64_t position) {
+/// Returns the cursor of a data set with one mixture source.
+inline Cursor make_source_cursor(int64_t epoch, int64_t position) {
   return {.sources = {{.epoch = epoch, .offset = position}}, .deficits = {0}, .num_batches = 0};
 }
 
-/// Lets threads overtake each other: a wait of 0 to 150 microseconds that differs from index to index.
+/// Waits 0 to 150 microseconds, depending on the index, so that threads overtake each other.
 inline void sleep_briefly(int64_t index) {
   std::this_thread::sleep_for(std::chrono::microseconds(index * 7919 % 4 * 50));
 }
@@ -90,5 +91,23 @@ inline void sleep_briefly(int64_t index) {
 inline void throw_too_long(int64_t index) {
   throw SampleError("too long", fmt::format("sample s{} is too long; raise data.max_length", index));
 }
+
+/// Records that count how often one is read.
+class CountingRecords final : public io::Records {
+ public:
+  explicit CountingRecords(const io::InMemoryRecords& records) : records_(records) {}
+  int64_t size() const override { return records_.size(); }
+  io::Record at(int64_t index) const override {
+    ++reads;
+    return records_.at(index);
+  }
+  uint64_t stamp() const override { return data_stamp; }
+
+  mutable std::atomic<int64_t> reads = 0;
+  uint64_t data_stamp = 5;
+
+ private:
+  const io::InMemoryRecords& records_;
+};
 
 }  // namespace vlmtrain::data

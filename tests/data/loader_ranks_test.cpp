@@ -11,7 +11,7 @@
 
 #include "base/captured_log.h"
 #include "data/fake_processor.h"
-#include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/loader/loader.h"
 
 namespace vlmtrain::data {
 namespace {
@@ -22,7 +22,7 @@ constexpr int64_t kNumSamples = 70;
 constexpr int64_t kGlobalBatch = 12;
 constexpr int64_t kNumBatches = 20;
 
-/// Where threads that stand for processes tell each other something.
+/// An all_gather between threads that represent ranks.
 class ThreadGather {
  public:
   explicit ThreadGather(int64_t world_size) : barrier_(world_size), messages_(static_cast<size_t>(world_size)) {}
@@ -47,7 +47,7 @@ MixtureSource make_range_source(std::string name, int64_t begin, int64_t end) {
 }
 
 /// Two sources, drawn 2 : 1.
-SampleOrder make_two_sources() {
+SampleOrder make_two_source_order() {
   return {{make_range_source("a", 0, 50), make_range_source("b", 50, kNumSamples)},
           {{.from_batch = 0, .shares = {2, 1}}},
           {.seed = 5},
@@ -56,7 +56,7 @@ SampleOrder make_two_sources() {
           {}};
 }
 
-/// A sample of a batch, by its index and seed.
+/// Index and seed of a sample in a batch.
 using Key = std::pair<int64_t, uint64_t>;
 
 struct RankBatches {
@@ -72,9 +72,9 @@ RankBatches draw_rank(int64_t rank, int64_t world_size, ThreadGather& gather, co
   io::InMemoryRecords records = make_records(kNumSamples);
   for (int64_t i = 0; i < kNumSamples; i += 7) records[i].notices = {{"a kind", ""}, {fmt::format("kind {}", i), "x"}};
   const FakeProcessor processor(fault);
-  const SampleOrder order = make_two_sources();
+  const SampleOrder order = make_two_source_order();
   Ledger ledger("train.json", kNumSamples);
-  RankBatches drawn;
+  RankBatches result;
   Loader loader(
       records, processor, order,
       {.global_batch_size = kGlobalBatch,
@@ -89,41 +89,42 @@ RankBatches draw_rank(int64_t rank, int64_t world_size, ThreadGather& gather, co
     for (int64_t i = 0; i < kNumBatches; ++i) {
       const GlobalBatch batch = loader.next();
       std::map<int64_t, std::vector<io::Notice>> notices;
-      auto& own_keys = drawn.own_keys.emplace_back();
+      auto& own_keys = result.own_keys.emplace_back();
       for (const Sample& sample : batch.samples) {
         EXPECT_EQ(sample.token_ids.at(1), 100 + sample.index);
         own_keys.emplace_back(sample.index, sample.seed);
         notices[sample.index] = sample.notices;
       }
-      auto& all_keys = drawn.all_keys.emplace_back(own_keys);
+      auto& all_keys = result.all_keys.emplace_back(own_keys);
       for (const auto& sample : batch.remote_samples) {
         all_keys.emplace_back(sample.index, sample.seed);
         notices[sample.index] = sample.notices;
       }
       for (const auto& [index, sample_notices] : notices) ledger.mark_used(index, records[index].id, sample_notices);
       std::ranges::sort(all_keys);
-      drawn.next.push_back(batch.next);
+      result.next.push_back(batch.next);
     }
   } catch (const UserError& error) {
-    drawn.error = error.what();
+    result.error = error.what();
   }
-  drawn.ledger = ledger.to_json();
-  drawn.num_made = processor.calls();
-  return drawn;
+  result.ledger = ledger.to_json();
+  result.num_made = processor.calls();
+  return result;
 }
 
 std::vector<RankBatches> draw_ranks(int64_t world_size, const std::function<void(int64_t)>& fault = {},
                                     BadSamplePolicy policy = BadSamplePolicy::kSkip) {
   ThreadGather gather(world_size);
-  std::vector<RankBatches> drawn(static_cast<size_t>(world_size));
+  std::vector<RankBatches> batches_by_rank(static_cast<size_t>(world_size));
   {
     std::vector<std::jthread> ranks;
     for (int64_t rank = 0; rank < world_size; ++rank) {
-      ranks.emplace_back(
-          [&, rank] { drawn[static_cast<size_t>(rank)] = draw_rank(rank, world_size, gather, fault, policy); });
+      ranks.emplace_back([&, rank] {
+        batches_by_rank[static_cast<size_t>(rank)] = draw_rank(rank, world_size, gather, fault, policy);
+      });
     }
   }
-  return drawn;
+  return batches_by_rank;
 }
 
 void expect_same_batches(const std::vector<RankBatches>& ranks, const RankBatches& single_rank) {

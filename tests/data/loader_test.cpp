@@ -1,4 +1,4 @@
-#include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/loader/loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ void expect_complete_counts(const Ledger& ledger) {
             ledger.samples());
 }
 
-/// As a run that trains on what it draws.
+/// Marks the samples of a batch as used, as a run does after training on it.
 void mark_used(Ledger& ledger, const GlobalBatch& batch) {
   for (const Sample& sample : batch.samples) ledger.mark_used(sample.index);
 }
@@ -42,18 +42,18 @@ struct DrawnBatches {
 };
 
 DrawnBatches draw(Loader& loader, int64_t batches, Ledger* ledger = nullptr) {
-  DrawnBatches drawn;
+  DrawnBatches result;
   for (int64_t i = 0; i < batches; ++i) {
     const GlobalBatch batch = loader.next();
     if (ledger != nullptr) mark_used(*ledger, batch);
     for (const Sample& sample : batch.samples) {
       EXPECT_EQ(sample.task, std::to_string(sample.seed)) << "made with the seed that it has";
-      drawn.seeds.push_back(sample.seed);
+      result.seeds.push_back(sample.seed);
     }
-    drawn.batches.push_back(get_indices(batch));
-    drawn.cursors.push_back(batch.next);
+    result.batches.push_back(get_indices(batch));
+    result.cursors.push_back(batch.next);
   }
-  return drawn;
+  return result;
 }
 
 void reject_every_fourth(int64_t index) {
@@ -103,9 +103,9 @@ TEST(Loader, WarnsOnceIfPrefetchingIsMemoryLimited) {
     SingleSourceLoader loader(records, processor,
                               {.global_batch_size = 5, .num_workers = 2, .prefetch_bytes = prefetch_bytes}, 3, {},
                               ledger);
-    const DrawnBatches drawn = draw(loader, 12);
-    if (prefetch_bytes == 0) unbounded = drawn;
-    EXPECT_EQ(drawn.batches, unbounded.batches);
+    const DrawnBatches limited = draw(loader, 12);
+    if (prefetch_bytes == 0) unbounded = limited;
+    EXPECT_EQ(limited.batches, unbounded.batches);
     EXPECT_EQ(log.lines(), prefetch_bytes == 0 ? 0 : 1);
     if (prefetch_bytes > 0) {
       EXPECT_THAT(log.text(), HasSubstr("decoded samples wait in 1 B of host memory"));
@@ -118,17 +118,18 @@ TEST(Loader, BatchesAreExactAcrossEpochs) {
   const FakeProcessor processor;
   Ledger ledger("train.json", 7);
   SingleSourceLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 11, {}, ledger);
-  std::vector<int64_t> drawn;
+  std::vector<int64_t> drawn_samples;
   for (int64_t step = 1; step <= 7; ++step) {
     const GlobalBatch batch = loader.next();
     ASSERT_EQ(batch.samples.size(), 5U);
     EXPECT_EQ(batch.label_tokens, 5);
     EXPECT_GE(batch.wait_seconds, 0);
     EXPECT_EQ(batch.next.sources[0], (EpochPosition{step * 5 / 7, step * 5 % 7}));
-    for (const int64_t index : get_indices(batch)) drawn.push_back(index);
+    for (const int64_t index : get_indices(batch)) drawn_samples.push_back(index);
   }
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
-    EXPECT_EQ(std::vector(drawn.begin() + epoch * 7, drawn.begin() + (epoch + 1) * 7), shuffle_epoch(7, 11, epoch));
+    EXPECT_EQ(std::vector(drawn_samples.begin() + epoch * 7, drawn_samples.begin() + (epoch + 1) * 7),
+              shuffle_epoch(7, 11, epoch));
   }
 }
 
@@ -141,10 +142,10 @@ TEST(Loader, SampleHasANewSeedEachTimeItIsDrawn) {
                               ledger);
     return draw(loader, 30 / batch_size).seeds;
   };
-  const auto drawn = seeds(11, 5);
-  EXPECT_EQ(std::set(drawn.begin(), drawn.end()).size(), 30U);
-  EXPECT_EQ(seeds(11, 10), drawn);
-  EXPECT_NE(seeds(12, 5).front(), drawn.front());
+  const auto first_seeds = seeds(11, 5);
+  EXPECT_EQ(std::set(first_seeds.begin(), first_seeds.end()).size(), 30U);
+  EXPECT_EQ(seeds(11, 10), first_seeds);
+  EXPECT_NE(seeds(12, 5).front(), first_seeds.front());
 }
 
 TEST(Loader, BatchMaySpanEpochs) {
@@ -230,32 +231,11 @@ TEST(Loader, StopsAtABadSample) {
   EXPECT_EQ(ledger.to_json()["reasons"]["too long"], 1);
 }
 
-TEST(Loader, ErrorExplainsIgnoredKeysToRunsOfOlderVersions) {
-  io::InMemoryRecords records = make_records(4);
-  records[2].problem = "weight of a turn is 0, which is not supported; list it in data.ignore_keys to pass over it";
-  const FakeProcessor processor;
-  const auto get_error = [&](bool began_ignoring_keys) -> std::string {
-    Ledger ledger("train.json", 4);
-    SingleSourceLoader loader(records, processor, {.global_batch_size = 4, .began_ignoring_keys = began_ignoring_keys},
-                              1, {}, ledger);
-    try {
-      loader.next();
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("begun by a version")));
-  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("begun by a version")));
-  records[2].problem = "no turns";
-  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("begun by a version"))) << "it was bad before";
-}
-
 TEST(Loader, DroppedSampleStaysDroppedAndIsReplaced) {
   const auto records = make_records(10);
   std::atomic<int64_t> attempts{0};
   const FakeProcessor processor([&](int64_t index) {
-    if (index == 4 && attempts++ == 0) throw_too_long(index);  // its file is mended while the run goes on
+    if (index == 4 && attempts++ == 0) throw_too_long(index);  // its file is fixed while the run goes on
   });
   Ledger ledger("train.json", 10);
   const CapturedLog log;
@@ -268,14 +248,14 @@ TEST(Loader, DroppedSampleStaysDroppedAndIsReplaced) {
       if (index != 4) expected.push_back(index);
     }
   }
-  std::vector<int64_t> drawn;
+  std::vector<int64_t> drawn_samples;
   for (int64_t step = 0; step < 11; ++step) {
     const GlobalBatch batch = loader.next();
     ASSERT_EQ(batch.samples.size(), 4U);
-    for (const int64_t index : get_indices(batch)) drawn.push_back(index);
+    for (const int64_t index : get_indices(batch)) drawn_samples.push_back(index);
   }
-  expected.resize(drawn.size());
-  EXPECT_EQ(drawn, expected);
+  expected.resize(drawn_samples.size());
+  EXPECT_EQ(drawn_samples, expected);
   EXPECT_EQ(log.lines(), 1);
 }
 
@@ -287,12 +267,13 @@ TEST(Loader, DoesNotReadSamplesDroppedInTheLedger) {
   Ledger ledger("train.json", 7);
   for (const int64_t index : {2, 5}) ledger.mark_dropped(index, "s", "too long", "is too long");
   SingleSourceLoader loader(records, processor, {.global_batch_size = 5, .num_workers = 2}, 0, {}, ledger);
-  std::vector<int64_t> drawn;
-  for (int64_t step = 0; step < 6; ++step) std::ranges::copy(get_indices(loader.next()), std::back_inserter(drawn));
-  std::ranges::sort(drawn);
+  std::vector<int64_t> drawn_samples;
+  for (int64_t step = 0; step < 6; ++step)
+    std::ranges::copy(get_indices(loader.next()), std::back_inserter(drawn_samples));
+  std::ranges::sort(drawn_samples);
   std::vector<int64_t> expected;
   for (const int64_t index : {0, 1, 3, 4, 6}) expected.insert(expected.end(), 6, index);
-  EXPECT_EQ(drawn, expected);
+  EXPECT_EQ(drawn_samples, expected);
 }
 
 TEST(Loader, RefillTakesTheNextSampleOfTheOrder) {
@@ -326,24 +307,24 @@ TEST(Loader, RefillTakesTheNextSampleOfTheOrder) {
     step.samples.erase(step.samples.begin() + 1);
     loader.refill(step);
 
-    std::vector<std::pair<int64_t, uint64_t>> expected, drawn;
+    std::vector<std::pair<int64_t, uint64_t>> expected, drawn_samples;
     for (const Sample& sample : stream) {
       if (sample.index != dropped_index) expected.push_back(get_key(sample));
     }
     Cursor next = step.next;
     EXPECT_EQ(step.label_tokens, 4);
     EXPECT_EQ(next.sources[0], step.units.back().end);
-    for (const auto& sample : get_keys(step)) drawn.push_back(sample);
-    // A run that is resumed behind this step goes on with the same samples.
+    for (const auto& sample : get_keys(step)) drawn_samples.push_back(sample);
+    // A run that resumes after this step continues with the same samples.
     Ledger restored = Ledger::restore(ledger.to_json(), "train.json", SampleOrder(23, 3), next);
     SingleSourceLoader resumed(records, processor, settings, 3, next, restored);
     for (int64_t i = 0; i < 8; ++i) {
       const GlobalBatch batch = loader.next();
       EXPECT_EQ(get_keys(resumed.next()), get_keys(batch)) << i;
-      for (const auto& sample : get_keys(batch)) drawn.push_back(sample);
+      for (const auto& sample : get_keys(batch)) drawn_samples.push_back(sample);
     }
-    expected.resize(drawn.size());
-    EXPECT_EQ(drawn, expected) << ahead << " drawn ahead";
+    expected.resize(drawn_samples.size());
+    EXPECT_EQ(drawn_samples, expected) << ahead << " drawn ahead";
   }
 }
 
@@ -365,46 +346,16 @@ TEST(Loader, NeverSkipsErrorsOfTheProgram) {
   expect_throw(42);
 }
 
-TEST(Loader, SkipsBadDataOfAnyKind) {
-  const auto records = make_records(3);
-  const FakeProcessor processor([](int64_t index) {
-    if (index == 1) throw data_error("no image; put it there");
-  });
-  Ledger ledger("train.json", 3);
-  const CapturedLog log;
-  SingleSourceLoader loader(records, processor, {.global_batch_size = 3, .on_bad_sample = BadSamplePolicy::kSkip}, 0,
-                            {}, ledger);
-  loader.next();
-  EXPECT_EQ(ledger.to_json()["reasons"].dump(), R"({"bad data":1})");
-}
-
 TEST(Loader, ThrowsIfAnEpochHasNoUsableSample) {
   auto records = make_records(4);
   const FakeProcessor processor(throw_too_long);
   const CapturedLog log;
-  for (const Cursor& start : {cursor_at(0, 0), cursor_at(0, 2), cursor_at(3, 3)}) {
+  for (const Cursor& start : {make_source_cursor(0, 0), make_source_cursor(0, 2), make_source_cursor(3, 3)}) {
     Ledger ledger("train.json", 4);
     SingleSourceLoader loader(records, processor, {.on_bad_sample = BadSamplePolicy::kSkip}, 0, start, ledger);
     EXPECT_THAT(get_error([&] { loader.next(); }), HasSubstr("none of the 4 samples can be used"));
     EXPECT_EQ(ledger.count(SampleStatus::kDropped), 4);
   }
-}
-
-TEST(Loader, LimitsWarningsAboutBadSamples) {
-  const auto records = make_records(100);
-  const FakeProcessor processor([](int64_t index) {
-    if (index % 2 == 0) throw_too_long(index);
-  });
-  Ledger ledger("train.json", 100);
-  const CapturedLog log;
-  {
-    SingleSourceLoader loader(records, processor,
-                              {.global_batch_size = 50, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, 0,
-                              {}, ledger);
-    for (int64_t step = 0; step < 4; ++step) loader.next();
-  }
-  EXPECT_EQ(log.lines(), 21);
-  EXPECT_THAT(log.text(), HasSubstr("30 more samples are dropped, 50 of 100 in all"));
 }
 
 TEST(Loader, RejectsAnEmptyDataSetAndAForeignCursor) {
@@ -413,9 +364,10 @@ TEST(Loader, RejectsAnEmptyDataSetAndAForeignCursor) {
   EXPECT_THAT(get_error([&] { SingleSourceLoader(make_records(0), processor, {}, 0, {}, empty_ledger); }),
               HasSubstr("holds no samples"));
   Ledger ledger_of_three("train.json", 3);
-  EXPECT_THAT(
-      get_error([&] { SingleSourceLoader(make_records(3), processor, {}, 0, cursor_at(0, 3), ledger_of_three); }),
-      HasSubstr("file holds 3"));
+  EXPECT_THAT(get_error([&] {
+                SingleSourceLoader(make_records(3), processor, {}, 0, make_source_cursor(0, 3), ledger_of_three);
+              }),
+              HasSubstr("file holds 3"));
 }
 
 TEST(Loader, StopsWhileThreadsAreBusy) {

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>

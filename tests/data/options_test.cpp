@@ -5,10 +5,14 @@
 
 #include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/volume_options.h"
 
 namespace vlmtrain::data {
+
 namespace {
 
+using io::get_error_message;
+using testing::AllOf;
 using testing::HasSubstr;
 
 class DataOptionsTest : public io::TemporaryFolderTest {
@@ -85,5 +89,108 @@ TEST_F(DataOptionsTest, RejectsInvalidValues) {
   EXPECT_THAT(get_error("data.on_bad_sample=replace"), HasSubstr("one of fail, skip"));
 }
 
+using Sizes = image::Axes<int64_t>;
+using Spacings = image::Axes<double>;
+
+class VolumeOptionsTest : public io::TemporaryFolderTest {
+ protected:
+  VolumeOptionsTest() { declare(table_, options_); }
+
+  std::string get_error(const std::string& setting) {
+    return get_error_message([&] { table_.read("", {setting}); }, ExitCode::kUsage);
+  }
+
+  VolumeOptions options_;
+  OptionTable table_;
+};
+
+TEST_F(VolumeOptionsTest, ReadsItsSection) {
+  table_.read(
+      put("config.yaml",
+          "data:\n  volume: {as: slices, size: 96, spacing: [1, 1, 1.5], normalization: percentile,\n"
+          "    percentiles: [1, 99], window: [[0, 80], [-160, 240], [300, 2000]], series: frames, max_frames: 4,\n"
+          "    dtype: float16, slices: 12, plane: coronal}\n"),
+      {});
+  EXPECT_EQ(options_.use, VolumeUse::kSlices);
+  EXPECT_EQ(options_.size, (Sizes{96, 96, 96}));
+  EXPECT_EQ(options_.spacing, (Spacings{1, 1, 1.5}));
+  EXPECT_EQ(options_.normalization, image::VolumeNormalization::kPercentile);
+  EXPECT_EQ(options_.percentiles, (std::array{1.0, 99.0}));
+  ASSERT_EQ(options_.windows.size(), 3U);
+  EXPECT_EQ(options_.windows[1], (std::array{-160.0, 240.0}));
+  EXPECT_EQ(options_.series, image::SeriesUse::kFrames);
+  EXPECT_EQ(options_.max_frames, 4);
+  EXPECT_EQ(options_.dtype, at::kHalf);
+  const auto slices = options_.slice_settings();
+  EXPECT_EQ(slices.count, 12);
+  EXPECT_EQ(slices.plane, image::SlicePlane::kCoronal);
+  EXPECT_EQ(slices.windows, options_.windows);
+}
+
+TEST_F(VolumeOptionsTest, RoundTripsThroughYaml) {
+  table_.read("", {"data.volume.size=[48,48,32]", "data.volume.spacing=1.5", "data.volume.window=[-160, 240]",
+                   "data.volume.normalization=window"});
+  EXPECT_EQ(options_.size, (Sizes{48, 48, 32}));
+  EXPECT_EQ(options_.spacing, (Spacings{1.5, 1.5, 1.5}));
+  EXPECT_EQ(options_.volume_settings({8, 8, 8}).window, (std::array{-160.0, 240.0}));
+  VolumeOptions restored;
+  OptionTable table;
+  declare(table, restored);
+  table.read(put("config.yaml", table_.to_yaml()), {});
+  EXPECT_EQ(restored.size, options_.size);
+  EXPECT_EQ(restored.spacing, options_.spacing);
+  EXPECT_EQ(restored.windows, options_.windows);
+  EXPECT_EQ(table.to_yaml(), table_.to_yaml());
+  table_.read("", {"data.volume.size=auto", "data.volume.spacing=auto", "data.volume.window=[]"});
+  EXPECT_FALSE(options_.size || options_.spacing);
+  EXPECT_TRUE(options_.windows.empty());
+}
+
+TEST_F(VolumeOptionsTest, UsesTheModelsSizeByDefault) {
+  const auto settings = options_.volume_settings({32, 40, 48});
+  EXPECT_EQ(settings.size, (Sizes{32, 40, 48}));
+  EXPECT_FALSE(settings.spacing);
+  EXPECT_EQ(settings.series, image::SeriesUse::kRefused);
+  EXPECT_EQ(settings.dtype, at::kFloat);
+}
+
+TEST_F(VolumeOptionsTest, RejectsInvalidValuesAndNamesValidOnes) {
+  for (const char* value : {"0", "7", "1025", "12.5", "[48, 48]", "[48, 48, x]", "big"}) {
+    EXPECT_THAT(get_error(std::string("data.volume.size=") + value),
+                AllOf(HasSubstr("data.volume.size"), HasSubstr("8 to 1024"), HasSubstr("three")))
+        << value;
+  }
+  for (const char* value : {"0", "-1", "51", "[1, 1]", ".nan", "thick"}) {
+    EXPECT_THAT(get_error(std::string("data.volume.spacing=") + value),
+                AllOf(HasSubstr("data.volume.spacing"), HasSubstr("mm")))
+        << value;
+  }
+  for (const char* value : {"[1]", "[99, 1]", "[-1, 99]", "[0, 101]", "5"}) {
+    EXPECT_THAT(get_error(std::string("data.volume.percentiles=") + value), HasSubstr("[0.5, 99.5]")) << value;
+  }
+  for (const char* value : {"[240, -160]", "[[0, 80], [0, 90]]", "[1, .inf]", "bone"}) {
+    EXPECT_THAT(get_error(std::string("data.volume.window=") + value), HasSubstr("[-160, 240]")) << value;
+  }
+  EXPECT_THAT(get_error("data.volume.normalization=minmax"),
+              AllOf(HasSubstr("zscore_foreground"), HasSubstr("window")));
+  EXPECT_THAT(get_error("data.volume.series=4d"), AllOf(HasSubstr("refuse"), HasSubstr("mean"), HasSubstr("frames")));
+  EXPECT_THAT(get_error("data.volume.as=pictures"), HasSubstr("slices"));
+  EXPECT_THAT(get_error("data.volume.dtype=bfloat16"), HasSubstr("float16"));
+  EXPECT_THAT(get_error("data.volume.plane=oblique"), HasSubstr("sagittal"));
+  EXPECT_THAT(get_error("data.volume.max_frames=0"), HasSubstr("1"));
+  EXPECT_THAT(get_error("data.volume.slices=5000"), HasSubstr("4096"));
+}
+
+TEST_F(VolumeOptionsTest, WindowWithoutValuesIsAUsageError) {
+  table_.read("", {"data.volume.normalization=window"});
+  EXPECT_THAT(get_error_message(
+                  [&] {
+                    options_.volume_settings({8, 8, 8});
+                  },
+                  ExitCode::kUsage),
+              HasSubstr("data.volume.window=[-160,240]"));
+}
+
 }  // namespace
+
 }  // namespace vlmtrain::data

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/sample_stream.h"
+#include "vlmtrain/data/loader/sample_stream.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
@@ -149,7 +149,7 @@ Sample make_sample_of_size(int64_t bytes) {
   return sample;
 }
 
-/// Takes all samples of `bytes` each, slowly; returns the most that were made and not yet taken.
+/// Takes all samples of `bytes` each slowly. Returns the maximum number of samples that were ready.
 int64_t measure_max_ahead(int64_t workers, int64_t bytes, int64_t prefetch_bytes) {
   std::atomic<int64_t> num_made{0};
   SampleStream stream(make_sequential_indices(40),
@@ -173,7 +173,7 @@ TEST(SampleStream, LimitsPrefetchedBytes) {
   EXPECT_EQ(measure_max_ahead(1, 1000, 0), 20);
   EXPECT_EQ(measure_max_ahead(1, 1000, 20'000), 20);
   EXPECT_EQ(measure_max_ahead(1, 1000, 5500), 5);
-  // Nobody knows how large the first ones are until they are made, one by each worker.
+  // The size of the first samples, one on each worker, is unknown until they are processed.
   EXPECT_LE(measure_max_ahead(3, 1000, 5500), 5);
 }
 

@@ -1,4 +1,4 @@
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

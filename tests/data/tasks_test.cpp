@@ -1,9 +1,9 @@
-#include "vlmtrain/data/tasks.h"
+#include "vlmtrain/data/index/tasks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 
 namespace vlmtrain::data {
 namespace {

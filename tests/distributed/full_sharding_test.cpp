@@ -36,7 +36,7 @@ TEST_P(FullShardingEquivalence, ResumesWithDifferentWorldSize) {
   for (const auto& [name, tensor] : interrupted.state) EXPECT_TRUE(at::equal(tensor, repeated.state.at(name))) << name;
 }
 
-/// The rank that it runs out on goes along with the others to the end of their passes.
+/// The rank that runs out of memory finishes its passes along with the others.
 TEST(FullShardingTest, StepIsRetriedWhenOneRankRunsOutOfMemory) {
   for (TrainConfig config :
        {TrainConfig{.name = "whole"}, TrainConfig{.name = "recomputed", .recompute = {.vision = 1, .language = 2}},
@@ -54,7 +54,7 @@ TEST(FullShardingTest, StepIsRetriedWhenOneRankRunsOutOfMemory) {
   }
 }
 
-/// Of what is in blocks, (n − 1) / n of the weights is sent twice for each pass and that of the gradients once.
+/// Of sharded blocks, (n − 1) / n of the weights is sent twice per pass, and of the gradients once.
 TEST(FullShardingTest, TrafficIsTwoAllGathersAndOneReduceScatter) {
   constexpr int64_t kSteps = 2;
   const TrainResult sharded = train(2, kFullySharded, TrainConfig{.name = "whole"}, kSteps);
@@ -72,7 +72,7 @@ TEST(FullShardingTest, TrafficIsTwoAllGathersAndOneReduceScatter) {
   EXPECT_GE(sharded.all_gather_traffic.bytes, kPasses * block_bytes) << "passes without pictures leave the tower out";
 }
 
-// Products of 16 bits differ by the shapes in which they are made.
+// 16-bit products depend on the shapes of the operands.
 constexpr double kBf16Tolerance = 3e-2;
 
 INSTANTIATE_TEST_SUITE_P(

@@ -64,7 +64,7 @@ TEST(LaunchTest, ReturnsNothingForSingleProcess) {
        {Variables{},
         {{"WORLD_SIZE", "1"}, {"RANK", "0"}},
         {{"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}},
-        // A batch script in a job of several tasks.
+        // A batch script of a job with several tasks.
         {{"SLURM_JOB_ID", "3"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "8"}},
         {{"RANK", "major"}, {"WORLD_SIZE", ""}}}) {
     EXPECT_EQ(parse_launch(make_environment(variables)), std::nullopt);

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "distributed/nccl_plugin.h"
+#include "distributed/backends.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/driver.h"
 
@@ -13,8 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-/// PyTorch's process group for NCCL is reached, and says that there is no card for it. With cards it has not been
-/// tried.
+/// Loads PyTorch's NCCL process group, which reports that no GPU exists. Not tested with GPUs.
 TEST(NcclTest, PluginLoadsAndRequiresGpu) {
   if (!memory::probe_driver().gpus.empty()) GTEST_SKIP() << "there is a GPU";
   ASSERT_NE(dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();

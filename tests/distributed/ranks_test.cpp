@@ -10,7 +10,7 @@
 #include <mutex>
 #include <thread>
 
-#include "distributed/ranks_of_threads.h"
+#include "distributed/thread_ranks.h"
 #include "vlmtrain/distributed/consensus.h"
 
 namespace vlmtrain::distributed {
@@ -36,7 +36,7 @@ TEST(RanksTest, ReducesTensorsAndGathersStrings) {
     EXPECT_THAT(ranks.collectives().all_gather_strings(std::string(static_cast<size_t>(launch.rank), 'x')),
                 ElementsAre("", "x", "xx"));
     EXPECT_THAT(ranks.collectives().all_gather_strings(""), ElementsAre("", "", ""));
-    // Where one says much, short words of the others come whole all the same.
+    // A long string of one rank must not truncate the others' short ones.
     const std::string long_text(launch.rank == 1 ? 100'000 : 3, 'y');
     EXPECT_THAT(ranks.collectives().all_gather_strings(long_text),
                 ElementsAre("yyy", std::string(100'000, 'y'), "yyy"));
@@ -48,7 +48,7 @@ TEST(RanksTest, ReducesTensorsAndGathersStrings) {
   });
 }
 
-/// Ranks 0 and 1, 2 and 3 have parts of the same; 0 and 2, 1 and 3 have the same part.
+/// Ranks (0, 1) and (2, 3) are shard groups; (0, 2) and (1, 3) are replicas.
 TEST(RanksTest, ShardGroupsAndReplicas) {
   run_ranks(4, [](const Launch& launch) {
     Ranks ranks(launch);
@@ -101,7 +101,7 @@ TEST(RanksTest, ConsensusOperations) {
   });
 }
 
-/// What this rank hears of a failure, and how long it took.
+/// The failure that a rank reports, and the time until then.
 struct ObservedFailure {
   std::string text;
   ExitCode code = ExitCode::kSuccess;
@@ -118,7 +118,7 @@ TEST_P(FailingRank, ReportsSameFailureOnAllRanks) {
     ranks.collectives().all_gather_strings("begin");
     if (launch.rank == GetParam()) {
       ranks.fail(ExitCode::kBadData, "sample q7 cannot be read");
-      return;  // its group goes, and with it the connections
+      return;  // destroys its group and the connections
     }
     const auto start = std::chrono::steady_clock::now();
     try {
@@ -151,7 +151,8 @@ TEST(RanksTest, NamesMissingRanks) {
   });
 }
 
-/// Another program at a port, which says `greeting` to whoever comes and leaves; without one it never says anything.
+/// A program at a port that sends `greeting` to each client and closes the connection, or never
+/// answers without a greeting.
 class OtherServer {
  public:
   explicit OtherServer(const char* greeting = nullptr) : listener_(socket(AF_INET6, SOCK_STREAM, 0)) {

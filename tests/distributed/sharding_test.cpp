@@ -51,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(Of, ShardedOptimizer,
                                                      .tolerance = 1e-4}),
                          [](const auto& instance) { return instance.param.name; });
 
-/// Two ranks add up in one order only, and without clipping nothing else depends on how sums are stored.
+/// Two ranks sum in one order only, and without clipping nothing else depends on the layout of the
+/// sums.
 TEST(ShardedOptimizerTest, TwoRanksMatchUnshardedBitExactly) {
   TrainConfig config{.name = "unclipped"};
   config.settings.max_grad_norm = 0;

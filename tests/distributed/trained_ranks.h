@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "distributed/ranks_of_threads.h"
+#include "distributed/thread_ranks.h"
 #include "engine/batch_of_eight.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "vlmtrain/distributed/consensus.h"
-#include "vlmtrain/engine/training.h"
-#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::distributed {
 
@@ -29,10 +29,11 @@ using Tensors = std::map<std::string, at::Tensor>;
 
 constexpr engine::LearningRates kTestRates{1e-3, 1e-3, 1e-3};
 
-/// So large an epsilon makes the update proportional to the gradient, whose rounding it does not magnify.
+/// Such a large epsilon makes the update proportional to the gradient, so that it does not amplify
+/// rounding errors.
 constexpr engine::AdamWSettings kTestSettings{.epsilon = 1e-2, .weight_decay = 0.1, .max_grad_norm = 0.5};
 
-/// What a test trains.
+/// A training run of a test.
 struct TrainConfig {
   std::string name;
   engine::AdamWSettings settings = kTestSettings;
@@ -44,11 +45,12 @@ struct TrainConfig {
   models::RecomputeBlocks recompute = {};
   int64_t vision_tiles_per_pass = 0;
   std::string model = "mixed_batch";
-  /// From the second step on memory runs out on one rank, at another place in each, and the step is done again.
+  /// From the second step on one rank runs out of memory, each time at another allocation, and the
+  /// step is retried.
   bool runs_out_of_memory = false;
 };
 
-/// And what of it each rank has a part of: of `group` ranks; 0: of all.
+/// The state that is sharded, over `group` ranks; 0: over all.
 struct ShardingConfig {
   engine::Sharding sharding = engine::Sharding::kNone;
   int64_t group = 0;
@@ -60,12 +62,12 @@ constexpr ShardingConfig kUnsharded{}, kShardedOptimizer{.sharding = engine::Sha
 struct TrainResult {
   std::vector<double> losses, norms;
   Tensors weights;
-  Tensors state;  // of all ranks together
+  Tensors state;  // merged over all ranks
   Traffic all_reduce_traffic, reduce_scatter_traffic, all_gather_traffic;
   int64_t retried_steps = 0;
 };
 
-/// What all ranks have come to, which has to be the same; of states each has its own pieces.
+/// The final state, which must be equal on all ranks except for sharded state.
 inline void merge_result(TrainResult& merged, const TrainResult& result) {
   if (merged.weights.empty()) {
     merged = result;
@@ -77,8 +79,8 @@ inline void merge_result(TrainResult& merged, const TrainResult& result) {
   for (const auto& [name, tensor] : result.state) merged.state.emplace(name, tensor);
 }
 
-/// As in all ranks: what is in a checkpoint, second factors of adapters that are not zero, and of what is trained what
-/// `initial` has.
+/// Checkpoint state as on all ranks: nonzero second adapter factors, and trained weights from
+/// `initial`.
 inline void set_weights(models::VisionLanguageModel& model, const std::string& name, const Tensors& initial) {
   models::load_weights(model, parity::Case(name).checkpoint());
   for (const auto& parameter : model.parameters().all()) {
@@ -92,8 +94,8 @@ inline void set_weights(models::VisionLanguageModel& model, const std::string& n
   }
 }
 
-/// The whole weights that are trained, of a model of which each rank may hold a part. Ranks call it one by one; the
-/// others follow.
+/// Returns the unsharded trained weights of a model whose weights may be sharded. Called by one
+/// rank at a time; the others take part.
 inline Tensors trained_weights(const nn::ParameterStore& store) {
   Tensors weights;
   for (const auto& parameter : store.all()) {
@@ -102,8 +104,8 @@ inline Tensors trained_weights(const nn::ParameterStore& store) {
   return weights;
 }
 
-/// `steps` steps of eight samples (of other models' parity cases: of these), of which each rank has every `ranks`-th;
-/// from `initial`, if there is anything.
+/// Trains `steps` steps of eight samples, each rank on every `ranks`-th sample. Other models use
+/// the samples of their parity cases. Starts from `initial` if it is not empty.
 inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const TrainConfig& config, int64_t steps,
                          const TrainResult& initial = {}) {
   TrainResult merged;

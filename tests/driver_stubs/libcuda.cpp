@@ -1,9 +1,11 @@
-// A libcuda.so.1 that answers as a driver of a chosen version with chosen cards, for tests on machines without one. It
-// has what a program asks before it makes a context; anything that needs a real card is not there.
+// A libcuda.so.1 that behaves like a driver of a given version with given GPUs, for tests on
+// machines without them. It has the functions that a program calls before it creates a context, and
+// no others.
 //
-// VLMTRAIN_STUB_DRIVER: words NAME=VALUE: version (as cuDriverGetVersion counts: 12040), init (what cuInit returns),
-// cards, architecture (compute capability × 10), name (of the cards, _ for spaces), total and free (bytes of a card),
-// context (what making one returns), crash (1: cuInit never returns but breaks the process).
+// VLMTRAIN_STUB_DRIVER holds NAME=VALUE words: version (as cuDriverGetVersion counts: 12040), init
+// (the result of cuInit), cards, architecture (compute capability × 10), name (of the GPUs, _ for
+// spaces), total and free (bytes of a GPU), context (the result of creating one), crash (1: cuInit
+// aborts the process).
 
 #include <algorithm>
 #include <cstdlib>

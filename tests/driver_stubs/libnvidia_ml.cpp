@@ -1,4 +1,4 @@
-// An NVML of a machine whose cards are none that anybody asks for, as a real one does not know the virtual card.
+// An NVML that finds no GPU, as a real one does not know the virtual GPU.
 
 // NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's.
 extern "C" {

@@ -11,12 +11,13 @@
 
 namespace vlmtrain::e2e {
 
-/// A small head: an ellipsoid that is brighter on one side, and how much so depends on `number`.
+/// Parameters of a small synthetic head: an ellipsoid that is brighter on one side, by an amount
+/// that depends on `number`.
 struct ScanSettings {
-  std::vector<int64_t> size{14, 18, 16};  ///< with a fourth number a series
+  std::vector<int64_t> size{14, 18, 16};  ///< a fourth number makes a series
   int number = 0;
-  double first_voxel = 0;  ///< in the corner
-  bool is_flat = false;    ///< all voxels alike
+  double first_voxel = 0;  ///< value of the voxel in the corner
+  bool is_flat = false;    ///< all voxels are equal
 };
 
 inline std::string scan_bytes(const ScanSettings& settings) {
@@ -46,8 +47,8 @@ inline std::string scan_bytes(const ScanSettings& settings) {
   return file.bytes();
 }
 
-/// Scans of six subjects and a small model of volumes. Each subject is asked about in three tasks: T1 of one scan, T2
-/// of two, T3 of one without a modality.
+/// Scans of six subjects and a small model for volumes. Each subject has three tasks: T1 with one
+/// scan, T2 with two, T3 with one without a modality.
 class BrainScansTest : public CommandTest {
  protected:
   static constexpr int kSubjects = 6;
@@ -71,7 +72,7 @@ class BrainScansTest : public CommandTest {
   static std::string make_scan_name(int subject, const std::string& modality) {
     return "sub-" + std::to_string(subject) + "_" + modality + ".nii.gz";
   }
-  /// Under scans/; compressed where its name says so.
+  /// Writes a scan into scans/, compressed where the name says so.
   void write_scan(const std::string& name, const ScanSettings& settings) const {
     const std::string bytes = scan_bytes(settings);
     write_text(folder() / "scans" / name, name.ends_with(".gz") ? gzip(bytes) : bytes);
@@ -92,17 +93,16 @@ class BrainScansTest : public CommandTest {
     for (int subject = 0; subject < kSubjects; ++subject) {
       const std::string name = "sub-" + std::to_string(subject);
       const std::string side = subject % 2 == 0 ? "right" : "front";
-      records.push_back(
-          make_record(name + "-T1", "T1", "Where is it brightest?", side, {make_scan_name(subject, "T1w")}));
+      all.push_back(make_record(name + "-T1", "T1", "Where is it brightest?", side, {make_scan_name(subject, "T1w")}));
       all.back()["modality"] = "T1w";
-      records.push_back(make_record(name + "-T2", "T2", "Are both of one subject?", "Yes, they are.",
-                                    {make_scan_name(subject, "T1w"), make_scan_name(subject, "T2w")}));
+      all.push_back(make_record(name + "-T2", "T2", "Are both of one subject?", "Yes, they are.",
+                                {make_scan_name(subject, "T1w"), make_scan_name(subject, "T2w")}));
       all.back()["modality"] = {"t1-w", "T2w"};
-      records.push_back(make_record(name + "-T3", "T3", "Describe the scan.", "A head, brighter at the " + side + ".",
-                                    {make_scan_name(subject, "T2w")}));
+      all.push_back(make_record(name + "-T3", "T3", "Describe the scan.", "A head, brighter at the " + side + ".",
+                                {make_scan_name(subject, "T2w")}));
       for (size_t i = all.size() - 3; i < all.size(); ++i) all[i]["subject_id"] = name;
     }
-    return records;
+    return all;
   }
   void write_brains(const nlohmann::json& records) const { write_text(folder() / "brains.json", records.dump(1)); }
 };

@@ -26,7 +26,7 @@
 
 namespace vlmtrain::e2e {
 
-/// Where a run on a virtual RTX 4090 writes, under its test's folder.
+/// Folder of a dry run on a virtual RTX 4090, within the folder of its test.
 inline constexpr const char* kVirtualRun = "run/virtual-rtx4090/";
 
 inline std::string read_text(const std::filesystem::path& path) {
@@ -45,7 +45,7 @@ inline std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-/// How a process ended: `exit_code` is -1 where `signal` ended it.
+/// The end of a process: `exit_code` is -1 where `signal` ended it.
 struct Result {
   int exit_code = -1;
   int signal = 0;
@@ -53,10 +53,10 @@ struct Result {
   std::string err;
 };
 
-/// A running vlmtrain on one thread; killed if nobody waits for it.
+/// A running vlmtrain with one thread; killed with the object unless somebody waits for it.
 class Process {
  public:
-  /// `file_bytes`: the most bytes that a file of it may have (ulimit -f); 0: any number.
+  /// `file_bytes`: largest size of a file that it may write (ulimit -f); 0: no limit.
   Process(const std::filesystem::path& folder, const std::vector<std::string>& arguments, rlim_t file_bytes = 0,
           const std::string& program = VLMTRAIN_BINARY)
       : out_(folder / "stdout.txt"), err_(folder / "stderr.txt") {
@@ -66,7 +66,7 @@ class Process {
     for (auto& argument : command_line) argv.push_back(argument.data());
     argv.push_back(nullptr);
     id_ = fork();
-    if (id_ == 0) {  // only what is safe between fork and exec
+    if (id_ == 0) {  // only async-signal-safe calls between fork and exec
       const bool ready = chdir(folder.c_str()) == 0 && redirect(out_, STDOUT_FILENO) && redirect(err_, STDERR_FILENO);
       const rlimit limit{file_bytes, file_bytes};
       if (!ready || (file_bytes > 0 && setrlimit(RLIMIT_FSIZE, &limit) != 0)) _exit(126);
@@ -110,21 +110,22 @@ class Process {
   pid_t id_ = -1;
 };
 
-/// The program and what does its work, vlmtrain-core, in another folder.
+/// Copies the program and vlmtrain-core into another folder.
 inline void copy_program(const std::filesystem::path& folder) {
   const std::filesystem::path program = VLMTRAIN_BINARY;
   for (const char* const name : {"vlmtrain", "vlmtrain-core"}) {
     std::filesystem::copy(program.parent_path() / name, folder / name);
   }
-  // Without its own kernels it would plan otherwise.
+  // Without custom kernels plans would differ.
   constexpr const char* kKernels = "libvlmtrain_kernels.so";
   if (std::filesystem::exists(program.parent_path() / kKernels)) {
     std::filesystem::copy(program.parent_path() / kKernels, folder / kKernels);
   }
 }
 
-/// A fresh folder in which the command runs, with a small model and its data. The records are those of the parity case
-/// mixed_batch, which differ in length, images and label tokens, over and over under ids of their own.
+/// A new folder in which the command runs, with a small model and its data. The records are those
+/// of the parity case mixed_batch, with different lengths, images and label tokens, repeated under
+/// new ids.
 class CommandTest : public testing::Test {
  protected:
   static constexpr int kRecords = 11;
@@ -174,13 +175,13 @@ class CommandTest : public testing::Test {
   }
   Result train(const std::vector<std::string>& overrides) const { return run(train_arguments(overrides)); }
 
-  /// A training run that has to succeed.
+  /// Runs a training that must succeed.
   void train_well(const std::vector<std::string>& overrides) const {
     const Result result = train(overrides);
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }
 
-  /// The lines of metrics.jsonl or samples.jsonl.
+  /// Returns the lines of metrics.jsonl or samples.jsonl.
   std::vector<nlohmann::ordered_json> step_lines(const std::string& file) const {
     std::vector<nlohmann::ordered_json> steps;
     for (const auto& line : split_lines(read_text(folder_ / file)))
@@ -200,7 +201,7 @@ class CommandTest : public testing::Test {
     return names;
   }
 
-  /// Waits until `happened`, or the process ends.
+  /// Waits until `happened` returns true or the process ends.
   static void wait_until(const Process& process, const std::function<bool()>& happened) {
     while (process.is_running() && !happened()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

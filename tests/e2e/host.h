@@ -8,8 +8,8 @@
 
 namespace vlmtrain::e2e {
 
-/// A machine with a driver, as far as stub libraries have one (tests/driver_stubs), and an environment as hosts have
-/// it.
+/// A machine with the stub libraries of a driver (tests/driver_stubs), and the environment of a
+/// host.
 class HostTest : public CommandTest {
  protected:
   void TearDown() override {
@@ -23,7 +23,7 @@ class HostTest : public CommandTest {
     CommandTest::TearDown();
   }
 
-  /// Until the test's end.
+  /// Sets a variable until the test's end.
   void set(const std::string& name, const std::string& value) {
     const char* const old_value = getenv(name.c_str());
     old_state_.emplace(name, old_value == nullptr ? std::nullopt : std::optional<std::string>(old_value));

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "engine/batch_of_eight.h"
-#include "engine/gradients.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 
@@ -29,9 +28,10 @@ class Accumulation : public testing::Test {
   const std::vector<data::Sample> samples_ = batch_of_eight();
 };
 
-/// Two orders of the same float32 sums differ by a few roundings (6e-8) of each of the some twenty products and norms
-/// that a gradient of the tower has come through, and cancellation in softmax's backward pass makes more of it; how
-/// they fall depends on the processor's kernels. A wrong normalizer or a lost row would be 1e-3 and more.
+/// Two orders of the same fp32 sums differ by a few roundings (6e-8) in each of about twenty
+/// products and norms between loss and tower, which cancellation in softmax's backward pass
+/// amplifies. The amount depends on the processor's kernels. A wrong normalizer or a lost row would
+/// cause 1e-3 and more.
 constexpr double kGradientBound = 5e-6;
 
 void expect_same(const Gradients& actual, const Gradients& expected, const std::string& label, Deviations& deviations) {

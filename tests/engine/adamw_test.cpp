@@ -1,3 +1,5 @@
+#include "vlmtrain/engine/optimizer/adamw.h"
+
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
@@ -14,7 +16,6 @@
 
 #include "engine/small_parameters.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/engine/optimizer.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -23,7 +24,7 @@ using nn::Component;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// AdamW as its paper has it, element-wise in float64.
+/// AdamW as in its paper, elementwise in fp64.
 class ReferenceAdamW {
  public:
   ReferenceAdamW(Parameters& parameters, AdamWSettings settings) : settings_(settings) {
@@ -121,7 +122,8 @@ TEST(AdamW, UsesTheLearningRateOfTheComponent) {
   for (const auto& parameter : parameters.store().all()) {
     const double rate = LearningRates{0.0, 0.01, 0.1}.get(parameter.component);
     const at::Tensor update = initial.tensor(parameter.name).detach() - parameter.tensor.detach();
-    EXPECT_LT((update - rate).abs().max().item<double>(), 1e-6) << parameter.name;  // a first step is the rate's size
+    EXPECT_LT((update - rate).abs().max().item<double>(), 1e-6)
+        << parameter.name;  // the first step has the size of the rate
   }
 }
 
@@ -137,7 +139,7 @@ TEST(AdamW, ParameterWithoutGradientIsUnchanged) {
       const bool is_same = at::equal(parameter.tensor.detach(), initial.tensor(parameter.name).detach());
       EXPECT_EQ(is_same, parameter.name != "language.matrix") << parameter.name;
     }
-    // The order is that of construction: language.matrix is the fifth.
+    // In order of construction, language.matrix is the fifth.
     const auto state = optimizer.state();
     EXPECT_EQ(state[0].first, "steps");
     EXPECT_EQ(state[0].second.sum().item<double>(), 1.0);
@@ -186,7 +188,7 @@ TEST(AdamWWith16BitWeights, GradientsOfMicroBatchesAddUpInFp32) {
   Parameters parameters(at::kBFloat16);
   BucketedAdamW optimizer(parameters.store(), {});
   const auto& vector = parameters.tensor("language.vector");
-  // bf16 has 8 significant bits: 256 + 1 is 256 again, however often.
+  // bf16 has 8 significant bits: 256 + 1 remains 256.
   add_gradient(vector, at::ones({7}) * 256);
   for (int i = 0; i < 9; ++i) add_gradient(vector, at::ones({7}));
   EXPECT_FALSE(vector.grad().defined()) << "the 16-bit gradient is kept beside its sum";
@@ -201,7 +203,7 @@ TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
   const AdamWSettings settings{.weight_decay = 0.1};
   ReferenceAdamW reference(parameters, settings);
   BucketedAdamW optimizer(parameters.store(), settings);
-  const LearningRates rates{1e-4, 1e-4, 1e-4};  // below a bf16 weight's precision: the weights alone would never move
+  const LearningRates rates{1e-4, 1e-4, 1e-4};  // below the precision of bf16 weights, which alone would never change
   for (uint64_t step = 0; step < 8; ++step) {
     auto gradients = random_gradients(parameters, step, 1.0);
     for (auto& [name, gradient] : gradients) gradient = gradient.to(at::kBFloat16).to(at::kFloat);
@@ -241,7 +243,7 @@ TEST_P(AdamWState, ResumedRunIsBitExact) {
   const auto run = [&](Parameters& parameters, AdamW& optimizer, uint64_t first, uint64_t last) {
     for (uint64_t step = first; step < last; ++step) {
       auto gradients = random_gradients(parameters, step, 1.0);
-      if (step == 1) gradients.erase("vision.matrix");  // the parameters' step counts differ from here on
+      if (step == 1) gradients.erase("vision.matrix");  // the step counters differ from now on
       add_gradients(parameters, gradients);
       optimizer.step(rates);
     }
@@ -249,7 +251,7 @@ TEST_P(AdamWState, ResumedRunIsBitExact) {
   Parameters parameters(GetParam()), resumed(GetParam());
   BucketedAdamW optimizer(parameters.store(), settings);
   run(parameters, optimizer, 0, 3);
-  // A checkpoint holds the weights in the model's type and this state.
+  // A checkpoint has the weights in the model's dtype, and this state.
   resumed.copy_from(parameters);
   const auto saved = copy_state(optimizer);
   run(parameters, optimizer, 3, 6);
@@ -304,14 +306,14 @@ TEST_P(AdamWState, MigratesWhereSettingsChanged) {
   BucketedAdamW optimizer(first.store(), {});
   for (uint64_t step = 0; step < 3; ++step) {
     add(first, step);
-    // The projector's matrix gets none in the last step, so counts of steps differ.
+    // The projector's matrix has no gradient in the last step, so step counters differ.
     if (step == 2) optimizer.gradient_buckets.reset();
     if (step == 2) add_gradient(first.tensor("language.vector"), at::ones({7}));
     optimizer.step(rates);
   }
   const auto saved = copy_state(optimizer);
 
-  // The vision tower is trained from now on, the projector no longer.
+  // From now on the vision tower is trained and the projector is not.
   Parameters second(GetParam());
   second.copy_from(first);
   freeze(second, "projector", true);
@@ -328,7 +330,7 @@ TEST_P(AdamWState, MigratesWhereSettingsChanged) {
       EXPECT_EQ(tensor.abs().max().item<double>(), 0) << name;
     }
   }
-  // What goes on moves as if nothing had been changed.
+  // Migrated tensors are updated as without the change.
   for (auto* const parameters : {&first, &second}) {
     add_gradient(parameters->tensor("language.vector"), at::ones({7}));
     (parameters == &first ? optimizer : changed).step(rates);
@@ -359,7 +361,7 @@ TEST_P(AdamWState, OtherTypesAreResetAndOtherCountsRejected) {
   }
 }
 
-/// With 16-bit weights the master that was saved counts, not the weight that was rounded from it.
+/// The saved master of a 16-bit weight counts, not the rounded weight.
 TEST(AdamWMigration, MastersMigrateToAnotherPrecision) {
   Parameters wide(at::kFloat), narrow(at::kBFloat16);
   narrow.copy_from(wide);

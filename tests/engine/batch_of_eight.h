@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "parity/case.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::engine {
 
-/// `texts` are the user's and the assistant's by turns.
+/// Returns a conversation of `texts`, alternating between user and assistant.
 inline io::Record make_conversation_record(std::string id, const std::vector<std::string>& texts,
                                            std::vector<std::string> images = {}) {
   io::Record record;
@@ -20,8 +20,9 @@ inline io::Record make_conversation_record(std::string id, const std::vector<std
   return record;
 }
 
-/// Eight samples of unequal lengths and label counts, with none, one or two images, for the checkpoint of the parity
-/// case `mixed_batch`. Two neighbours are text only, so that a micro-batch of two has no image.
+/// Returns eight samples of different lengths and label counts, with zero, one or two images, for
+/// the checkpoint of the parity case `mixed_batch`. Two neighbors have no image, so a micro-batch
+/// of two may have none.
 inline std::vector<data::Sample> batch_of_eight() {
   const io::InMemoryRecords records(std::vector<io::Record>{
       make_conversation_record("colour", {"Which colour is it?", "Red."}),

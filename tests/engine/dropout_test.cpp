@@ -7,10 +7,9 @@
 #include <ostream>
 
 #include "engine/batch_of_eight.h"
-#include "engine/gradients.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/models/adapter.h"
 
@@ -21,8 +20,8 @@ struct SplitOptions {
   int64_t micro_batch_size = 1;
   int64_t vision_tiles_per_pass = 0;
   models::RecomputeBlocks recompute = {};
-  std::vector<int64_t> micro_batches = {};  ///< as SmallStep's
-  std::vector<int64_t> order = {};          ///< as SmallStep's
+  std::vector<int64_t> micro_batches = {};  ///< as in SmallStep
+  std::vector<int64_t> order = {};          ///< as in SmallStep
 };
 
 struct DropoutCase {
@@ -35,7 +34,7 @@ void PrintTo(const DropoutCase& dropout_case, std::ostream* out) {
   *out << dropout_case.name;
 }
 
-/// Own kernels, which are emulated in a run of these tests, do not compute in fp64.
+/// Custom kernels, emulated in one run of these tests, do not support fp64.
 at::ScalarType get_model_dtype() {
   return kernels::has(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
 }
@@ -61,7 +60,7 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
 
   int64_t num_samples() const { return std::ssize(samples_); }
 
-  /// Loss and gradients of the adapters on all Linears, with dropout.
+  /// Returns loss and gradients with adapters on all Linears and with dropout.
   Gradients gradients(const SplitOptions& options) {
     model_->set_recompute(options.recompute);
     model_->set_vision_tiles_per_pass(options.vision_tiles_per_pass);
@@ -82,7 +81,7 @@ class DropoutTest : public testing::TestWithParam<DropoutCase> {
 };
 
 void expect_same(const Gradients& actual, const Gradients& expected, const std::string& label) {
-  // Other masks change gradients by more than 1e-3: GradientDiffersWithASamplesSeed.
+  // Other masks change gradients by more than 1e-3; see GradientDiffersWithASamplesSeed.
   const double bound = get_model_dtype() == at::kDouble ? 1e-12 : 2e-5;
   EXPECT_NEAR(actual.loss / expected.loss, 1, 1e-6) << label;
   for (const auto& [name, gradient] : expected.by_name) {
@@ -98,7 +97,7 @@ TEST_P(DropoutTest, GradientDoesNotDependOnTheMicroBatches) {
   }
 }
 
-/// As steps are cut by memory: any samples together, any number of them.
+/// Micro-batches of any size and composition, as the split by memory makes them.
 TEST_P(DropoutTest, GradientDoesNotDependOnWhichSamplesAreTogether) {
   const auto expected = gradients({.micro_batch_size = num_samples()});
   ASSERT_GT(num_samples(), 1);

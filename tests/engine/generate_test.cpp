@@ -1,18 +1,95 @@
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/engine/generation/generate.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include "parity/case.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::engine {
+
 namespace {
 
-/// Prompts of different lengths: one without an image, others with one or two.
+at::Tensor to_matrix(const nlohmann::json& rows) {
+  const at::Tensor result = at::empty({std::ssize(rows), std::ssize(rows[0])}, at::TensorOptions(at::kDouble));
+  auto* value = result.mutable_data_ptr<double>();
+  for (const auto& row : rows) {
+    for (const auto& entry : row) *value++ = entry.get<double>();
+  }
+  return result;
+}
+
+/// Reference values from tests/parity/reference/make_sampling.py.
+TEST(Sampling, MatchesTransformers) {
+  const auto cases = io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/engine/data/sampling.json");
+  ASSERT_GE(cases.size(), 8U);
+  for (const auto& reference : cases) {
+    const SamplingSettings settings{.temperature = reference.at("temperature"),
+                                    .top_k = reference.at("top_k"),
+                                    .top_p = reference.at("top_p"),
+                                    .repetition_penalty = reference.at("repetition_penalty")};
+    at::Tensor logits = to_matrix(reference.at("logits")).to(at::kFloat);
+    if (settings.repetition_penalty != 1) {
+      logits = penalize_repetition(logits, reference.at("occurred").get<std::vector<std::vector<int64_t>>>(),
+                                   settings.repetition_penalty);
+    }
+    const at::Tensor actual = at::softmax(filter_logits(logits, settings), 1, at::kDouble);
+    const at::Tensor expected = to_matrix(reference.at("probabilities"));
+    const auto name = fmt::format("temperature {}, top_k {}, top_p {}, penalty {}", settings.temperature,
+                                  settings.top_k, settings.top_p, settings.repetition_penalty);
+    EXPECT_TRUE((actual > 0).equal(expected > 0)) << name << ": another set of tokens";
+    EXPECT_LT((actual - expected).abs().max().item<double>(), 1e-6) << name;
+  }
+}
+
+TEST(Sampling, PenaltyAppliesToTheSameSequenceOnly) {
+  const at::Tensor logits = at::tensor({2.0F, -2.0F, 1.0F, 2.0F, -2.0F, 1.0F}).view({2, 3});
+  const std::vector<std::vector<int64_t>> previous_tokens{{0, 1, 0}, {2}};
+  const at::Tensor expected = at::tensor({1.0F, -4.0F, 1.0F, 2.0F, -2.0F, 0.5F}).view({2, 3});
+  EXPECT_TRUE(penalize_repetition(logits, previous_tokens, 2).equal(expected));
+}
+
+TEST(Sampling, SamplesTokensInProportion) {
+  constexpr double kRemovedLogit = -std::numeric_limits<double>::infinity();
+  // Probabilities 0, 0.2, 0, 0.5, 0.3.
+  const at::Tensor logits =
+      at::tensor({kRemovedLogit, std::log(0.2), kRemovedLogit, std::log(0.5), std::log(0.3)}).view({1, 5});
+  constexpr int64_t kDraws = 1000;
+  const at::Tensor uniform = at::arange(kDraws, at::kDouble) / kDraws + 0.0005;
+  const at::Tensor sampled = sample_tokens(logits.expand({kDraws, 5}), uniform);
+  EXPECT_TRUE(at::bincount(sampled, {}, 5).equal(at::tensor({0, 200, 0, 500, 300}, at::kLong)));
+  const auto sample_once = [&](double number) {
+    return sample_tokens(logits, at::tensor({number}, at::kDouble)).item<int64_t>();
+  };
+  EXPECT_EQ(sample_once(0), 1);
+  EXPECT_EQ(sample_once(std::nextafter(1.0, 0.0)), 4);
+}
+
+TEST(Sampling, RejectsSettingsOutOfRange) {
+  EXPECT_NO_THROW(validate({}));
+  EXPECT_NO_THROW(validate({.temperature = 0.7, .top_k = 50, .top_p = 0.9, .repetition_penalty = 1.1}));
+  EXPECT_THROW(validate({.temperature = -1}), UserError);
+  EXPECT_THROW(validate({.temperature = std::nan("")}), UserError);
+  EXPECT_THROW(validate({.top_k = -1}), UserError);
+  EXPECT_THROW(validate({.top_p = 0}), UserError);
+  EXPECT_THROW(validate({.top_p = 1.1}), UserError);
+  EXPECT_THROW(validate({.repetition_penalty = 0}), UserError);
+}
+
+/// Returns prompts of different lengths, with zero, one or two images.
 class Generate : public testing::Test {
  protected:
   std::vector<data::Sample> prompts() const {
@@ -73,7 +150,7 @@ TEST_F(Generate, AnAnswerMayBeEmpty) {
 TEST_F(Generate, TheCacheChangesNothing) {
   const auto cached = generate(*model_, prompts(), {.max_new_tokens = 24});
   EXPECT_EQ(cached, generate(*model_, prompts(), {.max_new_tokens = 24, .use_cache = false}));
-  // Answers that end at different steps leave the cache one after another.
+  // Answers that end at different steps leave the cache one by one.
   const std::vector<int64_t> ends{cached[0][9], cached[1][3], cached[2][16]};
   EXPECT_EQ(generate(*model_, prompts(), {.max_new_tokens = 24, .eos_token_ids = ends}),
             generate(*model_, prompts(), {.max_new_tokens = 24, .eos_token_ids = ends, .use_cache = false}));
@@ -124,7 +201,7 @@ TEST_F(Generate, RepetitionPenaltyPreventsRepetition) {
   }
 }
 
-/// A model of five tokens that always says the same, and notes the positions that it is asked for.
+/// A model with five tokens that always predicts the same and records the requested positions.
 class RecordingModel final : public models::VisionLanguageModel {
  public:
   RecordingModel() : VisionLanguageModel({}), weight_(at::zeros({5, 2})) {}
@@ -173,4 +250,5 @@ TEST(GeneratePositions, ContinueAfterTheLargestPositionOnEveryAxis) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::engine

@@ -7,23 +7,23 @@
 #include <string>
 #include <vector>
 
-#include "engine/results_by_task.h"
+#include "engine/bucketed_adamw.h"
 #include "engine/small_step.h"
-#include "engine/summing_adamw.h"
 #include "parity/case.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/step/step.h"
 
 namespace vlmtrain::engine {
 namespace {
 
-/// Loss and gradients of a parity case's samples on the CPU; gradients without the loss scale, in fp32.
+/// Computes loss and gradients of a parity case on the CPU; gradients in fp32 without the loss
+/// scale.
 struct LossAndGradients {
   double loss;
   std::map<std::string, at::Tensor> gradients;
   std::vector<TaskResult> tasks;
 };
 
-/// `tasks` of them take turns.
+/// Samples alternate between `tasks` tasks.
 LossAndGradients compute(const std::string& name, at::ScalarType dtype, models::RecomputeBlocks recompute = {},
                          const TaskSettings& tasks = {}) {
   const parity::Case reference(name);
@@ -49,7 +49,7 @@ LossAndGradients compute(const std::string& name, at::ScalarType dtype, models::
   return output;
 }
 
-/// How far the gradients of all parameters together are from the wanted ones.
+/// Returns the relative difference of the gradients of all parameters together.
 double compute_distance(const LossAndGradients& actual, const LossAndGradients& expected) {
   double difference = 0, norm = 0;
   for (const auto& [name, gradient] : expected.gradients) {
@@ -83,7 +83,7 @@ TEST_P(HalfPrecision, RecomputationGivesTheSameBits) {
   EXPECT_EQ(compute_distance(actual, expected), 0.0);
 }
 
-/// What GradNorm goes by is not touched by the loss scale.
+/// The loss scale does not affect GradNorm's gradient norms.
 TEST_P(HalfPrecision, TaskWeightsAndNormsMatchInFp16) {
   const TaskSettings tasks{.count = 2, .weights = {0.5, 1.5}, .gradient_norms = true};
   const auto expected = compute(GetParam(), at::kFloat, {}, tasks);

@@ -8,12 +8,12 @@
 
 namespace vlmtrain {
 
-/// Counts the tensors' memory that this process takes from the host, from its first instance on.
+/// A counter of the tensor memory that this process allocates on the host.
 class HostAllocations {
  public:
   HostAllocations() { allocator(); }
 
-  /// Since this instance was made.
+  /// Returns the bytes allocated since construction.
   int64_t count() const { return allocator().allocations - initial_count_; }
 
  private:

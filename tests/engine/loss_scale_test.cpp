@@ -1,4 +1,4 @@
-#include "vlmtrain/engine/loss_scale.h"
+#include "vlmtrain/engine/optimizer/loss_scale.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -38,7 +38,7 @@ TEST(LossScale, ChangesNeitherNormNorUpdate) {
   BucketedAdamW scaled_optimizer(scaled.store(), {.loss_scale = LossScaleSettings{.initial = 4096}});
   BucketedAdamW plain_optimizer(plain.store(), {});
   for (uint64_t step = 0; step < 4; ++step) {
-    const double magnitude = step % 2 == 0 ? 3.0 : 0.01;  // clipped and not
+    const double magnitude = step % 2 == 0 ? 3.0 : 0.01;  // alternately clipped and not
     add_gradients(scaled, random_gradients(scaled, step, magnitude * 4096));
     add_gradients(plain, random_gradients(plain, step, magnitude));
     const double norm = plain_optimizer.step({0.1, 0.1, 0.1}).item<double>();

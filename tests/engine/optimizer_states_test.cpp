@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/optimizer_states.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -10,10 +8,11 @@
 #include <cmath>
 #include <filesystem>
 
-#include "engine/compressed_states.h"
+#include "engine/optimizer/compressed_states.h"
 #include "engine/small_parameters.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/nn/codebook.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -25,7 +24,7 @@ at::Tensor make_skip_flag(bool skip) {
   return at::full({}, skip, at::kBool);
 }
 
-/// What bitsandbytes makes (tests/parity/reference/make_optimizer_reference.py).
+/// Reference values of bitsandbytes (tests/parity/reference/make_optimizer_reference.py).
 at::Tensor reference(const std::string& name) {
   static const io::SafetensorsFile file(std::filesystem::path(VLMTRAIN_SOURCE_DIR) /
                                         "tests/parity/data/optimizer_8bit.safetensors");
@@ -64,7 +63,8 @@ TEST(EightBitMap, MatchesBitsandbytes) {
   EXPECT_TRUE(at::equal(nn::make_dynamic_codebook(nn::Signedness::kUnsigned), reference("map.positive")));
 }
 
-/// The two round products and sums in another order: a value at a bound of two codes may get the other one.
+/// Products and sums are rounded in another order, so a value between two codes may get the other
+/// one.
 TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
   const at::Tensor start = reference("steps.start");
   nn::ParameterStore store(kOptions);
@@ -78,7 +78,7 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
     optimizer.step({.projector = 1e-2});
     const at::Tensor expected = reference(fmt::format("steps.weight.{}", step));
     const at::Tensor difference = (weight.detach().view(-1) - expected).abs();
-    // One step moves a weight by about 1e-2.
+    // One step changes a weight by about 1e-2.
     EXPECT_LT(difference.mean().item<double>(), 1e-6) << "step " << step;
     EXPECT_LT(difference.max().item<double>(), 1e-3) << "step " << step;
   }
@@ -121,7 +121,7 @@ TEST(OptimizerStates, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) {
 TEST(OptimizerStates, WithAnotherTypeAreRejected) {
   nn::ParameterStore store(kOptions);
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
-  scope.parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments of the same shape, whatever holds them
+  scope.parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments have this shape in every format
   std::map<std::string, at::Tensor> saved;
   {
     const BucketedAdamW fp32(store, {});
@@ -137,7 +137,7 @@ TEST(OptimizerStates, WithAnotherTypeAreRejected) {
   }
 }
 
-/// Where in chunks of few blocks the elements of several tensors come to lie.
+/// Returns the positions of several tensors' elements in chunks of few blocks.
 TEST(Chunks, CoverTheSelectedTensorsOnce) {
   const std::vector<int64_t> elements{700, 256, 1, 2000, 300};
   const ChunkContext context(OptimizerStates::kBf16, kContextBlocks, kContextBlocks, kOptions);
@@ -161,7 +161,7 @@ TEST(Chunks, CoverTheSelectedTensorsOnce) {
   }
 }
 
-/// Every element its own number, which bf16 holds exactly: what a chunk gives back is where it was put.
+/// Each element has its own value, exact in bf16, so chunks must return them in place.
 TEST(Chunks, KeepElementsApart) {
   const std::vector<int64_t> elements{200, 5, 1000, 256};
   const ChunkContext context(OptimizerStates::kBf16, kContextBlocks, kContextBlocks, kOptions);
@@ -200,7 +200,7 @@ TEST(Bf16States, AreRoundedStochastically) {
     moments->compress(0, buffers, make_skip_flag(false));
     const at::Tensor compressed = moments->state(0, 0, kBlocks)[0].second.to(at::kDouble) * sign;
     EXPECT_EQ(((compressed == kLower) | (compressed == kUpper)).sum().item<int64_t>(), compressed.numel());
-    // The deviation of the mean of 16,384 such draws is 0.0034.
+    // The standard deviation of the mean of 16,384 such samples is 0.0034.
     EXPECT_NEAR((compressed == kUpper).to(at::kDouble).mean().item<double>(), kShare, 0.015);
   }
 }

@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "engine/small_parameters.h"
-#include "vlmtrain/engine/saved_pieces.h"
-#include "vlmtrain/engine/shared_weights.h"
+#include "vlmtrain/engine/optimizer/saved_state.h"
+#include "vlmtrain/engine/optimizer/sharded_optimizer_sync.h"
 
 namespace vlmtrain::engine {
 namespace {
 
-/// Parts are equal and cover each element once, in whole blocks of 256 of its tensor.
+/// Shards are equal and cover each element once, in whole blocks of 256 elements.
 TEST(ShardTest, EachElementBelongsToOneRank) {
   for (const int64_t ranks : {1, 2, 3, 5, 16}) {
     SCOPED_TRACE(ranks);
@@ -35,7 +35,7 @@ TEST(ShardTest, EachElementBelongsToOneRank) {
 TEST(ShardTest, SyncedWeightsAreViewsOfTheModelsTensors) {
   Parameters parameters, original;
   original.copy_from(parameters);
-  const at::Tensor module_tensor = parameters.tensor("language.matrix");  // as a module holds it
+  const at::Tensor module_tensor = parameters.tensor("language.matrix");  // as held by a module
   const GradientBuckets buckets(parameters.store(), 1, {.rank = 1, .count = 2});
   const ShardedOptimizerSync weights(parameters.store(), buckets);
   for (const auto& parameter : parameters.store().all()) {
@@ -46,7 +46,7 @@ TEST(ShardTest, SyncedWeightsAreViewsOfTheModelsTensors) {
   EXPECT_EQ(module_tensor.sum().item<double>(), 7.0 * static_cast<double>(module_tensor.numel()));
 }
 
-/// What is read first travels first, and is waited for alone.
+/// Weights read first are gathered first, and waited for separately.
 class RecordingConsensus : public Consensus {
  public:
   engine::AllGatherHandle all_gather_async(const at::Tensor& /*all*/) const override { return num_started++; }
@@ -58,7 +58,7 @@ class RecordingConsensus : public Consensus {
 TEST(ShardTest, ABlockWaitsForItsOwnWeights) {
   nn::ParameterStore store{at::TensorOptions(at::kFloat)};
   const nn::ParameterScope scope(store, nn::Component::kLanguageModel, "model");
-  constexpr int64_t kBucketElements = 25 * 1024 * 1024 / 4;  // so that each matrix is a bucket of its own
+  constexpr int64_t kBucketElements = 25 * 1024 * 1024 / 4;  // so each matrix has its own bucket
   for (const char* name : {"embedding", "first", "second", "output"}) {
     const size_t first = store.all().size();
     scope.parameter(name, {kBucketElements}, nn::InitialValues::zeros());

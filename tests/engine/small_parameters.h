@@ -10,13 +10,13 @@
 #include <string>
 #include <utility>
 
-#include "engine/summing_adamw.h"
+#include "engine/bucketed_adamw.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::engine {
 
-/// A matrix and a vector in each component, drawn at random; with `large`, matrices whose moments can be compressed,
-/// too.
+/// A store with a random matrix and vector in each component; with `large`, also matrices whose
+/// moments can be compressed.
 class Parameters {
  public:
   explicit Parameters(at::ScalarType dtype = at::kFloat, bool large = false) : store_(at::TensorOptions(dtype)) {
@@ -27,7 +27,7 @@ class Parameters {
       scope.parameter("matrix", {3, 5}, nn::InitialValues::zeros());
       scope.parameter("vector", {7}, nn::InitialValues::zeros());
       if (!large) continue;
-      scope.parameter("large", {70, 70}, nn::InitialValues::zeros());  // no multiple of 256
+      scope.parameter("large", {70, 70}, nn::InitialValues::zeros());  // not a multiple of 256
       scope.parameter("larger", {64, 128}, nn::InitialValues::zeros());
     }
     for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
@@ -48,12 +48,12 @@ class Parameters {
   nn::ParameterStore store_;
 };
 
-/// Lets the backward pass of a linear loss give `parameter` this gradient, on top of what it has.
+/// Adds `gradient` to that of the parameter by the backward pass of a linear loss.
 inline void add_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
   (parameter * gradient.to(parameter.scalar_type())).sum().backward();
 }
 
-/// The same random gradients for every optimizer that asks for those of a step.
+/// Adds random gradients, equal for every optimizer in the same step.
 inline std::map<std::string, at::Tensor> random_gradients(Parameters& parameters, uint64_t step, double scale) {
   at::manual_seed(100 + step);
   std::map<std::string, at::Tensor> gradients;

@@ -1,22 +1,26 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/engine/cross_entropy.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/step/step.h"
 
 namespace vlmtrain::engine {
 
-/// How a test wants a step done; the model recomputes as it was told before.
+/// The options of a step in tests. Recomputation is that of the model.
 struct SmallStep {
   int64_t micro_batch_size = 1;
   int64_t loss_chunk_rows = 1024;
   TaskSettings tasks = {};
-  std::vector<int64_t> micro_batches = {};  ///< sizes, of samples in `order`; empty: all of micro_batch_size
-  std::vector<int64_t> order = {};          ///< empty: their own
+  std::vector<int64_t> micro_batches = {};  ///< sizes in the order of `order`; empty: all of micro_batch_size
+  std::vector<int64_t> order = {};          ///< empty: ascending
 
   StepLayout make_layout(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) const {
     const SplitConstraint constraint = CrossEntropy(tasks).split_constraint(samples);
@@ -30,7 +34,8 @@ struct SmallStep {
   }
 };
 
-/// The passes, with what they sum up beside the loss; gradients are the parameters' own, or in `buckets`.
+/// Runs the passes of a step with the scalars of its objective. Gradients are added to `buckets`,
+/// or to those of the parameters.
 inline StepResult accumulate_gradients(models::VisionLanguageModel& model, std::span<const data::Sample> samples,
                                        const SmallStep& step, const at::Tensor& loss_scale = {},
                                        GradientBuckets* buckets = nullptr) {
@@ -41,11 +46,24 @@ inline StepResult accumulate_gradients(models::VisionLanguageModel& model, std::
   return accumulation.result;
 }
 
+/// Runs all phases of a step on a single rank.
 inline StepResult optimizer_step(Training& training, std::span<const data::Sample> samples, const LearningRates& rates,
                                  const SmallStep& step) {
   const CrossEntropy objective(step.tasks);
   return optimizer_step(training, make_step_input(objective, samples), step.make_layout(training.model, samples),
                         rates);
 }
+
+/// Returns the results by task of a step on the CPU. REQUIRES: several tasks.
+inline std::vector<TaskResult> read_task_results(const StepResult& result) {
+  const at::Tensor scalars = result.objective_scalars.to(at::kDouble);
+  return make_task_results({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, result.tasks);
+}
+
+/// Loss and gradients of one step.
+struct Gradients {
+  double loss = 0;
+  std::map<std::string, at::Tensor> by_name;
+};
 
 }  // namespace vlmtrain::engine

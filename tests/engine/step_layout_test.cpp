@@ -1,9 +1,70 @@
-#include "vlmtrain/engine/step_layout.h"
+#include "vlmtrain/engine/settings/step_layout.h"
 
 #include <gtest/gtest.h>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::engine {
+
 namespace {
+
+using Indices = std::vector<int64_t>;
+
+/// Returns the sizes after subdivision; empty if nothing can be divided.
+Indices get_subdivided_sizes(const Indices& sizes, int64_t failed, SubdivisionMode mode) {
+  const auto smaller = subdivide(split_in_order(sizes), failed, mode);
+  return smaller ? smaller->sizes : Indices{};
+}
+
+TEST(MicroBatchSplitTest, FailedMicroBatchIsHalved) {
+  EXPECT_EQ(get_subdivided_sizes({4, 4, 2}, 1, SubdivisionMode::kFailedOnly), (Indices{4, 2, 2, 2}));
+  EXPECT_EQ(get_subdivided_sizes({4, 5, 2}, 1, SubdivisionMode::kFailedOnly), (Indices{4, 3, 2, 2}));
+  EXPECT_EQ(get_subdivided_sizes({4, 3, 2}, 1, SubdivisionMode::kAtLeastAsLarge), (Indices{2, 2, 2, 1, 2}));
+  EXPECT_EQ(get_subdivided_sizes({2, 4, 3}, -1, SubdivisionMode::kFailedOnly), (Indices{2, 2, 2, 3}))
+      << "none in particular: the largest";
+}
+
+TEST(MicroBatchSplitTest, SingleSampleIsNotSubdivided) {
+  EXPECT_EQ(get_subdivided_sizes({4, 1}, 1, SubdivisionMode::kFailedOnly), Indices{});
+  EXPECT_EQ(get_subdivided_sizes({4, 1}, 1, SubdivisionMode::kAtLeastAsLarge), Indices{});
+  EXPECT_EQ(get_subdivided_sizes({4, 1}, 1, SubdivisionMode::kSingleSamples), (Indices{1, 1, 1, 1, 1}))
+      << "the others are";
+  EXPECT_EQ(get_subdivided_sizes({1, 1}, 0, SubdivisionMode::kSingleSamples), Indices{});
+}
+
+TEST(MicroBatchSplitTest, MicroBatchIsASliceOfTheOrder) {
+  const MicroBatchSplit split{.order = {4, 0, 3, 1, 2}, .sizes = {2, 3}};
+  EXPECT_EQ(Indices(split.micro_batch(0).begin(), split.micro_batch(0).end()), (Indices{4, 0}));
+  EXPECT_EQ(Indices(split.micro_batch(1).begin(), split.micro_batch(1).end()), (Indices{3, 1, 2}));
+  EXPECT_EQ(subdivide(split, 1, SubdivisionMode::kFailedOnly)->order, split.order);
+}
+
+TEST(MicroBatchSplitTest, WithoutConstraintSamplesKeepTheirOrder) {
+  const MicroBatchSplit split = split_evenly(9, 4);
+  EXPECT_EQ(split.order, (Indices{0, 1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(split.sizes, (Indices{4, 4, 1}));
+  EXPECT_EQ(split, split_in_order({4, 4, 1}));
+}
+
+TEST(MicroBatchSplitTest, GroupsShareNoMicroBatchAndKeepTheirOrder) {
+  const MicroBatchSplit split = split_evenly(8, 2, {.groups = {1, 0, 1, 0, 2, 1, 0, 1}});
+  EXPECT_EQ(split.order, (Indices{1, 3, 6, 0, 2, 5, 7, 4}));
+  EXPECT_EQ(split.sizes, (Indices{2, 1, 2, 2, 1}));
+}
+
+TEST(MicroBatchSplitTest, UnitsAreNotSeparated) {
+  const MicroBatchSplit pairs = split_evenly(8, 5, {.unit = 2, .groups = {1, 1, 0, 0, 1, 1, 1, 1}});
+  EXPECT_EQ(pairs.order, (Indices{2, 3, 0, 1, 4, 5, 6, 7}));
+  EXPECT_EQ(pairs.sizes, (Indices{2, 4, 2})) << "two pairs are the most of five samples";
+  const auto halved_pairs = subdivide(pairs, 1, SubdivisionMode::kFailedOnly);
+  ASSERT_TRUE(halved_pairs);
+  EXPECT_EQ(halved_pairs->sizes, (Indices{2, 2, 2, 2}));
+  EXPECT_FALSE(subdivide(*halved_pairs, 0, SubdivisionMode::kAtLeastAsLarge)) << "a pair is not divided";
+  EXPECT_EQ(subdivide(pairs, 0, SubdivisionMode::kSingleSamples)->sizes, (Indices{2, 2, 2, 2}));
+  EXPECT_EQ(split_evenly(4, 1, {.unit = 2}).sizes, (Indices{2, 2})) << "at least one";
+  EXPECT_EQ(subdivide(split_evenly(6, 6, {.unit = 2}), 0, SubdivisionMode::kFailedOnly)->sizes, (Indices{4, 2}));
+  EXPECT_THROW(split_evenly(3, 2, {.unit = 2}), InternalError);
+}
 
 using Sizes = std::vector<int64_t>;
 
@@ -43,4 +104,5 @@ TEST(StepLayoutTest, MemoryIsMinimizedOnce) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::engine

@@ -10,10 +10,9 @@
 #include <map>
 
 #include "engine/batch_of_eight.h"
-#include "engine/results_by_task.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
-#include "vlmtrain/engine/pcgrad.h"
+#include "vlmtrain/engine/loss/task_balance.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -23,7 +22,7 @@ using parity::relative_difference;
 
 constexpr int64_t kTasks = 3;
 
-/// The batch of eight as three tasks, one task after another.
+/// Returns the batch of eight as three tasks in a row.
 std::vector<data::Sample> make_task_samples() {
   auto samples = batch_of_eight();
   for (size_t i = 0; i < samples.size(); ++i) samples[i].task_number = static_cast<int64_t>(i * i) % kTasks;
@@ -49,11 +48,11 @@ class TaskStepTest : public testing::Test {
     return accumulated;
   }
 
-  /// The model's weights after a step of PCGrad.
+  /// Returns the weights after a step with PCGrad.
   std::map<std::string, at::Tensor> train_pcgrad_step(const std::vector<int64_t>& micro_batches,
                                                       StepResult* result) const {
     const auto model = parity::Case("mixed_batch").load_model();
-    // So large an epsilon makes the update proportional to the gradient.
+    // With such a large epsilon the update is proportional to the gradient.
     Training training(*model, {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
     TaskSettings tasks{.count = kTasks, .weights = {0.5, 1, 2}, .gradient_norms = true, .resolve_conflicts = true};
     tasks.seed = 4;

@@ -1,15 +1,14 @@
-#include "vlmtrain/engine/text_and_masks.h"
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
 #include <span>
 
-#include "engine/gradients.h"
+#include "engine/small_step.h"
 #include "models/mask_samples.h"
 #include "parity/deviations.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::engine {
@@ -68,13 +67,14 @@ class TextAndMasksTest : public testing::Test {
 
 std::unique_ptr<models::MaskSamples> TextAndMasksTest::data_;
 
-void expect_same(const Gradients& actual, const Gradients& expected, const std::string& label, Deviations& deviations) {
+void expect_same_step(const Gradients& actual, const Gradients& expected, const std::string& label,
+                      Deviations& deviations) {
   deviations.expect_at_most(1e-6, std::abs(actual.loss / expected.loss - 1), "loss", label);
   ASSERT_EQ(actual.by_name.size(), expected.by_name.size()) << label;
   for (const auto& [name, gradient] : expected.by_name) {
-    // A key's bias moves all scores of a query alike: its true gradient is zero.
+    // A bias of keys shifts all scores of a query equally: its true gradient is zero.
     if (has_zero_true_gradient(name) || name.ends_with("k_proj.bias")) continue;
-    // Of the decoder's own tokens few attend to each other: sums of products that nearly cancel.
+    // Few tokens of the decoder attend to each other, so sums of products nearly cancel.
     deviations.expect_at_most(3e-5, relative_difference(actual.by_name.at(name), gradient), "gradient",
                               fmt::format("{}, {}", label, name));
   }
@@ -87,9 +87,10 @@ TEST_F(TextAndMasksTest, LossAndGradientsDoNotDependOnTheSplit) {
        {std::vector<int64_t>{1, 1, 1, 1, 1, 1}, std::vector<int64_t>{2, 2, 2}, std::vector<int64_t>{1, 3, 2}}) {
     MicroBatchSplit split = split_in_order(sizes);
     split.order = {3, 1, 0, 5, 4, 2};
-    expect_same(step({.split = split}).gradients, expected, fmt::format("{} micro-batches", sizes.size()), deviations);
+    expect_same_step(step({.split = split}).gradients, expected, fmt::format("{} micro-batches", sizes.size()),
+                     deviations);
   }
-  expect_same(step({.images_per_pass = 1}).gradients, expected, "a picture at a time", deviations);
+  expect_same_step(step({.images_per_pass = 1}).gradients, expected, "a picture at a time", deviations);
   deviations.report();
 }
 
@@ -106,7 +107,7 @@ TEST_F(TextAndMasksTest, RecomputationGivesTheSameBits) {
   }
 }
 
-/// Of formulas written once more, on the whole squares.
+/// Compares with the formulas on the whole squares.
 TEST_F(TextAndMasksTest, PartsAreMeansOverTheGlobalBatch) {
   const auto actual = step({});
   const auto loaded_model = model();
@@ -141,7 +142,8 @@ TEST_F(TextAndMasksTest, NormalizersAreOfAllSamples) {
   const auto normalizers = TextAndMasks({}, kWeights).normalizers(samples_);
   ASSERT_EQ(normalizers.size(), 3U);
   EXPECT_EQ(normalizers[1], 5) << "masks";
-  // Three in 128 × 96 pixels that fill a square of 128; 160 × 90 that become 128 × 72; 50 × 50 that become 128 × 128.
+  // Three masks of 128 × 96 pixels in squares of 128; 160 × 90 resized to 128 × 72; 50 × 50 resized
+  // to 128 × 128.
   EXPECT_EQ(normalizers[2], 3 * 128 * 96 + 128 * 72 + 128 * 128) << "pixels without padding";
 }
 

@@ -9,7 +9,7 @@
 #include "parity/case.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::evaluation {

@@ -8,8 +8,8 @@
 
 #include "parity/case.h"
 #include "planner/user_error.h"
-#include "vlmtrain/data/shape.h"
-#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::evaluation {
 namespace {

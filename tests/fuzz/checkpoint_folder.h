@@ -10,7 +10,7 @@
 
 namespace vlmtrain::fuzz {
 
-/// A folder in memory for the files that one input is written to, made once and left to the system.
+/// Returns a folder in memory for the files of an input. It is created once and never removed.
 inline const std::filesystem::path& get_scratch_folder() {
   static const std::filesystem::path folder = [] {
     std::string pattern = "/dev/shm/vlmtrain_fuzz_XXXXXX";
@@ -20,6 +20,7 @@ inline const std::filesystem::path& get_scratch_folder() {
   return folder;
 }
 
+/// Writes a file of the scratch folder.
 inline void write_file(const std::string& name, std::string_view content) {
   std::ofstream(get_scratch_folder() / name, std::ios::binary) << content;
 }

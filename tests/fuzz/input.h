@@ -14,12 +14,12 @@
 
 namespace vlmtrain::fuzz {
 
-/// What libFuzzer gives, as a text.
+/// Returns the input of libFuzzer as a text.
 inline std::string_view to_text(const uint8_t* data, size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// Its bytes in memory, as a file with a path.
+/// A file in memory with the bytes of an input.
 class InputFile {
  public:
   InputFile(const uint8_t* data, size_t size) : descriptor_(memfd_create("input", MFD_CLOEXEC)) {
@@ -35,7 +35,8 @@ class InputFile {
   int descriptor_;
 };
 
-/// Whatever an input is, it is taken or refused in a sentence that a terminal can show; all else is a finding.
+/// Runs `action`, which must accept the input or throw a UserError with a short, printable message.
+/// All else is a finding.
 template <class Action>
 void expect_accepted_or_rejected(const Action& action) {
   try {

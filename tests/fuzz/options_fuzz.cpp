@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     table.read(file.path(), {"run.name=" + std::string(vlmtrain::fuzz::to_text(data, std::min<size_t>(size, 100)))});
     const std::string resolved = table.to_yaml();
     if (!vlmtrain::is_utf8(resolved)) std::abort();
-    // What was taken is taken again, and is the same.
+    // The resolved options must parse to the same options.
     const vlmtrain::fuzz::InputFile resolved_file(reinterpret_cast<const uint8_t*>(resolved.data()), resolved.size());
     table.read(resolved_file.path(), {});
     if (table.to_yaml() != resolved) std::abort();

@@ -1,8 +1,8 @@
 #include "fuzz/checkpoint_folder.h"
 #include "fuzz/input.h"
-#include "models/checkpoints/from_settings.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/family.h"
 #include "models/presets.h"
-#include "models/registry.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return true;
   }();
   if (!is_written || size == 0) return 0;
-  // The first byte says which family reads the rest.
+  // The first byte selects the family that reads the rest.
   const std::string preset = kPresets[data[0] % std::size(kPresets)];
   vlmtrain::fuzz::write_file(preset + "/preprocessor_config.json", vlmtrain::fuzz::to_text(data + 1, size - 1));
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {

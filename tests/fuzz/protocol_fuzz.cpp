@@ -1,11 +1,12 @@
 #include "fuzz/input.h"
 #include "planner/protocol.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto message = vlmtrain::io::try_parse_json(vlmtrain::fuzz::to_text(data, size));
   if (!message || !message->is_object()) return 0;
-  // The other side is this program: what does not fit is an error of JSON's or a sentence, never a crash.
+  // The peer is this program. A malformed message gives an exception of the JSON library or a
+  // UserError, never a crash.
   const auto check_round_trip = [&]<class T>(const char* key, T) {
     if (!message->contains(key)) return;
     try {

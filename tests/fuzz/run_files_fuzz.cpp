@@ -3,7 +3,7 @@
 #include "vlmtrain/report/run_report.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // The first byte says which of a run's files holds the rest.
+  // The first byte selects the file of the run that contains the rest.
   if (size == 0) return 0;
   constexpr const char* kFiles[] = {"metrics.jsonl", "events.jsonl",     "predictions.jsonl", "plan.json",
                                     "ledger.json",   "environment.json", "config.yaml"};

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 
 namespace vlmtrain::gpu {
 namespace {
 
-/// Shapes that the models have, and those at which kernels change their blocks.
+/// Shapes of the models, and shapes at which kernels change their block sizes.
 struct Shape {
   std::string name;
   std::vector<int64_t> lengths;
@@ -41,10 +41,11 @@ std::vector<Shape> shapes() {
 }
 
 struct AttentionResult {
-  std::vector<at::Tensor> tensors;  ///< output, and gradients of query, key and value; fp32 on the CPU
+  std::vector<at::Tensor> tensors;  ///< output and gradients of query, key and value; fp32 on the CPU
 };
 
-/// Inputs are drawn on the CPU and rounded to `input_dtype`, so that both sides have the same ones.
+/// Inputs are generated on the CPU and rounded to `input_dtype`, so that both devices have the
+/// same.
 AttentionResult run_attention(const Shape& shape, at::Device device, at::ScalarType dtype, at::ScalarType input_dtype) {
   at::manual_seed(3);
   int64_t rows = 0;
@@ -70,11 +71,12 @@ class GpuAttention : public GpuTest, public testing::WithParamInterface<std::tup
 
 TEST_P(GpuAttention, AndGradientsMatchCpu) {
   const auto& [dtype, shape] = GetParam();
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const AttentionResult expected = run_attention(shape, at::kCPU, at::kFloat, dtype);
   const AttentionResult actual = run_attention(shape, device_, dtype, dtype);
-  // Scores are fp32 inside the kernels; weights and results are rounded to 16 bits. Gradients are made of rounded
-  // outputs, and those of shared keys are rounded for each query head before they are added up.
+  // Kernels compute scores in fp32 and round weights and results to 16 bits. Gradients are computed
+  // from rounded outputs, and those of shared keys are rounded per query head before they are
+  // summed.
   const double bound = dtype == at::kFloat ? kFp32Bound : 2 * unit_roundoff(dtype);
   const std::vector<std::string> names{"output", "query's gradient", "key's gradient", "value's gradient"};
   for (size_t i = 0; i < names.size(); ++i) {
@@ -94,10 +96,10 @@ INSTANTIATE_TEST_SUITE_P(Of, GpuAttention,
 
 class GpuSlotAttention : public GpuTest, public testing::WithParamInterface<at::ScalarType> {};
 
-/// A step of generation: one new row a sequence, slots with room behind their keys.
+/// One generation step: a new row per sequence, in slots with unused space after their keys.
 TEST_P(GpuSlotAttention, MatchesCpu) {
   const at::ScalarType dtype = GetParam();
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const auto attend_slots = [&](at::Device device, at::ScalarType compute_dtype) {
     at::manual_seed(4);
     const auto sample = [&](int64_t rows, int64_t heads) {

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/nn/layers/dropout.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 
 namespace vlmtrain::gpu {
 namespace {
@@ -15,7 +15,7 @@ class GpuDropout : public GpuTest {
  protected:
   static constexpr double kProbability = 0.3;
 
-  /// What is left of ones.
+  /// Returns ones after dropout.
   at::Tensor drop(const std::vector<nn::DropoutSegment>& units, uint64_t layer = 1) const {
     int64_t rows = 0;
     for (const auto& unit : units) rows += unit.row_share;

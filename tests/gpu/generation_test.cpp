@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 #include "parity/case.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/engine/generation/generate.h"
 
 namespace vlmtrain::gpu {
 namespace {
@@ -40,10 +40,10 @@ TEST_P(GpuGeneration, Fp32ResponsesMatchCpu) {
 }
 
 TEST_P(GpuGeneration, Bf16ResponsesStartAsWithoutCache) {
-  if (!has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (!has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const auto with_cache = generate_on_gpu(at::kBFloat16);
   const auto without_cache = generate_responses(device_, at::kBFloat16, /*use_cache=*/false);
-  // Rounding may part them at a near tie, but hardly within the first tokens of every answer.
+  // Rounding may change a near tie, but hardly within the first tokens of every answer.
   int64_t num_equal = 0;
   for (size_t i = 0; i < with_cache.size(); ++i) {
     num_equal += std::equal(with_cache[i].begin(), with_cache[i].begin() + 4, without_cache[i].begin()) ? 1 : 0;

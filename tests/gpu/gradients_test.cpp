@@ -13,14 +13,15 @@
 #include <tuple>
 
 #include "engine/small_step.h"
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 #include "parity/case.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::gpu {
 namespace {
 
-/// How the card does what the CPU does in fp32, with micro-batches of two and nothing recomputed.
+/// A GPU configuration that is compared with fp32 on the CPU: micro-batches of two, no
+/// recomputation.
 struct RunConfig {
   std::string name;
   at::ScalarType dtype = at::kFloat;
@@ -53,7 +54,7 @@ Result compute_result(at::Device device, const parity::Case& reference, const Ru
   models::initialize_adapter(*model, /*seed=*/0);
   if (config.recompute) model->set_recompute({model->vision_blocks(), model->language_blocks()});
   model->set_vision_tiles_per_pass(config.tiles_per_pass);
-  // The scale of fp16's loss is a power of two, so that it takes nothing away.
+  // The loss scale of fp16 is a power of two, so it does not round.
   const double scale = config.dtype == at::kHalf ? 1024 : 1;
   const at::Tensor loss_scale = at::full({}, scale, at::TensorOptions(at::kFloat).device(device));
   const auto samples = reference.samples();
@@ -68,7 +69,7 @@ Result compute_result(at::Device device, const parity::Case& reference, const Ru
   return result;
 }
 
-/// Tensors with less than a hundredth of the whole norm count as if they had as much.
+/// Tensors with less than a hundredth of the total norm are compared as if they had that much.
 double relative_error(const at::Tensor& actual, const at::Tensor& expected, double whole_norm) {
   return actual.sub(expected).norm().item<double>() / std::max(expected.norm().item<double>(), whole_norm / 100);
 }
@@ -77,7 +78,7 @@ class GpuGradients : public GpuTest, public testing::WithParamInterface<std::tup
 
 TEST_P(GpuGradients, MatchCpu) {
   const auto& [name, config] = GetParam();
-  if (config.dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (config.dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const parity::Case reference(name);
   RunConfig reference_config = config;
   reference_config.dtype = at::kFloat;
@@ -88,7 +89,7 @@ TEST_P(GpuGradients, MatchCpu) {
   Result actual = compute_result(device_, reference, config);
   for (auto& [parameter, gradient] : actual.gradients) gradient = fetch_result(gradient);
 
-  // In 16 bits the CPU shows how far the less exact arithmetic is from the exact one.
+  // The CPU in 16 bits shows how far that arithmetic is from the exact one.
   const Result cpu_rounded = config.dtype == at::kFloat ? Result{} : compute_result(at::kCPU, reference, config);
   const double norm = expected.norm();
   ASSERT_GT(norm, 0);
@@ -123,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Of, GpuGradients,
                                                                   RunConfig{"fp16", at::kHalf})),
                          get_test_name);
 
-// No layout of a step changes its result.
+// The layout of a step does not change its result.
 INSTANTIATE_TEST_SUITE_P(Layouts, GpuGradients,
                          testing::Combine(testing::Values("mixed_batch", "qwen2_5_vl_windows"),
                                           testing::Values(RunConfig{"recomputed", at::kFloat, 2, true},

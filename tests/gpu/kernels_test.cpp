@@ -7,17 +7,16 @@
 #include <string>
 #include <tuple>
 
-#include "gpu/card.h"
-#include "kernels/trial.h"
+#include "gpu/gpu.h"
+#include "kernels/self_test.h"
 #include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/cross_entropy.h"
-#include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/norm.h"
 
 namespace vlmtrain::gpu {
 namespace {
 
-/// With VLMTRAIN_GPU_TESTS_DEVICE=cpu and VLMTRAIN_EMULATED_KERNELS the emulated ones.
+/// VLMTRAIN_GPU_TESTS_DEVICE=cpu and VLMTRAIN_EMULATED_KERNELS test the emulated kernels.
 class GpuKernels : public GpuTest {
  protected:
   void SetUp() override {
@@ -35,7 +34,8 @@ class GpuKernelSizes : public GpuKernels,
 kernels::KernelTestSizes get_test_sizes(kernels::Kernel kernel, bool is_emulated) {
   if (is_emulated)
     return {.rows = 40, .columns = {512, 259}, .super_blocks = 9, .parameters = 5000, .image_size = {56, 80}};
-  // Several waves of blocks on 132 multiprocessors; draws on the host are what takes long.
+  // Several waves of blocks on 132 multiprocessors; random numbers on the CPU take most of the
+  // time.
   kernels::KernelTestSizes sizes{
       .rows = 1411, .columns = {3584, 1155}, .super_blocks = 300, .parameters = 3'000'001, .image_size = {336, 448}};
   if (kernel == kernels::Kernel::kCrossEntropy) sizes = {.rows = 45, .columns = {151936, 32003}};
@@ -45,13 +45,13 @@ kernels::KernelTestSizes get_test_sizes(kernels::Kernel kernel, bool is_emulated
 
 TEST_P(GpuKernelSizes, MatchFloat64Reference) {
   const auto [kernel, dtype] = GetParam();
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const std::string name(kernels::to_string(kernel));
   for (const auto& [actual, expected] :
        kernels::run_kernel_test(kernel, device_, dtype, get_test_sizes(kernel, device_.is_cpu()))) {
-    // One rounding of the same value: only what lies almost in the middle of two falls otherwise.
+    // Results are rounded once from nearly the same value, so only values near a midpoint differ.
     double bound = actual.scalar_type() == at::kFloat ? kFp32Bound : unit_roundoff(actual.scalar_type()) / 4;
-    // Moments in bf16 are rounded at random.
+    // Moments in bf16 are rounded stochastically.
     if (kernel == kernels::Kernel::kAdamW && actual.scalar_type() == at::kBFloat16)
       bound = unit_roundoff(at::kBFloat16);
     deviations_.expect_at_most(bound, parity::relative_difference(fetch_result(actual), expected.cpu()), name,
@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Of, GpuKernelSizes,
                                   short_name(std::get<1>(instance.param));
                          });
 
-/// A last row whose elements are numbered beyond 32 bits is what it is alone.
+/// The last row of a tensor with indices beyond 32 bits has the same result as alone.
 TEST_F(GpuKernels, HandleIndicesBeyond32Bits) {
   if (device_.is_cpu()) GTEST_SKIP() << "tests/kernels has it, without the memory";
   if (memory::free_bytes(device_) < int64_t{60} << 30) GTEST_SKIP() << "it takes up to 60 GiB";

@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/optimizer.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -9,13 +7,14 @@
 #include <tuple>
 #include <utility>
 
-#include "gpu/card.h"
-#include "vlmtrain/engine/options.h"
+#include "gpu/gpu.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/settings/options.h"
 
 namespace vlmtrain::gpu {
 namespace {
 
-/// Parameters of one optimizer, drawn alike on every device.
+/// Parameters of an optimizer, equal on every device.
 class Weights {
  public:
   Weights(at::Device device, at::ScalarType dtype) : device_(device), store_(at::TensorOptions(dtype).device(device)) {
@@ -30,7 +29,7 @@ class Weights {
 
   nn::ParameterStore& store() { return store_; }
 
-  /// The same random gradients on every device.
+  /// Random gradients, equal on every device.
   void add_gradients(int step) {
     at::manual_seed(static_cast<uint64_t>(100 + step));
     for (const auto& parameter : store_.all()) {
@@ -65,7 +64,7 @@ class GpuOptimizer : public GpuTest,
 
 TEST_P(GpuOptimizer, UpdatesMatchCpu) {
   const auto [dtype, states] = GetParam();
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const auto expected = run_three_steps(at::kCPU, dtype, states);
   const auto actual = run_three_steps(device_, dtype, states);
   ASSERT_EQ(actual.size(), expected.size());
@@ -80,11 +79,11 @@ TEST_P(GpuOptimizer, UpdatesMatchCpu) {
     double bound = kFp32Bound;
     if (tensor.scalar_type() == at::kBFloat16 && name.find("moment") != std::string::npos) {
       bound = 4 * unit_roundoff(
-                      at::kBFloat16);  // stochastic rounding, which draws otherwise on a card, up to a unit each step
+                      at::kBFloat16);  // stochastic rounding has other random numbers on a GPU; up to one unit per step
     } else if (states != engine::OptimizerStates::kFp32 && tensor.numel() >= 4096) {
-      bound = 1e-3;  // a moment of another code moves its weight by a little of the learning rate
+      bound = 1e-3;  // a moment with another code changes its weight by a fraction of the learning rate
     } else if (tensor.scalar_type() != at::kFloat) {
-      bound = unit_roundoff(tensor.scalar_type()) / 4;  // a tie rounds either way, of few weights
+      bound = unit_roundoff(tensor.scalar_type()) / 4;  // ties round either way, for few weights
     }
     deviations_.expect_at_most(bound, parity::relative_difference(gpu_tensor, tensor), "state", name);
   }

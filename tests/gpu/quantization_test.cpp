@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 
 namespace vlmtrain::gpu {
 namespace {
@@ -22,10 +22,11 @@ class GpuQuantization : public GpuTest,
   }
 };
 
-/// What is held is made on the CPU and only copied; its values are a product in fp32 that is rounded once.
+/// Quantized weights are made on the CPU and copied; their values are fp32 products that are
+/// rounded once.
 TEST_P(GpuQuantization, StateAndValuesMatchCpu) {
   at::manual_seed(5);
-  const at::Tensor weight = at::randn({770, 1033});  // no multiple of a block
+  const at::Tensor weight = at::randn({770, 1033});  // not a multiple of a block
   const auto expected = quantize_weight(weight, at::kCPU), actual = quantize_weight(weight, device_);
   const auto actual_state = actual->state(), expected_state = expected->state();
   ASSERT_EQ(actual_state.size(), expected_state.size());
@@ -35,7 +36,7 @@ TEST_P(GpuQuantization, StateAndValuesMatchCpu) {
   const at::Tensor values = fetch_result(actual->dequantize());
   const double unit = unit_roundoff(std::get<1>(GetParam()));
   deviations_.expect_at_most(4 * unit, parity::largest_difference(values, expected->dequantize()), "largest", "values");
-  // Rounded once: far from a tie of two 16-bit numbers both sides have the same one.
+  // Values that are not near a tie of two 16-bit numbers are equal on both devices.
   const double mismatch_rate = values.ne(expected->dequantize()).to(at::kDouble).mean().item<double>();
   if (unit > kFp32Bound) deviations_.expect_at_most(1e-3, mismatch_rate, "share of values that differ", "values");
 }

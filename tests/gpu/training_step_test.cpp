@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/small_step.h"
-#include "gpu/card.h"
+#include "gpu/gpu.h"
 #include "parity/case.h"
 
 namespace vlmtrain::gpu {
@@ -17,7 +17,7 @@ class GpuTrainingStep : public GpuTest, public testing::WithParamInterface<std::
 TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   const parity::Case reference("mixed_batch");
   const at::ScalarType dtype = GetParam() == "bf16" ? at::kBFloat16 : at::kHalf;
-  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the card has no bf16";
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const auto model = models::build_model(reference.checkpoint(), device_, dtype);
   models::load_weights(*model, reference.checkpoint());
   engine::AdamWSettings settings;

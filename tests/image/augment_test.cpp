@@ -14,7 +14,7 @@
 
 #include "image/mask_rows.h"
 #include "image/reference_files.h"
-#include "vlmtrain/image/mask_edge.h"
+#include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -73,8 +73,8 @@ TEST(Augment, FlipsBeforeItRotates) {
   EXPECT_TRUE(at::equal(augment_mask(mask, flip_and_rotation), at::rot90(mask.flip({1}), 1, {0, 1})));
 }
 
-/// Of a picture made of the mask, a pixel is the mask's up to rounding: nearest and bilinear sampling look at the same
-/// place.
+/// The augmented image of a mask equals the augmented mask up to rounding, since both sample the
+/// same positions.
 TEST(Augment, MaskAndImageMoveTogether) {
   const at::Tensor mask = make_blob_mask(60, 83);
   const at::Tensor image = at::stack({mask, mask, mask}).mul_(255);
@@ -138,7 +138,7 @@ TEST(Augment, DrawsFromTheRangesOfTheSettings) {
   EXPECT_NEAR(brightest, 1.2, 0.01);
 }
 
-/// Numbers and bytes that must be so on every machine.
+/// Numbers and bytes that must be equal on all machines.
 TEST(Augment, IsTheSameOnEveryMachine) {
   const Augmentation augmentation = draw_augmentation({.flip = 0.5, .rotation_degrees = 10, .brightness = 0.2}, 42);
   EXPECT_EQ(augmentation.degrees * 0x1p24, -7477639);

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <thread>
 
-#include "image/header.h"
-#include "image/png_texts.h"
+#include "image/codec/header.h"
+#include "image/codec/orientation.h"
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/encode.h"
@@ -33,7 +33,7 @@ std::filesystem::path make_temp_path(const std::string& name) {
   return std::filesystem::path(testing::TempDir()) / name;
 }
 
-/// A PNG whose header tells a size, and nothing else.
+/// Returns a PNG that consists of a header with a size.
 std::vector<std::byte> make_png_header(uint32_t width, uint32_t height) {
   std::vector<std::byte> bytes = read_test_bytes(kImageData / "rgb.png");
   for (int i = 0; i < 4; ++i) {
@@ -83,8 +83,9 @@ TEST(Decode, BlendsTransparencyOnWhite) {
   for (int64_t channel = 0; channel < 3; ++channel) EXPECT_EQ(image[channel][0][0].item<int>(), 255);
 }
 
-/// Wherever a file is cut off, it is refused: no byte of the picture is ever made up. The last bytes hold no pixels
-/// (an end marker, a checksum, padding), so there either answer is right as long as the pixels are.
+/// A truncated file is rejected, and no byte of the image is ever invented. The last bytes hold no
+/// pixels (an end marker, a checksum, padding): without them, decoding may fail or must give the
+/// correct pixels.
 TEST(Decode, RejectsTruncatedFiles) {
   for (const std::string name : {"rgb.jpg", "progressive.jpg", "restarts.jpg", "cmyk.jpg", "rgb.png", "interlaced.png",
                                  "palette_4.png", "rgb.webp", "lossless.webp", "alpha.webp"}) {
@@ -196,7 +197,7 @@ TEST(Decode, RejectsAJpegOfThousandsOfScans) {
               ThrowsMessage<UserError>(AllOf(HasSubstr("bomb.jpg"), HasSubstr("scan"), HasSubstr("101"))));
 }
 
-/// A changed byte gives a picture or a data error, nothing else. (The sanitizer build looks deeper.)
+/// A changed byte gives an image or a data error. The sanitizer build checks memory accesses.
 TEST(Decode, DamagedFilesGiveAnImageOrADataError) {
   for (const std::string name : {"orientation_6.jpg", "progressive.jpg", "palette_alpha.png", "orientation_8.png",
                                  "orientation_6.webp", "alpha.webp"}) {

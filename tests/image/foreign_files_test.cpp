@@ -8,11 +8,12 @@
 
 #include "image/volume/volume_stream.h"
 #include "io/temporary_folder.h"
+#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/mask.h"
 #include "vlmtrain/image/video.h"
-#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -64,6 +65,17 @@ TEST_F(ForeignFiles, DroppedBytesAreNotContent) {
   expect_internal_error([&] { read_mask_size(medium, {}); });
   expect_internal_error([&] { VideoFile video(medium); });
   expect_internal_error([&] { open_volume_stream(medium); });
+}
+
+TEST(NaturalOrder, ComparesDigitsAsNumbers) {
+  EXPECT_TRUE(natural_less("frame2.png", "frame10.png"));
+  EXPECT_FALSE(natural_less("frame10.png", "frame2.png"));
+  EXPECT_TRUE(natural_less("a9b1", "a9b02"));
+  EXPECT_TRUE(natural_less("a", "a1"));
+  EXPECT_TRUE(natural_less("1", "a"));
+  EXPECT_TRUE(natural_less("f002", "f2") != natural_less("f2", "f002"));
+  EXPECT_FALSE(natural_less("f2", "f2"));
+  EXPECT_TRUE(natural_less("99999999999999999999999998", "99999999999999999999999999"));
 }
 
 }  // namespace

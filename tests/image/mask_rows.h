@@ -8,7 +8,7 @@
 
 namespace vlmtrain {
 
-/// A mask as rows of the characters 0 and 1.
+/// Returns a mask as rows of the characters 0 and 1.
 inline std::vector<std::string> to_rows(const at::Tensor& mask) {
   std::vector<std::string> rows;
   for (int64_t y = 0; y < mask.size(0); ++y) {

@@ -88,7 +88,7 @@ TEST(Mask, RejectsImpossibleValues) {
   EXPECT_THAT([] { decode_mask(kMasks / "rgb.png", 1); }, reports("value 1", "RGB"));
 }
 
-/// Of what its first bytes tell, nobody has to wait until it is decoded.
+/// Errors that the first bytes reveal are reported without decoding.
 TEST(Mask, HeaderErrorsAreReportedEarly) {
   EXPECT_THAT([] { read_mask_size(kMasks / "lossy.jpg", {}); }, reports("JPEG", "save the mask as PNG"));
   EXPECT_THAT([] { read_mask_size(kMasks / "bilevel.png", 255); }, reports("value 255", "values of 0 to 1"));
@@ -106,7 +106,7 @@ TEST(Mask, RejectsTruncatedFiles) {
   }
 }
 
-/// A changed byte gives a mask of the size that the header tells or a data error, nothing else.
+/// A changed byte gives a mask of the size in the header or a data error.
 TEST(Mask, DamagedFilesGiveAMaskOrADataError) {
   for (const char* name : {"grey_4_bit.png", "grey_16_bit.png", "palette_interlaced.png", "rgba.png"}) {
     const io::MediaRef content = make_truncated_media(name, read_test_bytes(kMasks / name).size());
@@ -173,7 +173,7 @@ TEST(Rle, RejectsMalformedStrings) {
   EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "5P"})"); }, reports("cut off"));
   EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "oooooooo0"})"); }, reports("more than 7 characters"));
   EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "O"})"); }, reports("run 1", "negative length -1"));
-  // The fourth count is told as the difference to the second.
+  // The fourth count is stored as the difference to the second.
   EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "111N"})"); }, reports("run 4", "negative length -1"));
 }
 

@@ -20,10 +20,10 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Values, each with its number of pixels.
+/// Values and their numbers of pixels.
 using Counts = std::vector<std::pair<int64_t, int64_t>>;
 
-/// A file with 1000 pixels of 0 and those of `counts`, `channels` alike.
+/// Returns samples with 1000 pixels of 0 and those of `counts`, with equal channels.
 PngSamples make_samples(const Counts& counts, int64_t bits = 8, int64_t channels = 1) {
   std::vector<int64_t> pixels(1000, 0);
   for (const auto& [value, count] : counts) pixels.insert(pixels.end(), static_cast<size_t>(count), value);
@@ -40,7 +40,7 @@ PngSamples make_samples(const Counts& counts, int64_t bits = 8, int64_t channels
   return samples;
 }
 
-/// The plateau of a mask and an edge of so many values, a pixel each.
+/// Returns the plateau of a mask and a soft edge of different values with a pixel each.
 Counts make_soft_edge(int64_t plateau_pixels, int64_t num_edge_values, int64_t range = 255) {
   Counts counts{{range, plateau_pixels}};
   for (int64_t i = 1; i <= num_edge_values; ++i) counts.emplace_back(i * range / (num_edge_values + 1), 1);
@@ -118,7 +118,8 @@ TEST(MaskValues, RejectsAmbiguousFiles) {
   expect_rejected(photograph, "256 colors");
 }
 
-/// Through a file: the pixels above half are mask, and of a named value only those that have it.
+/// Decodes a file: without a value, pixels above half of the range are set, else those of the
+/// value.
 TEST(MaskValues, SelectsTheMaskPixelsOfAFile) {
   const at::Tensor row = at::zeros({1, 40}, at::kByte);
   row.narrow(1, 0, 20).fill_(255);

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain {
 
-/// A NIfTI file byte by byte, at the places that nifti1.h and nifti2.h name; a field can be anything.
+/// A NIfTI file whose header fields can have any value, at the offsets of nifti1.h and nifti2.h.
 class NiftiFile {
  public:
   enum Version { k1, k2 };
@@ -89,7 +89,7 @@ inline io::MediaRef make_scan(std::string bytes, const char* name = "scan.nii") 
   return medium;
 }
 
-/// One gzip member.
+/// Returns the bytes as one gzip member.
 inline std::string gzip(std::string_view bytes) {
   z_stream zlib{};
   deflateInit2(&zlib, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);

@@ -12,7 +12,6 @@
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/mask.h"
-#include "vlmtrain/image/mask_edge.h"
 
 namespace vlmtrain::image {
 namespace {

@@ -31,14 +31,14 @@ inline nlohmann::json read_test_json(const std::filesystem::path& path) {
   return nlohmann::json::parse(std::ifstream(path));
 }
 
-/// The bytes of a contiguous CPU tensor.
+/// Returns the bytes of a contiguous CPU tensor.
 inline std::vector<std::byte> to_bytes(const at::Tensor& tensor) {
   EXPECT_TRUE(tensor.is_contiguous());
   const auto* first = static_cast<const std::byte*>(tensor.const_data_ptr());
   return {first, first + tensor.nbytes()};
 }
 
-/// CRC-32 as zlib's, in eight hexadecimal digits.
+/// Returns zlib's CRC-32 in eight hexadecimal digits.
 inline std::string compute_crc32(const at::Tensor& tensor) {
   static const std::array<uint32_t, 256> kTable = [] {
     std::array<uint32_t, 256> table{};
@@ -55,7 +55,7 @@ inline std::string compute_crc32(const at::Tensor& tensor) {
   return text.data();
 }
 
-/// Where two byte strings first differ, for a message; -1 where they do not.
+/// Returns the index of the first difference between two byte strings, or -1 if they are equal.
 inline int64_t find_first_difference(const std::vector<std::byte>& a, const std::byte* b, size_t size) {
   if (a.size() != size) return static_cast<int64_t>(std::min(a.size(), size));
   for (size_t i = 0; i < size; ++i) {

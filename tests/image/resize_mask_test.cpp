@@ -1,5 +1,3 @@
-#include "vlmtrain/image/resize_mask.h"
-
 #include <ATen/ops/_upsample_nearest_exact2d.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -9,6 +7,7 @@
 #include <random>
 
 #include "image/mask_rows.h"
+#include "vlmtrain/image/resize.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -24,7 +23,8 @@ TEST(ResizeMask, TakesThePixelUnderEachCenter) {
 TEST(ResizeMask, MatchesAten) {
   std::mt19937 random(9);
   const auto random_side = [&random] { return static_cast<int64_t>(1 + random() % 90); };
-  // Of an odd side no centre lies between two pixels, where float32 decides for ATen.
+  // With odd sizes, no center lies between two pixels, where the rounding of float32 decides in
+  // ATen.
   const auto random_odd_side = [&random_side] { return random_side() | 1; };
   for (int round = 0; round < 60; ++round) {
     at::Tensor mask = at::empty({random_odd_side(), random_odd_side()}, at::kByte);

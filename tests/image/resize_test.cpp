@@ -45,7 +45,7 @@ TEST(Resize, IsBitEqualToTorchvision) {
   }
 }
 
-/// LibTorch has the two other filters; on random sizes they must agree to the bit.
+/// The two filters of LibTorch must agree to the bit on random sizes.
 TEST(Resize, MatchesAten) {
   std::mt19937 random(3);
   const auto random_side = [&random] { return static_cast<int64_t>(random() % 150 + 1); };
@@ -62,7 +62,8 @@ TEST(Resize, MatchesAten) {
   }
 }
 
-/// Pillow's own bytes are in the goldens of models (tests/models/nanovlm_test.cpp): its arithmetic only is finer.
+/// Compares with Pillow only up to rounding; Pillow's bytes are in the goldens of
+/// tests/models/nanovlm_test.cpp.
 TEST(Resize, PillowDiffersFromAtenByAtMostOneByte) {
   for (const Filter filter : {Filter::kBilinear, Filter::kBicubic}) {
     const at::Tensor image = make_noise(61, 83, 4);

@@ -15,7 +15,6 @@
 #include "image/reference_files.h"
 #include "image/video_writer.h"
 #include "io/temporary_folder.h"
-#include "vlmtrain/base/natural_order.h"
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::image {
@@ -25,38 +24,6 @@ using io::get_error_message;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
-
-/// The colour of a pixel in each frame that paint_rgb_frame makes.
-std::array<uint8_t, 3> make_color(int frame_number, int y, int x) {
-  return {static_cast<uint8_t>(20 * frame_number + 1), static_cast<uint8_t>(7 * y), static_cast<uint8_t>(5 * x)};
-}
-
-/// Frames of 0RGB32 (four bytes a pixel) or RGB24.
-void paint_rgb_frame(AVFrame& frame, int frame_number) {
-  const bool is_packed = frame.format == AV_PIX_FMT_RGB24;
-  for (int y = 0; y < frame.height; ++y) {
-    for (int x = 0; x < frame.width; ++x) {
-      uint8_t* pixel = frame.data[0] + y * frame.linesize[0] + x * (is_packed ? 3 : 4);
-      const auto [red, green, blue] = make_color(frame_number, y, x);
-      pixel[0] = is_packed ? red : blue;
-      pixel[1] = green;
-      pixel[2] = is_packed ? blue : red;
-    }
-  }
-}
-
-/// Frames of YUV 4:2:0: slopes that wander, so that P and B frames have something to say.
-void paint_yuv_frame(AVFrame& frame, int frame_number) {
-  for (int plane = 0; plane < 3; ++plane) {
-    const int shift = plane == 0 ? 0 : 1;
-    for (int y = 0; y < frame.height >> shift; ++y) {
-      for (int x = 0; x < frame.width >> shift; ++x) {
-        frame.data[plane][y * frame.linesize[plane] + x] =
-            static_cast<uint8_t>(40 + (3 * x + 2 * y * (plane + 1) + 5 * frame_number) % 160);
-      }
-    }
-  }
-}
 
 const Clip kLossy{.codec = "mpeg2video",
                   .format = AV_PIX_FMT_YUV420P,
@@ -73,7 +40,7 @@ std::vector<int64_t> list_all_frames(const VideoFile& video) {
   return indices;
 }
 
-/// Frames by index, [n, 3, height, width].
+/// Returns frames by index, [n, 3, height, width].
 at::Tensor read(VideoFile& video, const std::vector<int64_t>& indices) {
   const auto [height, width] = video.info().size;
   at::Tensor frames = at::empty({std::ssize(indices), 3, height, width}, at::kByte);
@@ -159,7 +126,7 @@ TEST_F(Video, ReadsTheSameFramesInAnyRequest) {
 }
 
 TEST_F(Video, IsOpenedOnce) {
-  // A file that is gone after it was opened is read all the same, from where it was opened.
+  // A file that was removed after it was opened is still read, since it stays open.
   for (const char* name : {"a.mp4", "a.mkv"}) {
     const auto file = write_clip(name, kLossy);
     VideoFile intact(file);
@@ -398,17 +365,6 @@ TEST(VideoGoldens, FramesMatchPyAv) {
       EXPECT_EQ(compute_crc32(frames[i]), clip.at("frames").at(i).get<std::string>()) << name << " frame " << i;
     }
   }
-}
-
-TEST(NaturalOrder, ComparesDigitsAsNumbers) {
-  EXPECT_TRUE(natural_less("frame2.png", "frame10.png"));
-  EXPECT_FALSE(natural_less("frame10.png", "frame2.png"));
-  EXPECT_TRUE(natural_less("a9b1", "a9b02"));
-  EXPECT_TRUE(natural_less("a", "a1"));
-  EXPECT_TRUE(natural_less("1", "a"));
-  EXPECT_TRUE(natural_less("f002", "f2") != natural_less("f2", "f002"));
-  EXPECT_FALSE(natural_less("f2", "f2"));
-  EXPECT_TRUE(natural_less("99999999999999999999999998", "99999999999999999999999999"));
 }
 
 }  // namespace

@@ -3,13 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <stdexcept>
 #include <string>
 
-#include "image/ffmpeg.h"
+#include "image/video/ffmpeg.h"
 
 extern "C" {
 #include <libavutil/opt.h>
@@ -17,7 +18,7 @@ extern "C" {
 
 namespace vlmtrain::image {
 
-/// A tiny video that a test makes.
+/// The properties of a small video for tests.
 struct Clip {
   std::string codec = "ffv1";
   AVPixelFormat format = AV_PIX_FMT_0RGB32;  ///< on x86: blue, green, red, nothing
@@ -38,7 +39,7 @@ inline void check_code(int code) {
   throw std::runtime_error(text);
 }
 
-/// Writes clips; the container follows from the file's name.
+/// A writer of clips. The extension of the file selects the container.
 class VideoWriter {
  public:
   VideoWriter(const std::filesystem::path& file, const Clip& clip) : clip_(clip) {
@@ -64,7 +65,7 @@ class VideoWriter {
     avformat_free_context(muxer_);
   }
 
-  /// Encodes the clip; `paint` fills each frame.
+  /// Encodes the clip. `paint`: fills a frame.
   void write(const std::function<void(AVFrame& frame, int frame_number)>& paint) {
     FramePtr frame(av_frame_alloc());
     frame->format = clip_.format;
@@ -80,7 +81,7 @@ class VideoWriter {
     encode(nullptr);
   }
 
-  /// Writes these bytes as if they were a frame.
+  /// Writes bytes as the packet of a frame.
   void write_packet(const std::string& bytes, int64_t time) {
     PacketPtr packet(av_packet_alloc());
     check_code(av_new_packet(packet.get(), static_cast<int>(bytes.size())));
@@ -90,7 +91,7 @@ class VideoWriter {
     check_code(av_interleaved_write_frame(muxer_, packet.get()));
   }
 
-  /// The largest packet of the first group of pictures: the key frame.
+  /// Returns the largest packet of the first group of pictures, which is the key frame.
   const std::string& first_key_packet() const { return first_key_packet_; }
 
  private:
@@ -144,7 +145,7 @@ class VideoWriter {
   std::string first_key_packet_;
 };
 
-/// A file with a tenth of a second of sound and nothing to see.
+/// Writes a file with 0.1 seconds of audio and no video.
 inline void write_audio_only(const std::filesystem::path& file) {
   AVFormatContext* muxer = nullptr;
   check_code(avformat_alloc_output_context2(&muxer, nullptr, nullptr, file.c_str()));
@@ -164,6 +165,38 @@ inline void write_audio_only(const std::filesystem::path& file) {
   check_code(av_write_trailer(muxer));
   avio_closep(&muxer->pb);
   avformat_free_context(muxer);
+}
+
+/// Returns the color of a pixel in the frames of paint_rgb_frame().
+inline std::array<uint8_t, 3> make_color(int frame_number, int y, int x) {
+  return {static_cast<uint8_t>(20 * frame_number + 1), static_cast<uint8_t>(7 * y), static_cast<uint8_t>(5 * x)};
+}
+
+/// Paints a frame of 0RGB32 (four bytes per pixel) or RGB24.
+inline void paint_rgb_frame(AVFrame& frame, int frame_number) {
+  const bool is_packed = frame.format == AV_PIX_FMT_RGB24;
+  for (int y = 0; y < frame.height; ++y) {
+    for (int x = 0; x < frame.width; ++x) {
+      uint8_t* pixel = frame.data[0] + y * frame.linesize[0] + x * (is_packed ? 3 : 4);
+      const auto [red, green, blue] = make_color(frame_number, y, x);
+      pixel[0] = is_packed ? red : blue;
+      pixel[1] = green;
+      pixel[2] = is_packed ? blue : red;
+    }
+  }
+}
+
+/// Paints a frame of YUV 4:2:0 with moving gradients, so that P and B frames have content.
+inline void paint_yuv_frame(AVFrame& frame, int frame_number) {
+  for (int plane = 0; plane < 3; ++plane) {
+    const int shift = plane == 0 ? 0 : 1;
+    for (int y = 0; y < frame.height >> shift; ++y) {
+      for (int x = 0; x < frame.width >> shift; ++x) {
+        frame.data[plane][y * frame.linesize[plane] + x] =
+            static_cast<uint8_t>(40 + (3 * x + 2 * y * (plane + 1) + 5 * frame_number) % 160);
+      }
+    }
+  }
 }
 
 }  // namespace vlmtrain::image

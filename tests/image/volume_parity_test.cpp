@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "image/reference_files.h"
-#include "image/volume/axis_directions.h"
+#include "image/volume/affine.h"
 #include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {
@@ -77,7 +77,8 @@ TEST(VolumeParity, VolumesMatchMonai) {
     const at::Tensor volume = read_volume(path, settings);
     ASSERT_EQ(json(volume.sizes().vec()), entry.at("shape"));
     const double min_value = entry.at("least"), max_value = entry.at("most");
-    // Some 40 roundings of fp32, and places of samples that are as many off, at 1e-7 of the largest value each.
+    // Some 40 roundings of fp32, and places of samples that are as many off, at 1e-7 of the largest
+    // value each.
     const double tolerance = 1e-5 * (max_value - min_value);
     EXPECT_NEAR(volume.min().item<double>(), min_value, tolerance);
     EXPECT_NEAR(volume.max().item<double>(), max_value, tolerance);

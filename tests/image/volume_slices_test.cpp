@@ -14,7 +14,8 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// 3 × 4 × 5 voxels, right, front and top: the value is 25 · right + 5 · front + top.
+/// 3 × 4 × 5 voxels along right, anterior and superior with the value 25 · right + 5 · anterior +
+/// superior.
 io::MediaRef make_scan_of_boxes(std::array<double, 3> spacing = {1, 1, 1}) {
   NiftiFile nifti_file(NiftiFile::k1, {3, 4, 5}, 2);
   nifti_file.set_sform(1, {spacing[0], 0, 0, 0, spacing[1], 0, 0, 0, spacing[2]});

@@ -26,7 +26,7 @@ constexpr int16_t kUint8 = 2, kInt16 = 4, kInt32 = 8, kFloat32 = 16, kFloat64 = 
 constexpr auto kNifti1 = NiftiFile::k1;
 constexpr auto kNifti2 = NiftiFile::k2;
 
-/// The voxels as they are: of a scan of this size.
+/// Settings that keep the voxels of a scan of this size.
 VolumeSettings make_identity_settings(Axes<int64_t> size) {
   VolumeSettings result;
   result.size = size;
@@ -34,7 +34,7 @@ VolumeSettings make_identity_settings(Axes<int64_t> size) {
   return result;
 }
 
-/// 3 × 4 × 5 voxels, numbered in the file's order.
+/// A file of 3 × 4 × 5 voxels, numbered in file order.
 template <class T = int16_t>
 NiftiFile number_voxels(NiftiFile file, int64_t frames = 1) {
   for (int64_t i = 0; i < 60 * frames; ++i) file.add_voxel(static_cast<T>(i));
@@ -47,7 +47,7 @@ NiftiFile make_small_file() {
   return file;
 }
 
-/// The number of the voxel in the result, of a file of 3 × 4 × 5 voxels.
+/// Returns the value of a voxel of the result.
 float get_voxel(const at::Tensor& volume, int64_t right, int64_t front, int64_t top) {
   return volume[0][0][right][front][top].item<float>();
 }
@@ -124,7 +124,7 @@ TEST(Volume, ReadsEveryTypeInBothByteOrders) {
 TEST(Volume, ScalesValues) {
   expect_read<int16_t>(kInt16, {-3, 2048}, {-1001.5F, 24}, /*scaled=*/true);
   expect_read<float>(kFloat32, {0.25F, 4}, {-999.875F, -998}, /*scaled=*/true);
-  // Where the slope is none, the intercept counts for nothing.
+  // With a slope of 0 or NaN, the intercept is ignored.
   for (const double slope : {0.0, std::nan("")}) {
     NiftiFile file = make_small_file();
     file.set_scaling(slope, 1000);

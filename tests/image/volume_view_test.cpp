@@ -1,5 +1,3 @@
-#include "vlmtrain/image/volume_view.h"
-
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -8,6 +6,7 @@
 #include <array>
 
 #include "image/nifti_file.h"
+#include "vlmtrain/image/volume_slices.h"
 
 namespace vlmtrain::image {
 namespace {
@@ -44,8 +43,8 @@ TEST(OrthogonalSlices, ScaleToTheirPercentiles) {
       << "nothing to see, and no error";
 }
 
-/// A file whose first axis points to the back, its second to the right, its third down; bright at the right, the
-/// front, in the middle of its height.
+/// A file whose axes point to posterior, right and inferior, bright at the right and front, in the
+/// middle of its height.
 TEST(OrthogonalSlices, OfAFileKeepItsProportions) {
   constexpr int64_t kBackSize = 10, kRightSize = 6, kDownSize = 5;
   NiftiFile file(NiftiFile::k1, {kBackSize, kRightSize, kDownSize, 2}, 16);

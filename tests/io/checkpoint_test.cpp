@@ -10,7 +10,7 @@
 #include "io/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -23,7 +23,7 @@ using testing::UnorderedElementsAre;
 
 class Checkpoint : public TemporaryFolderTest {
  protected:
-  // Five tensors of 40 bytes, each filled with its number.
+  // Returns five tensors of 40 bytes, each filled with its number.
   static NamedTensors make_tensors() {
     NamedTensors tensors;
     for (int i = 0; i < 5; ++i) {

@@ -1,4 +1,4 @@
-#include "io/data_files.h"
+#include "io/dataset/data_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

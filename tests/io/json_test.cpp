@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "io/temporary_folder.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -13,6 +14,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 class ReadJson : public TemporaryFolderTest {};
@@ -66,7 +68,7 @@ TEST_F(ReadJson, DeepNestingIsAnError) {
     EXPECT_THAT(get_error_message([&] { read_ordered_json(path); }), HasSubstr("more than 200 lists and objects"));
     EXPECT_FALSE(try_parse_json(text).has_value());
   }
-  // Whole, so that a parser alone would take it.
+  // The text is valid JSON, so a parser alone would accept it.
   const std::string text = std::string(200'000, '[') + std::string(200'000, ']');
   EXPECT_THAT(get_error_message([&] { parse_json(text, "whole"); }), HasSubstr("column 201"));
 }
@@ -75,9 +77,9 @@ TEST(ParseJson, AcceptsNestingUpToTheLimit) {
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_TRUE(try_parse_json(nested(kMaxJsonDepth)).has_value());
   EXPECT_FALSE(try_parse_json(nested(kMaxJsonDepth + 1)).has_value());
-  // Brackets in strings are text.
+  // Brackets in strings do not count.
   EXPECT_TRUE(try_parse_json("[\"" + std::string(1000, '[') + "\\\"" + std::string(1000, '{') + "\"]").has_value());
-  // Brackets that close nothing do not hide what opens behind them.
+  // Closing brackets without a partner do not offset later opening ones.
   EXPECT_FALSE(try_parse_json(std::string(5000, ']') + nested(300)).has_value());
 }
 
@@ -139,6 +141,19 @@ TEST(JsonGet, RefusesMismatchedTypes) {
 TEST(JsonGet, ShortensLongValues) {
   const json object = {{"k", std::string(1000, 'x')}};
   EXPECT_LT(get_error_message([&] { get<int>(object, "k", "f.json"); }).size(), 120);
+}
+
+TEST(UnreadKeysTest, ReturnsKeysThatAreNeitherReadNorHarmless) {
+  constexpr std::array<std::string_view, 1> kRead{"id"};
+  constexpr std::array<HarmlessKey, 1> kHarmless{{{"source", "provenance"}}};
+  const auto object = nlohmann::json::parse(R"({"id": 1, "source": "x", "weight": 0, "bbox": [1]})");
+  EXPECT_THAT(find_unread_keys(object, kRead, kHarmless), ElementsAre("bbox", "weight"));
+}
+
+TEST(UnreadKeysTest, SkipsEmptyValues) {
+  const auto object = nlohmann::json::parse(R"({"a": null, "b": "", "c": [], "d": {}})");
+  EXPECT_THAT(find_unread_keys(object, {}), IsEmpty());
+  EXPECT_THAT(find_unread_keys({{"zero", 0}, {"no", false}}, {}), ElementsAre("no", "zero"));
 }
 
 }  // namespace

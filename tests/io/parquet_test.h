@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "io/row_file_plugin.h"
+#include "io/dataset/table_records.h"
 #include "io/temporary_folder.h"
 
 namespace vlmtrain::io {
@@ -16,7 +16,8 @@ inline std::filesystem::path golden_path(const std::string& name) {
   return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data" / name;
 }
 
-/// Skipped where the build has no plug-in, which the message says how to get.
+/// Fixture that skips the test if the build has no Parquet plug-in. The message explains how to
+/// build it.
 class ParquetTest : public TemporaryFolderTest {
  protected:
   void SetUp() override {

@@ -1,10 +1,11 @@
-// Types of Arrow and Parquet beside the plain ones: each is read as what it stands for, or named.
+// Tests the types of Arrow and Parquet other than strings, numbers, lists and structs. Each is
+// converted to its meaning or reported by name.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/dataset/table_records.h"
 #include "io/parquet_test.h"
-#include "io/row_values.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/row_file.h"
 

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "io/dataset_record.h"
-#include "io/key_rules.h"
+#include "io/record/key_rules.h"
+#include "io/record/record_reader.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -22,12 +22,12 @@ Record read(std::string_view record, const RecordSettings& settings = {}) {
   return RecordReader(settings, "").read(nlohmann::json::parse(record), "r");
 }
 
-/// A record of a question and its answer with these keys.
+/// Returns a record of a question and its answer with these keys.
 Record read_with_keys(std::string_view keys, const RecordSettings& settings = {}) {
   return read(fmt::format(R"({{"question": "Q", "answer": "A", {}}})", keys), settings);
 }
 
-/// A record whose assistant's turn has these keys.
+/// Returns a record whose assistant turn has these keys.
 Record read_with_answer_keys(std::string_view keys, const RecordSettings& settings = {}) {
   return read(fmt::format(R"({{"conversations": [{{"from": "human", "value": "Q"}},
                               {{"from": "gpt", "value": "A", {}}}]}})",
@@ -35,7 +35,7 @@ Record read_with_answer_keys(std::string_view keys, const RecordSettings& settin
               settings);
 }
 
-/// A record whose user's turn has this content, with an image "p.png" where it takes one.
+/// Returns a record whose user turn has this content.
 Record read_with_content(std::string_view content, std::string_view keys = R"("id": "x")") {
   return read(fmt::format(R"({{{}, "messages": [{{"role": "user", "content": {}}},
                               {{"role": "assistant", "content": "A"}}]}})",

@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "io/dataset_record.h"
-#include "io/record_json.h"
-#include "vlmtrain/io/marks.h"
+#include "io/dataset/record_json.h"
+#include "io/record/record_reader.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
 namespace {

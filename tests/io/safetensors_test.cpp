@@ -11,13 +11,16 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
 #include <cstring>
 
 #include "io/temporary_folder.h"
+#include "vlmtrain/base/error.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -30,7 +33,7 @@ using testing::IsEmpty;
 
 class Safetensors : public TemporaryFolderTest {
  protected:
-  // A file with this header and this many bytes of data: 0, 1, 2, ...
+  // Writes a file with this header and data bytes 0, 1, 2, ...
   fs::path write_raw_file(std::string_view header, size_t data_bytes, int64_t header_length = -1) const {
     const uint64_t length = header_length < 0 ? header.size() : static_cast<uint64_t>(header_length);
     std::string content(8, '\0');
@@ -101,7 +104,7 @@ TEST_F(Safetensors, MapsWithoutCopyAndNeverWritesBack) {
     tensor = file.tensor("a");
     EXPECT_EQ(tensor.const_data_ptr(), file.tensor("a").const_data_ptr());
   }
-  // The mapping outlives the file object and the file's name.
+  // The mapping outlives the file object and the name of the file.
   tensor.fill_(7);
   EXPECT_EQ(read_contents(path), before);
   fs::remove(path);
@@ -230,6 +233,52 @@ TEST_F(Safetensors, KeepsTheOldFileWhenTheDiskIsFull) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_EQ(read_contents(path), before);
   EXPECT_THAT(entries(folder()), ElementsAre("a.safetensors"));
+}
+
+class OnDemandSafetensorsTest : public TemporaryFolderTest {
+ protected:
+  // The headers are smaller and larger than a page, and no size is a multiple of an alignment.
+  std::filesystem::path put_tensors(int64_t count) const {
+    NamedTensors tensors{{"none", at::empty({0, 3}, at::kFloat)}};
+    for (int64_t i = 0; i < count; ++i) {
+      const auto type = std::array{at::kFloat, at::kBFloat16, at::kByte, at::kLong}[static_cast<size_t>(i % 4)];
+      tensors.emplace_back(fmt::format("tensor.{}", i), at::arange(1 + 1237 * i).to(type));
+    }
+    const auto file = folder() / fmt::format("{}.safetensors", count);
+    write_safetensors(file, tensors);
+    return file;
+  }
+};
+
+TEST_F(OnDemandSafetensorsTest, MatchTheFile) {
+  for (const int64_t count : {1, 5, 90}) {
+    const auto path = put_tensors(count);
+    const SafetensorsFile all_tensors(path);
+    const OnDemandSafetensors on_demand(path);
+    ASSERT_EQ(on_demand.names(), all_tensors.names());
+    for (const auto& name : all_tensors.names()) {
+      EXPECT_EQ(on_demand.info(name).shape, all_tensors.shape(name));
+      EXPECT_TRUE(at::equal(on_demand.tensor(name), all_tensors.tensor(name))) << name;
+    }
+    EXPECT_THROW(static_cast<void>(on_demand.tensor("other")), UserError);
+  }
+}
+
+TEST_F(OnDemandSafetensorsTest, ReportsDamageLikeSafetensorsFile) {
+  const auto get_error_message = [](const auto& open) -> std::string {
+    try {
+      open();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "nothing is wrong";
+  };
+  for (const uintmax_t bytes : {0U, 4U, 100U, 5000U}) {
+    const auto path = put_tensors(90);
+    std::filesystem::resize_file(path, bytes);
+    EXPECT_EQ(get_error_message([&] { const OnDemandSafetensors on_demand(path); }),
+              get_error_message([&] { const SafetensorsFile file(path); }));
+  }
 }
 
 }  // namespace

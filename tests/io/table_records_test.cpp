@@ -1,4 +1,4 @@
-#include "io/table_records.h"
+#include "io/dataset/table_records.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 
 #include "base/captured_log.h"
 #include "io/parquet_test.h"
-#include "vlmtrain/io/medium_bytes.h"
-#include "vlmtrain/io/row_group_memory.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -1,4 +1,4 @@
-#include "io/tar_records.h"
+#include "io/dataset/tar_records.h"
 
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
@@ -92,13 +92,13 @@ TEST_F(TarRecords, JsonListsDefineTheOrder) {
 }
 
 TEST_F(TarRecords, UnreadableMediaAreKept) {
-  const auto read_with = [&](const std::string& member, char type) {
+  const auto read_member = [&](const std::string& member, char type) {
     return open(TarWriter().add(member, type == '0' ? "GIF89a" : "", type).add("a.txt", "words").closed())->at(0);
   };
   for (const char* name : {"a.gif", "a.TIFF", "a.bmp", "a.png.0"})
-    EXPECT_EQ(read_with(name, '0').images.size(), 1U) << name;
+    EXPECT_EQ(read_member(name, '0').images.size(), 1U) << name;
   for (const char link : {'1', '2'}) {
-    EXPECT_THAT(read_with("a.png", link).problem, testing::HasSubstr("its file a.png is a link"));
+    EXPECT_THAT(read_member("a.png", link).problem, testing::HasSubstr("its file a.png is a link"));
   }
 }
 
@@ -121,7 +121,7 @@ TEST_F(TarRecords, ExtensionsAreCaseInsensitive) {
 }
 
 TEST_F(TarRecords, ImagesNamedLikeMasksAreMasks) {
-  const auto read_with = [&](const std::vector<std::string>& names, const std::string& fields = "") {
+  const auto read_record = [&](const std::vector<std::string>& names, const std::string& fields = "") {
     TarWriter tar;
     tar.add("d/a.png", "image").add("d/a.json", fmt::format("{{{}{}}}", fields, kTurns));
     for (const auto& name : names) tar.add("d/a." + name, name);
@@ -129,7 +129,7 @@ TEST_F(TarRecords, ImagesNamedLikeMasksAreMasks) {
   };
   for (const char* name :
        {"mask.png", "seg.png", "liver_mask.0.PNG", "label.png", "mask.png.0", "Segmentation-2.jpg"}) {
-    const Record record = read_with({name});
+    const Record record = read_record({name});
     EXPECT_EQ(record.problem, "") << name;
     EXPECT_EQ(record.images.size(), 1) << name;
     ASSERT_EQ(record.masks.size(), 1) << name;
@@ -137,20 +137,20 @@ TEST_F(TarRecords, ImagesNamedLikeMasksAreMasks) {
     EXPECT_THAT(record.turns.at(0).text, testing::StartsWith("<image>\nQ"));
   }
   for (const char* name : {"left.png", "0.png", "masked.png", "segment.png", "rgb.jpg"}) {
-    EXPECT_EQ(read_with({name}).images.size(), 2) << name;
-    EXPECT_EQ(read_with({name}).masks.size(), 0) << name;
+    EXPECT_EQ(read_record({name}).images.size(), 2) << name;
+    EXPECT_EQ(read_record({name}).masks.size(), 0) << name;
   }
   for (const char* name : {"thumb.jpg", "overlay.png", "mask.nii.gz"}) {
-    const Record record = read_with({name});
+    const Record record = read_record({name});
     EXPECT_EQ(record.images.size(), 1) << name;
     EXPECT_THAT(record.notices, testing::ElementsAre(Notice{.kind = fmt::format("file \".{}\" of a record", name),
                                                             .example = fmt::format("d/a.{}", name)}));
   }
-  EXPECT_EQ(read_with({"mask.png"}, R"("images": ["a.png", "a.mask.png"],)").images.size(), 2) << "its list has it";
+  EXPECT_EQ(read_record({"mask.png"}, R"("images": ["a.png", "a.mask.png"],)").images.size(), 2) << "its list has it";
 }
 
 TEST_F(TarRecords, MasksKeepTheirJsonFields) {
-  const auto read_with = [&](const std::string& masks) {
+  const auto read_record = [&](const std::string& masks) {
     return open(TarWriter()
                     .add("a.png", "image")
                     .add("a.mask.0.png", "zero")
@@ -159,15 +159,15 @@ TEST_F(TarRecords, MasksKeepTheirJsonFields) {
                     .closed())
         ->at(0);
   };
-  const Record named = read_with(R"([{"path": "x/a.mask.1.png", "structure": "liver", "value": 2}, "a.mask.0.png"])");
+  const Record named = read_record(R"([{"path": "x/a.mask.1.png", "structure": "liver", "value": 2}, "a.mask.0.png"])");
   EXPECT_EQ(named.mask_problem, "");
   ASSERT_EQ(named.masks.size(), 2);
   EXPECT_EQ(*named.masks[0].file.bytes, "one");
   EXPECT_EQ(named.masks[0].structure, "liver");
   EXPECT_EQ(named.masks[0].value, 2);
   EXPECT_EQ(*named.masks[1].file.bytes, "zero");
-  EXPECT_EQ(read_with("null").masks.size(), 2);
-  const Record other = read_with(R"([{"size": [1, 1], "counts": [1]}])");
+  EXPECT_EQ(read_record("null").masks.size(), 2);
+  const Record other = read_record(R"([{"size": [1, 1], "counts": [1]}])");
   ASSERT_EQ(other.masks.size(), 1);
   EXPECT_TRUE(other.masks[0].rle);
   EXPECT_EQ(other.notices.at(0).kind, "mask file that the \"masks\" of its .json do not name");

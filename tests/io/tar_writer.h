@@ -8,7 +8,7 @@
 
 namespace vlmtrain::io {
 
-/// A tar, member by member.
+/// Writer of a tar archive in memory.
 class TarWriter {
  public:
   TarWriter& add(std::string_view name, std::string_view content, char type = '0', std::string_view prefix = "") {
@@ -17,11 +17,11 @@ class TarWriter {
     text_.resize((text_.size() + 511) / 512 * 512, '\0');
     return *this;
   }
-  /// With GNU's header for names that are too long for their field.
+  /// Adds a member with the GNU header for names that exceed their field.
   TarWriter& add_long(std::string_view name, std::string_view content) {
     return add("././@LongLink", std::string(name) + '\0', 'L').add(name.substr(0, 99), content);
   }
-  /// With a pax header of one record.
+  /// Adds a member with a pax header of one record.
   TarWriter& add_pax(std::string_view key, std::string_view value, std::string_view name, std::string_view content) {
     const size_t rest = key.size() + value.size() + 3;
     size_t length = rest + 1;
@@ -42,7 +42,7 @@ class TarWriter {
     text_ += header;
   }
 
-  /// All that was added, without an end.
+  /// Returns the added members without the end-of-archive blocks.
   const std::string& open() const { return text_; }
   std::string closed() const { return text_ + std::string(1024, '\0'); }
 

@@ -16,7 +16,7 @@
 
 namespace vlmtrain::io {
 
-/// A fresh folder for each test, removed after it.
+/// Fixture with a new folder for each test, removed after it.
 class TemporaryFolderTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -51,7 +51,7 @@ class TemporaryFolderTest : public testing::Test {
   std::filesystem::path folder_;
 };
 
-/// The message of the UserError that `action` throws; a failure where it throws none.
+/// Returns the message of the UserError that `action` throws. The test fails if it throws nothing.
 template <class Action>
 std::string get_error_message(const Action& action, ExitCode code = ExitCode::kBadData) {
   try {

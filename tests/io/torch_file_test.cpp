@@ -11,8 +11,8 @@
 #include <map>
 #include <utility>
 
+#include "io/checkpoint/torch_archive.h"
 #include "io/temporary_folder.h"
-#include "io/torch_archive.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -131,8 +131,8 @@ TEST_F(TorchFile, DamageOfTheArchiveIsRefusedOrHarmless) {
   }
 }
 
-/// Which the archive's checksums hide in a whole file. Every byte is changed in turn, in ways that make other
-/// instructions, lengths and sizes of it.
+// The test reads the pickle alone, because the checksums of an archive would detect each change.
+// Each byte is changed to values that give other instructions, lengths and sizes.
 TEST_F(TorchFile, DamageOfThePickleIsRefusedOrHarmless) {
   for (const std::string_view name : {"state", "protocol_4", "tensors", "training"}) {
     TorchArchive archive(golden_path(name));

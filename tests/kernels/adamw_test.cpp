@@ -17,7 +17,7 @@ at::Tensor scalar(double value) {
   return at::full({}, value, at::kFloat);
 }
 
-/// 256 ascending values from `least` to 1, and what lies halfway between them.
+/// Returns 256 ascending values from `least` to 1, and their midpoints.
 at::Tensor make_codes(double least) {
   return at::linspace(least, 1, kMomentCodes, at::kFloat);
 }
@@ -54,7 +54,8 @@ class AdamWKernel : public EmulatedKernelTest {
     return parameter;
   }
 
-  /// 8 bits are within half of the distance between codes, bf16 within one of its steps, to either side.
+  /// Checks that 8-bit moments are within half the distance of two codes, and bf16 moments within
+  /// one unit in the last place.
   static void expect_moment(const AdamWParameter& parameter, size_t moment, const at::Tensor& exact,
                             const AdamWStep& step) {
     const at::Tensor error = (dequantize_moment(parameter, moment, step) - exact).abs();
@@ -68,7 +69,7 @@ class AdamWKernel : public EmulatedKernelTest {
     EXPECT_TRUE((error <= allowed).all().item<bool>()) << "moment " << moment << " of " << error.numel();
   }
 
-  /// The fp32 values that a moment stands for.
+  /// Returns the fp32 values of a moment.
   static at::Tensor dequantize_moment(const AdamWParameter& parameter, size_t moment, const AdamWStep& step) {
     const at::Tensor& stored = parameter.moments[moment];
     if (stored.scalar_type() != at::kByte)
@@ -80,7 +81,7 @@ class AdamWKernel : public EmulatedKernelTest {
   }
 };
 
-/// In fp64, from the same moments.
+/// AdamW in fp64 from the same initial moments.
 struct ReferenceAdamW {
   ReferenceAdamW(const AdamWParameter& parameter, at::Tensor initial_mean, at::Tensor initial_square)
       : master(parameter.master.to(at::kDouble)),
@@ -130,12 +131,12 @@ TEST_P(AdamWKernel, MatchesFormulaFromStoredMoments) {
   }
 }
 
-/// Moments that are a code, or lie at a bound of two, or next to it, get ATen's code of them.
+/// Moments that equal a code or a bound, or are next to a bound, get the same code as by ATen.
 TEST_P(AdamWKernel, EveryCodeBoundIsRespected) {
   AdamWStep adamw_step = step();
   adamw_step.beta1 = 0.5;
   adamw_step.beta2 = 0.75;
-  adamw_step.codes = adamw_step.codes.pow(3);  // not evenly spaced, as bitsandbytes' are not
+  adamw_step.codes = adamw_step.codes.pow(3);  // not evenly spaced, like bitsandbytes' codes
   const at::Tensor middles = (adamw_step.codes.slice(1, 0, -1) + adamw_step.codes.slice(1, 1)) / 2;
   adamw_step.bounds = at::constant_pad_nd(middles, {0, 1}, INFINITY);
   const at::Tensor infinity = at::full({}, INFINITY);
@@ -143,12 +144,13 @@ TEST_P(AdamWKernel, EveryCodeBoundIsRespected) {
     const at::Tensor values =
         at::cat({adamw_step.codes[moment], middles[moment], at::nextafter(middles[moment], infinity),
                  at::nextafter(middles[moment], -infinity)});
-    // In blocks whose first value is the largest, 1, so that none is scaled.
+    // Each block begins with its maximum, 1, so that no value is scaled.
     constexpr int64_t kBlocks = 5, kRemaining = kMomentBlock - 1;
     const at::Tensor remaining = at::constant_pad_nd(values, {0, kBlocks * kRemaining - values.numel()});
     const at::Tensor means = at::cat({at::ones({kBlocks, 1}), remaining.view({kBlocks, kRemaining})}, 1).view(-1);
     AdamWParameter parameter = make_parameter(means.numel(), at::kByte, at::kFloat);
-    // First moments are a quarter of the gradients; second ones a sixteenth of their squares.
+    // The first moments are a fourth of the gradients, the second ones a sixteenth of their
+    // squares.
     parameter.gradient = moment == 0 ? means * 4 : means.clamp_min(0).sqrt() * 4;
     const at::Tensor halves = parameter.gradient / 2;
     const at::Tensor exact = moment == 0 ? halves * 0.5F : halves * 0.25F * halves;
@@ -161,7 +163,7 @@ TEST_P(AdamWKernel, EveryCodeBoundIsRespected) {
   }
 }
 
-/// Where a tensor does not begin at 16 bytes, as a piece of a weight that several ranks share may not.
+/// Tensors that are not 16-byte aligned, as a shard of a weight may be.
 TEST_P(AdamWKernel, HandlesUnalignedTensors) {
   for (const auto moments : kMoments) {
     at::manual_seed(2);
@@ -227,7 +229,7 @@ TEST_P(AdamWKernel, ManyTensorsTakeSeveralLaunches) {
 TEST_P(AdamWKernel, Bf16RoundingIsStochastic) {
   constexpr int64_t kCount = 1 << 16;
   std::vector<AdamWParameter> parameters{make_parameter(kCount, at::kBFloat16, at::kFloat)};
-  parameters[0].gradient.fill_(2.02);  // of which a tenth, 0.101, lies between two numbers of bf16
+  parameters[0].gradient.fill_(2.02);  // a tenth, 0.101 of a bf16 interval, is between two numbers
   AdamWStep adamw_step = step();
   adamw_step.divisor = scalar(2);
   adamw(parameters, adamw_step);
@@ -235,7 +237,7 @@ TEST_P(AdamWKernel, Bf16RoundingIsStochastic) {
   const double gap = mean.max().item<double>() - mean.min().item<double>();
   EXPECT_GT(gap, 0);
   EXPECT_NEAR(mean.mean().item<double>(), 0.101, 4 * gap / 2 / std::sqrt(kCount));
-  // Another seed, or tensor, rounds others up; the same the same.
+  // Another seed or tensor rounds other elements up; the same ones round the same.
   const auto rounds_equally = [&](uint64_t seed, uint32_t tensor_id) {
     std::vector<AdamWParameter> repeated{make_parameter(kCount, at::kBFloat16, at::kFloat)};
     repeated[0].gradient.fill_(2.02);
@@ -249,7 +251,7 @@ TEST_P(AdamWKernel, Bf16RoundingIsStochastic) {
   EXPECT_FALSE(rounds_equally(7, 1));
 }
 
-/// Each element of each moment is rounded by bits of its own: as often alike as two coins fall.
+/// Elements of both moments round independently: two agree as often as two coins.
 TEST_P(AdamWKernel, Bf16RoundsElementsIndependently) {
   constexpr int64_t kCount = 1 << 14;
   AdamWParameter parameter = make_parameter(kCount, at::kBFloat16, at::kFloat);
@@ -257,7 +259,7 @@ TEST_P(AdamWKernel, Bf16RoundsElementsIndependently) {
   adamw_step.beta1 = 0.5;
   adamw_step.beta2 = 0.75;
   adamw_step.divisor = scalar(1);
-  // The mean, g/2, lies halfway between two numbers of bf16, and the square, g²/4, 0.44 of the way.
+  // The mean, g/2, is halfway between two numbers of bf16; the square, g²/4, 0.44 of the way.
   parameter.gradient.fill_(1 + 7.5 / 128);
   adamw(std::span(&parameter, 1), adamw_step);
   const auto is_rounded_up = [&](size_t moment) {
@@ -268,7 +270,7 @@ TEST_P(AdamWKernel, Bf16RoundsElementsIndependently) {
     return (a == b).to(at::kDouble).mean().item<double>();
   };
   const at::Tensor mean = is_rounded_up(0), square = is_rounded_up(1);
-  constexpr double kDeviation = 0.5 / 128;  // of the mean of 16,384 coins
+  constexpr double kDeviation = 0.5 / 128;  // of the mean of 16,384 coin flips
   EXPECT_NEAR(agreement(mean, square), 0.5, 4 * kDeviation);
   for (const int64_t distance : {1, 2, 4, 8, 256}) {
     EXPECT_NEAR(agreement(mean.slice(0, distance), mean.slice(0, 0, -distance)), 0.5, 4 * kDeviation) << distance;

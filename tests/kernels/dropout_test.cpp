@@ -31,19 +31,19 @@ class DropoutKernel : public EmulatedKernelTest {
     return result;
   }
 
-  /// What is kept of ones: bool [readers, rows, columns].
+  /// Returns the mask for ones: bool [readers, rows, columns].
   static at::Tensor keep_mask(int64_t readers, int64_t rows, int64_t columns, const Streams& streams,
                               double probability = kProbability) {
     return apply_dropout(at::ones({rows, columns}), readers, streams, probability).ne(0);
   }
 
-  /// Five standard deviations of the mean of so many draws of this probability.
+  /// Returns five standard deviations of the mean of so many draws.
   static double compute_tolerance(double probability, int64_t draws) {
     return 5 * std::sqrt(probability * (1 - probability) / static_cast<double>(draws));
   }
 };
 
-/// The known answers that come with the paper's code (Random123, kat_vectors).
+/// Known answers of the paper's code (Random123, kat_vectors).
 TEST(PhiloxTest, MatchesKnownAnswers) {
   using Words = std::array<uint32_t, 4>;
   constexpr uint32_t kOnes = 0xffffffff;
@@ -95,7 +95,7 @@ TEST_P(DropoutKernel, IsIndependentOfRowPosition) {
   EXPECT_TRUE(at::equal(keep_both.narrow(1, 0, 3), keep_mask(2, 3, 20, {a})));
   EXPECT_TRUE(at::equal(keep_both.narrow(1, 3, 4), keep_mask(2, 4, 20, {{.key = 2, .first_row = 0}})));
   EXPECT_TRUE(at::equal(keep_both.narrow(1, 3, 4), keep_mask(2, 5, 20, make_streams(1)).narrow(1, 1, 4)));
-  // Of fewer readers and columns it is a part of the same.
+  // Fewer readers and columns have a part of the same mask.
   EXPECT_TRUE(at::equal(keep_both.narrow(0, 0, 1).narrow(2, 0, 9), keep_mask(1, 7, 9, make_streams(3))));
 }
 
@@ -124,8 +124,8 @@ TEST_P(DropoutKernel, DropRateMatchesProbabilityByRowAndColumn) {
         keep_mask(1, kRows, kColumns, {{.key = 1, .first_row = 0}}, probability)[0].logical_not().to(at::kDouble);
     const double mean = drop_mask.mean().item<double>();
     EXPECT_NEAR(mean, probability, compute_tolerance(probability, drop_mask.numel()));
-    // Means of rows and of columns scatter as those of independent draws do: the variance of so many of them is a
-    // chi-squared variable, whose standard deviation is √(2 / their number) of it.
+    // Means of rows and columns must scatter like those of independent draws: the variance of n
+    // means is chi-squared distributed, with a relative standard deviation of √(2 / n).
     for (const int64_t dimension : {0, 1}) {
       const double expected = probability * (1 - probability) / static_cast<double>(kRows);
       const double variance = (drop_mask.mean(dimension) - probability).square().mean().item<double>();
@@ -134,7 +134,7 @@ TEST_P(DropoutKernel, DropRateMatchesProbabilityByRowAndColumn) {
   }
 }
 
-/// Two independent ones agree in a share of 0.7² + 0.3² of the elements.
+/// Two independent masks agree in 0.7² + 0.3² of the elements.
 TEST_P(DropoutKernel, ReadersStreamsRowsAndColumnsAreIndependent) {
   constexpr double kAgree = 0.7 * 0.7 + 0.3 * 0.3;
   const at::Tensor first = keep_mask(3, 128, 128, {{.key = 1, .first_row = 0}});
@@ -153,7 +153,7 @@ TEST_P(DropoutKernel, ReadersStreamsRowsAndColumnsAreIndependent) {
   }
 }
 
-/// Where the upper 16 bits do not decide, the lower ones do: a probability of 2⁻¹⁷ is no multiple of 2⁻¹⁶.
+/// A probability of 2⁻¹⁷ is not a multiple of 2⁻¹⁶, so the lower 16 bits decide.
 TEST_P(DropoutKernel, ProbabilityResolutionExceeds16Bits) {
   constexpr double kSmallProbability = 0x1p-17;
   const Streams streams{{.key = 5, .first_row = 0}};
@@ -164,7 +164,7 @@ TEST_P(DropoutKernel, ProbabilityResolutionExceeds16Bits) {
                                   .to(at::kLong);
   const at::Tensor actual = keep_mask(1, kRows, kColumns, streams, kSmallProbability).logical_not().to(at::kLong);
   EXPECT_TRUE(at::equal(actual, expected));
-  // Two are expected of 2¹⁸, and four would be of 2⁻¹⁶; these are those of this key.
+  // Of 2¹⁸ elements two are expected, and four for 2⁻¹⁶; this key has these.
   EXPECT_GT(actual.sum().item<int64_t>(), 0);
   EXPECT_LT(actual.sum().item<int64_t>(),
             keep_mask(1, kRows, kColumns, streams, 2 * kSmallProbability).logical_not().sum().item<int64_t>());

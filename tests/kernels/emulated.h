@@ -8,13 +8,13 @@
 
 #include <cstdlib>
 
-#include "kernels/emulation/settings.h"
+#include "kernels/emulation/fibers.h"
 #include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::kernels {
 
-/// Tests of kernels on the CPU: the library of emulated ones is opened, and threads run in the order that the parameter
-/// says.
+/// A test of kernels on the CPU. It opens the library of emulated kernels; threads run in the order
+/// of the parameter.
 class EmulatedKernelTest : public testing::TestWithParam<emulation::Order> {
  protected:
   static void SetUpTestSuite() {
@@ -26,15 +26,17 @@ class EmulatedKernelTest : public testing::TestWithParam<emulation::Order> {
   void SetUp() override { settings().order = GetParam(); }
   void TearDown() override { settings() = {}; }
 
-  /// Of the library; this program has an emulation of its own, for planted faults.
+  /// Returns the library's settings. The test program has an emulation of its own for planted
+  /// faults.
   static emulation::Settings& settings() {
     void* const library = dlopen(VLMTRAIN_EMULATED_KERNELS, RTLD_NOW | RTLD_NOLOAD);
     return *reinterpret_cast<emulation::Settings* (*)()>(dlsym(library, emulation::kSettingsFunction))();
   }
 };
 
-/// Of fp32 within 1e-6 of the larger of |wanted| and 1, and of sums of `terms` so many times as far. Of 16 bits one
-/// rounding: nearly all are equal, and others, which lie almost in the middle of two, are next to it.
+/// Checks that fp32 values are within 1e-6 of max(|expected|, 1), times `terms` for sums of so many
+/// terms. 16-bit values must have one rounding: almost all are equal, and values near a midpoint
+/// are adjacent.
 inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, double terms = 1) {
   ASSERT_EQ(actual.sizes(), expected.sizes());
   ASSERT_EQ(actual.scalar_type(), expected.scalar_type());
@@ -52,10 +54,10 @@ inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, d
 }
 
 inline constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
-/// Of rows: odd ones, such that are less than a pack or a warp, and more than a block.
+/// Row lengths: odd, smaller than a pack or a warp, and larger than a block.
 inline constexpr int64_t kOddColumns[] = {1, 31, 33, 4097};
 
-/// Uninitialised memory of `sizes` that takes none until it is written.
+/// Returns an uninitialized tensor whose pages are allocated when they are written.
 inline at::Tensor reserve_tensor(at::IntArrayRef sizes, at::ScalarType dtype) {
   const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/emulation/settings.h"
+#include "kernels/emulation/fibers.h"
 #include "kernels/planted/faults.h"
 
 namespace vlmtrain::kernels {

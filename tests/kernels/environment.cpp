@@ -5,8 +5,8 @@
 
 #include "vlmtrain/kernels/kernels.h"
 
-// With VLMTRAIN_EMULATED_KERNELS a whole program of tests computes with our own kernels, emulated on the CPU: this file
-// is part of several.
+// With VLMTRAIN_EMULATED_KERNELS a test program computes with custom kernels, emulated on the CPU.
+// Several programs include this file.
 namespace vlmtrain::kernels {
 namespace {
 

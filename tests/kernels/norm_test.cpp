@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kNormEps = 1e-6;
 
-/// The two of which most models consist, and Gemma's.
+/// The two norms of most models, and Gemma's.
 std::vector<Norm> every_norm(int64_t features, at::ScalarType dtype) {
   const auto sample = [&] { return at::randn({features}).to(dtype); };
   return {{.weight = sample(), .bias = sample(), .gain = Gain::kWeight, .is_centered = true, .eps = kNormEps},
@@ -35,7 +35,7 @@ class NormKernel : public EmulatedKernelTest {
                  reference::norm_backward(gradient, x, params, residual), kTerms);
   }
 
-  /// Of sums over a row, and what is left of them.
+  /// Tolerance for sums over a row with cancellation.
   static constexpr double kTerms = 4;
 };
 
@@ -85,7 +85,7 @@ TEST_P(NormKernel, GradientMatchesFiniteDifferences) {
 }
 
 TEST_P(NormKernel, SubtractsMeanBeforeSquaring) {
-  // Σ x² − n mean² would leave nothing of a spread of 1 around 4,096.
+  // Σ x² − n mean² would cancel a spread of 1 around 4,096.
   const at::Tensor x = at::randn({2, 64}).add_(4096);
   const Norm params{.weight = at::ones({64}), .is_centered = true, .eps = kNormEps};
   expect_close(norm(x, params).value, reference::norm(x, params, {}), /*terms=*/1000);

@@ -14,7 +14,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// A machine with a driver's library of a chosen kind (tests/driver_stubs), and what the kernel says of its cards.
+/// A machine with a stub driver library (tests/driver_stubs) and files of the kernel in a temporary
+/// directory.
 class DriverTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -40,7 +41,7 @@ class DriverTest : public testing::Test {
   }
   DriverProbe probe(const std::string& driver) const { return probe(get_paths(), driver); }
 
-  /// The kernel's module has found a card.
+  /// Creates the files of a GPU that the kernel module has found.
   void add_gpu() const {
     std::filesystem::create_directories(folder_ / "proc/gpus/0000:01:00.0");
     std::filesystem::create_directories(folder_ / "dev");

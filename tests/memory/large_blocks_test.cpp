@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
-#include "vlmtrain/memory/host.h"
-#include "vlmtrain/memory/host_budget.h"
+#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/memory/host_memory.h"
 
 namespace vlmtrain::memory {
+
 namespace {
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
@@ -20,7 +22,8 @@ at::Tensor make_filled(int64_t bytes) {
   return at::full({bytes}, 1, at::kByte);
 }
 
-/// A step's tensors: many sizes, others in each step. The most bytes that lived at once.
+/// Allocates the tensors of some steps, with sizes that differ per step. Returns the maximum of the
+/// live bytes.
 int64_t run_steps() {
   int64_t peak = 0;
   for (int64_t step = 0; step < 20; ++step) {
@@ -37,7 +40,8 @@ int64_t run_steps() {
   return peak;
 }
 
-/// In a process of its own, whose allocator stays as it becomes. Exits with the number of what is wrong.
+/// Runs in a subprocess, because the allocator stays installed. Exits with the number of the failed
+/// check.
 [[noreturn]] void check_in_this_process() {
   make_filled(8 * kMebibyte);
   if (get_large_block_stats().live_bytes != 0 || get_large_block_stats().cached_bytes != 0) std::_Exit(1);
@@ -51,7 +55,7 @@ int64_t run_steps() {
   }
   if (budget.live_bytes() != 0 || get_large_block_stats().live_bytes != 0) std::_Exit(4);
   if (get_large_block_stats().cached_bytes != 8 * kMebibyte) std::_Exit(5);
-  void* const raw = c10::GetAllocator(c10::DeviceType::CPU)->raw_allocate(4 * kMebibyte);  // as oneDNN takes memory
+  void* const raw = c10::GetAllocator(c10::DeviceType::CPU)->raw_allocate(4 * kMebibyte);  // as oneDNN allocates memory
   if (get_large_block_stats().live_bytes != 4 * kMebibyte) std::_Exit(6);
   c10::GetAllocator(c10::DeviceType::CPU)->raw_deallocate(raw);
   release_large_block_cache();
@@ -70,4 +74,43 @@ TEST(LargeBlocksTest, CachesFreedBlocksWithoutRaisingPeak) {
 }
 
 }  // namespace
+
+namespace {
+
+/// Returns the memory that stays resident after blocks like activations, with small live blocks in
+/// between, are freed.
+int64_t measure_resident_growth() {
+  constexpr size_t kLarge = 8 << 20, kSmall = 4096, kBlocks = 40;
+  std::vector<void*> large, small;
+  const int64_t before = host_bytes();
+  for (size_t i = 0; i < kBlocks; ++i) {
+    large.push_back(std::malloc(kLarge));
+    std::memset(large.back(), 1, kLarge);
+    small.push_back(std::malloc(kSmall));
+    std::memset(small.back(), 1, kSmall);
+  }
+  for (void* block : large) std::free(block);
+  const int64_t growth = host_bytes() - before;
+  for (void* block : small) std::free(block);
+  return growth;
+}
+
+/// Runs in a subprocess with malloc's initial settings.
+TEST(HostMallocTest, FreedBlocksReturnToSystem) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto measure = [] {
+    // malloc adapts its threshold to the size of a freed block.
+    void* volatile block = std::malloc(16 << 20);  // volatile, or the compiler removes the allocation
+    std::free(block);
+    const int64_t default_growth = measure_resident_growth();
+    use_mmap_for_large_blocks();
+    const int64_t growth = measure_resident_growth();
+    // The first is the default behavior, which the setting improves.
+    std::_Exit(default_growth > 200'000'000 && growth < 10'000'000 ? 0 : 1);
+  };
+  EXPECT_EXIT(measure(), testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+
 }  // namespace vlmtrain::memory

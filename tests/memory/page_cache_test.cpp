@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/host_memory.h"
 
 namespace vlmtrain::memory {
 namespace {
@@ -77,7 +77,8 @@ TEST(PageCacheTest, CacheNeverExceedsPeak) {
       const int64_t bytes = 4096 * static_cast<int64_t>(1 + random() % 2000);
       blocks.emplace_back(allocate(cache, bytes), bytes);
       ASSERT_NE(blocks.back().first, nullptr);
-      std::memset(blocks.back().first, static_cast<int>(bytes / 4096 % 251), 64);  // its own, as the next loop sees
+      std::memset(blocks.back().first, static_cast<int>(bytes / 4096 % 251),
+                  64);  // a value of the block's own, which the next loop checks
       live += bytes;
     } else if (!blocks.empty()) {
       std::swap(blocks[random() % blocks.size()], blocks.back());
@@ -140,14 +141,14 @@ TEST(PageCacheTest, ThreadsGetDistinctMemory) {
   EXPECT_EQ(cache.live_bytes(), 0);
 }
 
-/// In a process of its own, whose address space is limited: what is kept makes room, then there is none.
+/// Runs in a subprocess with limited address space: the cache is released before allocation fails.
 TEST(PageCacheTest, ReleasesCacheBeforeFailing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto measure = [] {
     PageCache cache;
     std::vector<std::byte*> blocks;
     for (int i = 0; i < 64; ++i) blocks.push_back(allocate(cache, 4 * kMebibyte));
-    for (size_t i = 0; i < blocks.size(); i += 2) cache.deallocate(blocks[i]);  // holes, none of which is large enough
+    for (size_t i = 0; i < blocks.size(); i += 2) cache.deallocate(blocks[i]);  // no hole is large enough
     rlimit limit{};
     getrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = static_cast<rlim_t>(address_space_bytes() + 32 * kMebibyte);

@@ -12,7 +12,7 @@ class Mistake:
     command: list
     code: int
     words: tuple = ()
-    prepare: Optional[Callable] = None  # gets the folder; may give commands that come before
+    prepare: Optional[Callable] = None  # called with the folder; may return commands to run first
     environment: dict = field(default_factory=dict)
 
 
@@ -35,7 +35,7 @@ TRAIN = "--config train.yaml --device cpu"
 
 
 def config(text):
-    """Writes train.yaml anew."""
+    """Writes train.yaml."""
     return lambda folder: (folder / "train.yaml").write_text(text) and None
 
 

@@ -21,7 +21,8 @@
 
 namespace vlmtrain::models {
 
-/// An adapter of a parity case's checkpoint, for changing its files as other programs write them.
+/// Adapter of a parity case's checkpoint, whose files a test edits to match those of other
+/// programs.
 class AdapterFolder {
  public:
   explicit AdapterFolder(const std::string& case_name,
@@ -53,7 +54,7 @@ class AdapterFolder {
   void write(const Tensors& tensors) const {
     io::write_safetensors(path_ / "adapter_model.safetensors", io::NamedTensors(tensors.begin(), tensors.end()));
   }
-  /// Changes the tensors' names.
+  /// Renames the tensors.
   void rename(const std::function<std::string(const std::string& name)>& rename_tensor) const {
     Tensors renamed;
     for (const auto& [name, tensor] : tensors()) renamed.emplace(rename_tensor(name), tensor);

@@ -12,7 +12,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::models {
@@ -42,7 +42,7 @@ class AdapterTest : public testing::Test {
     return get_error_message([&] { build_model(copy_.path(), at::kCPU, at::kFloat, lora); }, ExitCode::kUsage);
   }
 
-  /// An adapter of the checkpoint, to be changed.
+  /// Saves a new adapter of the checkpoint and returns its folder.
   std::filesystem::path save_new_adapter(const nn::LoraSettings& lora) const {
     const auto adapted = model(lora);
     initialize_adapter(*adapted, 0);
@@ -237,11 +237,11 @@ TEST_F(AdapterTest, ModulesToSaveAreTrainedAndGetNoAdapters) {
               AllOf(HasSubstr("lora.modules_to_save"), HasSubstr("conector"), HasSubstr("model.connector")));
 }
 
-/// What an adapter should have and has not would be the base's in a merge, which nobody would see.
+/// A merge would silently keep the base's weights for missing adapter weights.
 TEST_F(AdapterTest, IncompleteAdapterIsNotMerged) {
   const auto folder = save_new_adapter({.rank = 4, .target_modules = {"q_proj"}, .modules_to_save = {"connector"}});
   const auto file = folder / "adapter_model.safetensors";
-  const auto get_merge_error_without = [&](std::string_view name_part) {
+  const auto get_merge_error = [&](std::string_view name_part) {
     io::NamedTensors remaining;
     {
       const io::SafetensorsFile file_tensors(file);
@@ -255,8 +255,8 @@ TEST_F(AdapterTest, IncompleteAdapterIsNotMerged) {
     io::write_safetensors(copy / "adapter_model.safetensors", remaining);
     return get_error_message([&] { merge_adapter(copy, out_.path() / "merged"); });
   };
-  EXPECT_THAT(get_merge_error_without("connector"), HasSubstr("missing: base_model.model.model.connector."));
-  EXPECT_THAT(get_merge_error_without("text_model.layers.1."),
+  EXPECT_THAT(get_merge_error("connector"), HasSubstr("missing: base_model.model.model.connector."));
+  EXPECT_THAT(get_merge_error("text_model.layers.1."),
               HasSubstr("missing: base_model.model.model.text_model.layers.1.self_attn.q_proj.lora_A.weight"));
   EXPECT_FALSE(std::filesystem::exists(out_.path() / "merged"));
 }

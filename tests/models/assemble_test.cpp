@@ -14,7 +14,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/text/add_token.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -39,7 +39,7 @@ const MaskModelLayout kMaskModelLayouts[] = {
      }},
     {"MobileSam", SmallMaskModel::make_mobile_sam, [](const SmallMaskModel& model, const fs::path& folder) {
        model.write_original(folder / "mobile_sam.safetensors");
-       return folder;  // the only file there
+       return folder;  // the only file in it
      }}};
 
 at::Tensor compute_text_logits(const VisionLanguageModel& model, const data::MicroBatch& batch) {
@@ -54,7 +54,7 @@ class AssemblyTest : public testing::Test {
     fs::create_directory(folder_.path() / name);
     return folder_.path() / name;
   }
-  /// Of the smallest preset's mask model, at random, unless one is given.
+  /// Assembles a model; the default mask model is the smallest preset's with random values.
   AssemblyResult assemble_model(const fs::path& text_model, const fs::path& mask_model, const std::string& name,
                                 uint64_t seed = 1) const {
     return assemble({.preset = "prs-med-tiny", .text_model = text_model, .mask_model = mask_model, .seed = seed},
@@ -225,7 +225,7 @@ TEST_F(AssemblyTest, RefusesTextModelsOtherThanLlava) {
 }
 
 TEST_F(AssemblyTest, NamesMissingVisionTower) {
-  const CheckpointCopy copy("llava_original");  // whose tower lies beside the original
+  const CheckpointCopy copy("llava_original");  // its tower is in a sibling folder of the original
   copy.edit("config.json", [](auto& config) {
     config["vision_config"] =
         io::read_json(parity::Case("llava_original").checkpoint() / "../tower/config.json").at("vision_config");

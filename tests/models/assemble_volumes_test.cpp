@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/brain_llava/assembly/tower_source.h"
+#include "models/brain_llava/tower_source.h"
 #include "models/checkpoint_copy.h"
-#include "models/network/volume_transformer/volume_transformer.h"
+#include "models/network/volume_transformer.h"
 #include "models/processing/conversation_processor.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
@@ -27,7 +27,8 @@ using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What MONAI's ViT has, under its names, by tests/parity/reference/make_volume_tower_reference.py.
+/// Weights of MONAI's ViT under its names, listed by
+/// tests/parity/reference/modules/make_volume_tower_reference.py.
 class MonaiTower {
  public:
   explicit MonaiTower(const std::string& name)
@@ -35,7 +36,7 @@ class MonaiTower {
 
   at::Tensor tensor(const std::string& name) const { return file_.tensor(name); }
 
-  /// Its weights, with `name_prefix` before each name and `skipped_name` not among them.
+  /// Writes the weights with `name_prefix` before each name and without `skipped_name`.
   fs::path write(const fs::path& file, const std::string& name_prefix = "",
                  const std::string& skipped_name = "") const {
     io::NamedTensors weights;
@@ -108,7 +109,8 @@ class VolumeAssembly : public testing::Test {
     return message;
   }
 
-  /// A tower of the preset's sizes but for two blocks and a table for volumes of 24 x 32 x 32 voxels, as weights.
+  /// Writes the weights of a tower of the preset's sizes, except for two blocks and a table for
+  /// volumes of 24 x 32 x 32 voxels.
   fs::path write_tower(const std::string& name_prefix) const {
     nn::ParameterStore store{at::TensorOptions(at::kFloat)};
     const VolumeTransformer tower(nn::ParameterScope(store, nn::Component::kVisionTower, "t"),
@@ -180,7 +182,7 @@ TEST_F(VolumeAssembly, AcceptsPlainTextModel) {
   copy.edit("config.json", [&](auto& edited_config) {
     edited_config = config["text_config"];
     edited_config["model_type"] = "mistral";
-    edited_config["tie_word_embeddings"] = true;  // which the weights contradict: they have an output of their own
+    edited_config["tie_word_embeddings"] = true;  // the weights contradict it: they have a separate output
   });
   io::NamedTensors text_tensors;
   {

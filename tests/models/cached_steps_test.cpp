@@ -7,13 +7,13 @@
 #include <gtest/gtest.h>
 
 #include "parity/case.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/nn/key_value_cache.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
 
 namespace vlmtrain::models {
 namespace {
 
-/// The first `count` tokens; all images have to be among them.
+/// Returns the first `count` tokens. REQUIRES: they include all images.
 data::Sample truncate_sample(data::Sample sample, int64_t count) {
   std::vector<int64_t> positions;
   for (int64_t axis = 0; axis < std::ssize(sample.position_ids) / sample.tokens(); ++axis) {

@@ -9,7 +9,7 @@
 
 namespace vlmtrain::models {
 
-/// A copy of a parity case's checkpoint, for changing it.
+/// Copy of a parity case's checkpoint that a test edits.
 class CheckpointCopy {
  public:
   explicit CheckpointCopy(const std::string& case_name) : case_(case_name) {
@@ -19,7 +19,7 @@ class CheckpointCopy {
   const std::filesystem::path& path() const { return folder_.path(); }
   const parity::Case& origin() const { return case_; }
 
-  /// Changes one of its JSON files.
+  /// Edits one of its JSON files.
   template <class Change>
   void edit(const std::string& file, const Change& change) const {
     auto json = io::read_json(path() / file);

@@ -193,7 +193,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return instance.param.name; });
 
 TEST(BuildModel, DropsPixelsOfPartialPatches) {
-  // As a convolution without padding does. SmolVLM-Instruct is such a model: tiles of 384, patches of 14.
+  // A convolution without padding drops the rest of a tile. SmolVLM-Instruct has such sizes: tiles
+  // of 384, patches of 14.
   const CheckpointCopy copy("full_heads_untied_tiles");
   copy.edit("config.json", [](auto& config) { config["vision_config"]["image_size"] = 37; });
   const auto wide_model = build_model(copy.path(), at::kCPU, at::kFloat);
@@ -227,7 +228,7 @@ TEST(InitializeWeights, DependsOnKindOfTensor) {
   const CheckpointCopy copy("mixed_batch");
   const auto model = build_model(copy.path(), at::kCPU, at::kFloat);
   initialize_weights(*model, 3);
-  const double layers = 2;  // of the vision tower and of the language model alike
+  const double layers = 2;  // in the vision tower and in the language model
   for (const auto& parameter : model->parameters().all()) {
     const std::string& name = parameter.name;
     const at::Tensor weight = parameter.tensor.detach();
@@ -258,7 +259,7 @@ TEST(InitializeWeights, DependsOnSeedAndNameOnly) {
   const auto repeated = initialize(1);
   const auto other_seed = initialize(2);
   copy.edit("config.json", [](auto& config) {
-    config["vision_config"]["intermediate_size"] = 40;  // takes other numbers of values in between
+    config["vision_config"]["intermediate_size"] = 40;  // changes the number of saved values per block
   });
   const auto narrower_model = initialize(1);
   for (const auto& [name, weight] : first) {

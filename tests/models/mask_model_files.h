@@ -8,19 +8,19 @@
 #include <map>
 #include <string>
 
-#include "models/checkpoints/weights.h"
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_names.h"
-#include "models/network/mask/sam_vit/sam_vit.h"
-#include "models/network/mask/tiny_vit/tiny_vit.h"
+#include "models/checkpoints/load_weights.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
+#include "models/network/tiny_vit.h"
+#include "models/prs_med/mask_source.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
 
-/// A small mask model with random values, and the files that others' code would write of it.
+/// Small mask model with random values, and its files in the formats of other programs.
 struct SmallMaskModel {
-  nlohmann::json encoder;  ///< its sizes
+  nlohmann::json encoder;  ///< sizes of the encoder
   nlohmann::json decoder;
   std::map<std::string, at::Tensor> state_dict;  ///< by the names below mask_model
 
@@ -39,7 +39,8 @@ struct SmallMaskModel {
     return model;
   }
 
-  /// The first stage has neither heads nor windows: the published numbers stand for them.
+  /// Returns a MobileSAM. Its first stage has neither heads nor windows; the published numbers
+  /// replace them.
   static SmallMaskModel make_mobile_sam() {
     SmallMaskModel model{.encoder = {{"image_size", 64},
                                      {"embed_dims", {8, 16, 24, 32}},
@@ -55,7 +56,7 @@ struct SmallMaskModel {
     return model;
   }
 
-  /// In SAM's or MobileSAM's layout, with tensors that do not run; without `skipped_name`.
+  /// Writes SAM's or MobileSAM's layout with its unused tensors, without `skipped_name`.
   std::filesystem::path write_original(const std::filesystem::path& file, const std::string& skipped_name = "") const {
     std::map<std::string, at::Tensor> tensors{
         {"mask_decoder.iou_prediction_head.layers.0.weight", at::ones({2, 2})},
@@ -71,7 +72,7 @@ struct SmallMaskModel {
     return file;
   }
 
-  /// As transformers' SamModel, into an existing folder.
+  /// Writes transformers' SamModel into an existing folder.
   std::filesystem::path write_transformers(const std::filesystem::path& folder) const {
     io::NamedTensors tensors(state_dict.begin(), state_dict.end());
     tensors.emplace_back("prompt_encoder.shared_embedding.positional_embedding", at::ones({2, 2}));
@@ -94,7 +95,7 @@ struct SmallMaskModel {
     const Encoder vision_encoder(scope / "vision_encoder", config);
     const MaskDecoder mask_decoder(scope, MaskDecoderConfig::from_json(decoder, "decoder"));
     for (nn::Parameter parameter : store.all()) {
-      parameter.initial = {.mean = 0, .deviation = 1};  // no two alike
+      parameter.initial = {.mean = 0, .deviation = 1};  // values of all parameters differ
       state_dict[parameter.name.substr(std::string("mask_model.").size())] = make_initial_values(parameter, 3);
     }
   }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/mask.h"
 #include "vlmtrain/io/atomic.h"
@@ -18,7 +18,7 @@
 
 namespace vlmtrain::models {
 
-/// A folder with the checkpoint of the preset prs-med-tiny, random, and small pictures.
+/// Folder with a random checkpoint of the preset prs-med-tiny and small images.
 class MaskSamples {
  public:
   MaskSamples() { write_preset("prs-med-tiny", {}, /*seed=*/3, checkpoint()); }
@@ -26,7 +26,7 @@ class MaskSamples {
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
   const std::filesystem::path& folder() const { return folder_.path(); }
 
-  /// uint8 [height, width]: 1 in a rectangle.
+  /// Returns uint8 [height, width] with ones in a rectangle.
   static at::Tensor make_rectangle(int64_t height, int64_t width, int64_t top, int64_t left, int64_t rows,
                                    int64_t columns) {
     at::Tensor mask = at::zeros({height, width}, at::kByte);
@@ -34,7 +34,7 @@ class MaskSamples {
     return mask;
   }
 
-  /// A grey picture of that size with bright rectangles, as a file.
+  /// Writes a gray image of that size with bright rectangles.
   io::MediaRef write_image(const std::string& name, int64_t height, int64_t width,
                            const std::vector<at::Tensor>& bright_masks = {}) const {
     at::Tensor pixels = at::empty({3, height, width}, at::kByte).fill_(60);
@@ -62,7 +62,8 @@ class MaskSamples {
     return record;
   }
 
-  /// Six records: with one mask and with two, in pictures of several sizes, without a mask, and of words alone.
+  /// Returns six records: with one mask and with two, in images of several sizes, without a mask,
+  /// and text only.
   std::vector<io::Record> records() const {
     const auto upper_mask = make_rectangle(96, 128, 10, 20, 30, 40),
                lower_mask = make_rectangle(96, 128, 60, 70, 30, 50);

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "models/processing/preprocessor_config.h"
-#include "models/processing/processor_copies.h"
+#include "models/processing/processor_changes.h"
 #include "parity/temporary_folder.h"
 #include "parity/tiny_preset.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -23,12 +23,12 @@ using testing::IsEmpty;
 using testing::Key;
 using testing::UnorderedElementsAre;
 
-/// A tiny checkpoint whose files are changed, and what is saved of it.
+/// Tiny checkpoint whose files a test edits, and the files saved from it.
 class PresetFiles {
  public:
   explicit PresetFiles(const std::string& preset) : preset_(preset) {
     if (!preset.starts_with("smolvlm")) return;
-    edit("preprocessor_config.json", [](json& file) {  // the preset cuts no image
+    edit("preprocessor_config.json", [](json& file) {  // the preset does not split images
       file["do_image_splitting"] = true;
       file["size"] = {{"longest_edge", 4 * 64}};
     });
@@ -46,7 +46,7 @@ class PresetFiles {
   ProcessorFiles make_saved_files(const ProcessorSettings& settings, bool has_videos = false) const {
     return make_processor_files(folder(), settings, has_videos);
   }
-  /// As a run does it.
+  /// Saves the files as a run does.
   void save(const ProcessorSettings& settings, bool has_videos = false) const {
     for (const auto& [name, content] : make_saved_files(settings, has_videos).files)
       io::write_file(folder() / name, content);
@@ -79,7 +79,7 @@ TEST(ProcessorFiles, AreEmptyWithoutLimits) {
   }
 }
 
-/// What is saved, read without the run's limit, gives the tokens of the run.
+/// The saved files, read without the run's limit, give the run's tokens.
 TEST(ProcessorFiles, HaveMaxPixels) {
   const auto check_pixel_limit = [](const std::string& name, int64_t max_pixels) {
     PresetFiles files(name);
@@ -140,7 +140,7 @@ TEST(ProcessorFiles, HaveVideoSampling) {
     EXPECT_THAT(result.unsaved_settings, testing::SizeIs(std::string_view(name) == "internvl3-tiny" ? 1 : 0)) << name;
     const auto expected_shape = files.compute_video_shape(8, settings);
     files.save(settings);
-    ProcessorSettings reloaded_settings;  // what the run's media_settings.json gives
+    ProcessorSettings reloaded_settings;  // from the run's media_settings.json
     reloaded_settings.video_fps = 0.5;
     EXPECT_EQ(files.compute_video_shape(8, reloaded_settings), expected_shape) << name;
   }
@@ -171,7 +171,7 @@ TEST(ProcessorFiles, LimitFramesOfAVideo) {
               ElementsAre(HasSubstr("data.image_max_pixels=10241")));
 }
 
-/// A checkpoint that transformers 5 has written beside the older file.
+/// A checkpoint to which transformers 5 has added its files while the older ones remain.
 TEST(ProcessorFiles, HaveTheSameValuesInAllFiles) {
   PresetFiles files("qwen2.5-vl-tiny");
   json current_config = files.read("preprocessor_config.json");
@@ -197,7 +197,7 @@ TEST(ProcessorCopies, FollowSearchOrderOfTransformers) {
   };
   const auto read_value = [&](auto find) {
     const auto actual = find(folder.path());
-    return actual ? actual->template read_value<int64_t>("v", 0) : -1;
+    return actual ? actual->template value<int64_t>("v", 0) : -1;
   };
   const auto read_image_value = [&] { return read_value(PreprocessorConfig::find_for_images); };
   const auto read_video_value = [&] { return read_value(PreprocessorConfig::find_for_videos); };
@@ -226,7 +226,7 @@ TEST(ProcessorCopies, AreComparedByValue) {
   EXPECT_THAT(find_differing_keys(config, config), IsEmpty());
 }
 
-/// A family's own reading of the newer place.
+/// Each family reads the newer files.
 TEST(ProcessorCopies, OfTransformers5AreUsedByEachFamily) {
   const auto compute_changed_shape = [](const std::string& name, const char* key, const json& read_value) {
     PresetFiles files(name);

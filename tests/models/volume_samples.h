@@ -12,28 +12,28 @@
 #include <vector>
 
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 
-/// A sample of volumes, and the modality of each.
+/// Sample of volumes with the modality of each.
 struct VolumeSample {
   data::Sample sample;
   std::vector<int64_t> modalities;
 };
 
-/// A folder with the checkpoint of the preset brain-llava-tiny, random, and samples for it.
+/// Folder with a random checkpoint of the preset brain-llava-tiny, and samples for it.
 class VolumeSamples {
  public:
-  static constexpr int64_t kTokens = 27;  ///< of a volume
+  static constexpr int64_t kTokens = 27;  ///< per volume
 
   VolumeSamples() { write_preset("brain-llava-tiny", {}, /*seed=*/3, checkpoint()); }
 
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
 
-  /// With a volume of side³ voxels for each of `modalities`, and random words.
+  /// Returns a sample with a volume of side³ voxels for each of `modalities`, and random words.
   static VolumeSample sample(const std::vector<int64_t>& modalities, int64_t text_tokens, int64_t num_labels,
                              int64_t side = 48) {
     const auto volumes = static_cast<int64_t>(modalities.size());
@@ -50,13 +50,13 @@ class VolumeSamples {
     return {std::move(result), modalities};
   }
 
-  /// Six, of no volume to three.
+  /// Returns six samples of zero to three volumes.
   static std::vector<VolumeSample> samples() {
     return {sample({1}, 9, 4),       sample({}, 12, 5),   sample({2, 0}, 7, 3),
             sample({1, 2, 1}, 8, 4), sample({2}, 20, 11), sample({}, 5, 2)};
   }
 
-  /// What the tower sees of them.
+  /// Returns the tower's input of the samples.
   static VisionInput make_input(const data::MicroBatch& batch, std::span<const VolumeSample> samples) {
     std::vector<int64_t> modalities;
     for (const auto& volume_sample : samples)

@@ -1,5 +1,3 @@
-#include "vlmtrain/nn/biased_attention.h"
-
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/matmul.h>
@@ -11,13 +9,14 @@
 #include <cmath>
 
 #include "parity/deviations.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::nn {
 namespace {
 
 using parity::relative_difference;
 
-/// [batch, rows, heads, head_dim]
+/// Returns a random tensor [batch, rows, heads, head_dim].
 at::Tensor make_leaf(int64_t rows) {
   return at::randn({3, rows, 2, 8}).set_requires_grad(true);
 }

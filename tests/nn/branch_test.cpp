@@ -8,8 +8,8 @@
 
 #include "parity/deviations.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/norm.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
 
 namespace vlmtrain::nn {
 namespace {
@@ -20,7 +20,8 @@ constexpr int64_t kStreamRows = 9, kStreamFeatures = 16;
 
 enum class NormType : uint8_t { kLayer, kRms, kOnePlus };
 
-/// Linears behind a norm of a stream, in fp32; the norm's weights are trained, or all but adapters is frozen.
+/// Linears after a norm of a stream, in fp32. Either the weights of the norm are trained, or only
+/// adapters.
 class BranchTest : public testing::TestWithParam<std::tuple<NormType, bool>> {
  protected:
   BranchTest() {
@@ -35,7 +36,7 @@ class BranchTest : public testing::TestWithParam<std::tuple<NormType, bool>> {
     return std::visit([&](const auto& norm) { return norm.make_linear_input(x); }, norm_);
   }
 
-  /// Of x and of what is trained, for a loss of these.
+  /// Returns the gradients of x and of trained tensors, for a loss of these results.
   std::vector<at::Tensor> gradients(const at::Tensor& loss) const {
     std::vector<at::Tensor> inputs{x_};
     for (const auto& parameter : store_.all()) {
@@ -45,7 +46,7 @@ class BranchTest : public testing::TestWithParam<std::tuple<NormType, bool>> {
                                  /*allow_unused=*/true);
   }
 
-  /// Equal, or, where own kernels round once and ATen twice, as close as fp32 can tell.
+  /// Bit-exact, or within fp32 rounding where custom kernels round once and ATen twice.
   static void expect_same(const at::Tensor& actual, const at::Tensor& expected) {
     ASSERT_EQ(actual.defined(), expected.defined());
     if (!actual.defined()) return;
@@ -84,7 +85,7 @@ TEST_P(BranchTest, HasTheGradientsOfBothOutputs) {
   const auto [value, stream] = linears_.branch(make_norm_input(x_));
   expect_same(value, linears_(make_norm_input(x_)));
   EXPECT_TRUE(at::equal(stream, x_));
-  EXPECT_EQ(stream.data_ptr(), x_.data_ptr());  // nothing is copied
+  EXPECT_EQ(stream.data_ptr(), x_.data_ptr());  // no copy
   expect_same_gradients((value * value_gradient_).sum() + (stream * stream_gradient_).sum(),
                         (linears_(make_norm_input(x_)) * value_gradient_).sum() + (x_ * stream_gradient_).sum());
 }

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/nn/layers/dropout.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct SegmentRows {
   int64_t count;
 };
 
-/// What is left of ones, in rows of these units.
+/// Returns the dropout of ones, in rows of these segments.
 at::Tensor apply_dropout(const std::vector<SegmentRows>& segments, uint64_t layer = 1, double probability = 0.3) {
   std::vector<DropoutSegment> dropout_segments;
   int64_t rows = 0;
@@ -62,7 +62,7 @@ TEST(Dropout, DropsTheGivenShareAndScalesTheRest) {
   constexpr double kShare = 0.1;
   const at::Tensor outputs = apply_dropout({{1, 1000}, {2, 500}, {3, 1500}}, 1, kShare);
   EXPECT_EQ(outputs.ne(0).mul(1 / (1 - kShare)).sub(outputs).abs().max().item<float>(), 0);
-  // Five standard deviations of the mean of that many draws.
+  // Five standard deviations of the mean of this many samples.
   const double tolerance = 5 * std::sqrt(kShare * (1 - kShare) / static_cast<double>(outputs.numel()));
   EXPECT_NEAR(outputs.eq(0).to(at::kDouble).mean().item<double>(), kShare, tolerance);
 }
@@ -91,7 +91,7 @@ class IndependentDropoutsTest : public testing::Test {
     return {x, consumers, kProbability, /*layer=*/1};
   }
 
-  /// What is left of ones, [readers, rows, columns].
+  /// Returns the dropouts of ones, [consumers, rows, columns].
   static at::Tensor drop_ones(const std::vector<DropoutSegment>& segments, int64_t consumers = kConsumers) {
     int64_t rows = 0;
     for (const DropoutSegment& segment : segments) rows += segment.row_share;
@@ -118,7 +118,7 @@ TEST_F(IndependentDropoutsTest, DiffersBetweenConsumers) {
   }
 }
 
-/// Two independent ones agree in a share of 0.7² + 0.3² of the elements.
+/// Two independent masks agree in a fraction 0.7² + 0.3² of the elements.
 TEST_F(IndependentDropoutsTest, IsIndependentBetweenConsumers) {
   const at::Tensor outputs = drop_ones({{.seed = 11, .row_share = 700}, {.seed = 12, .row_share = 900}});
   for (int64_t i = 0; i < kConsumers; ++i) {
@@ -140,7 +140,8 @@ TEST_F(IndependentDropoutsTest, OfOneConsumerIsSegmentDropout) {
   EXPECT_TRUE(at::equal(drop_ones({{.seed = 11, .row_share = 5}}, 1)[0], apply_dropout({{11, 5}})));
 }
 
-/// What is kept is drawn again where kernels can, and else is memory that may be taken away meanwhile.
+/// Masks are recomputed where kernels can, else stored in memory that may be released between the
+/// passes.
 TEST_F(IndependentDropoutsTest, RepeatsWithTheSameMasks) {
   const DropoutScope scope(std::vector<DropoutSegment>{{.seed = 4}});
   const at::Tensor x = at::randn({6, kColumns});

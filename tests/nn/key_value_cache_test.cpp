@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/key_value_cache.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -32,7 +32,7 @@ class KeyValueCacheTest : public testing::TestWithParam<std::tuple<int64_t, std:
 
 TEST_P(KeyValueCacheTest, EachRowMatchesAttentionOverTheWholeSequence) {
   const auto& [key_value_heads, window] = GetParam();
-  // Blocks have their own keys.
+  // Each block has its own keys.
   std::array<std::vector<TestSequence>, kBlocks> blocks;
   std::array<std::vector<at::Tensor>, kBlocks> expected;
   std::vector<int64_t> capacities;
@@ -47,7 +47,7 @@ TEST_P(KeyValueCacheTest, EachRowMatchesAttentionOverTheWholeSequence) {
   }
 
   KeyValueCache cache(capacities, at::kCPU);
-  std::vector<size_t> active{0, 1, 2};  // of the streams
+  std::vector<size_t> active{0, 1, 2};  // indices of the streams
   const auto run_pass = [&](int64_t step) {
     const auto select_rows = [&](const at::Tensor& x, int64_t prompt) {
       return step == 0 ? x.narrow(0, 0, prompt) : x.narrow(0, prompt + step - 1, 1);

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "parity/deviations.h"
-#include "vlmtrain/nn/activation.h"
-#include "vlmtrain/nn/dropout.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/rotary.h"
+#include "vlmtrain/nn/layers/activation.h"
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
 
 namespace vlmtrain::nn {
 namespace {
@@ -27,7 +27,7 @@ constexpr int64_t kGroupIn = 6;
 const std::vector<int64_t> kGroupOut{8, 4, 6};
 constexpr double kGroupEps = 1e-3;
 
-/// What Linears read of x, and the same by ATen's own operations.
+/// The input of Linears made from x, and the same by ATen's operations.
 struct Norms {
   explicit Norms(ParameterStore& store)
       : layer_norm(ParameterScope(store, Component::kLanguageModel, "layer_norm"), kGroupIn, kGroupEps),
@@ -42,7 +42,7 @@ struct InputCase {
   int64_t input_features;
   std::function<LinearInput(const Norms&, const at::Tensor&)> make_input;
   std::function<at::Tensor(const std::vector<at::Tensor>&, const at::Tensor&)>
-      compute_reference;  // of the norms' tensors
+      compute_reference;  // takes the norm's tensors
 };
 
 std::vector<InputCase> make_input_cases() {
@@ -107,7 +107,7 @@ class LinearsTest : public testing::TestWithParam<std::tuple<InputCase, AdapterC
     return {};
   }
 
-  /// Of one Linear, by plain operations.
+  /// Returns the result of one Linear by plain operations.
   at::Tensor compute_linear_reference(const std::string& path, const at::Tensor& x) const {
     const at::Tensor weight = find_tensor(path + ".weight"), bias = find_tensor(path + ".bias");
     const at::Tensor a = find_tensor(path + ".lora_A.weight"), b = find_tensor(path + ".lora_B.weight");
@@ -196,7 +196,7 @@ TEST(LinearsMemoryLayout, WeightsOfAGroupAreAdjacent) {
   }
 }
 
-/// Another place for one of the weights, as a shard of a block may have it.
+/// Moves one of the weights, as a sharded block does.
 TEST(LinearsMemoryLayout, SeparateWeightsGiveTheSameResult) {
   ParameterStore store{at::TensorOptions(at::kDouble)};
   const Linears linears(ParameterScope(store, Component::kLanguageModel, "at"), {"q_proj", "k_proj", "v_proj"},

@@ -11,11 +11,11 @@
 
 #include "parity/deviations.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/nn/dropout.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/recompute.h"
 
 namespace vlmtrain::nn {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr int64_t kRows = 20;  // enough for oneDNN's product
+constexpr int64_t kRows = 20;  // enough rows for oneDNN's product
 constexpr int64_t kIn = 6;
 constexpr int64_t kOut = 10;
 
@@ -45,7 +45,7 @@ at::Tensor find_tensor(const ParameterStore& store, const std::string& name) {
   throw InternalError(name);
 }
 
-/// A Linear named `up` with adapters, and the product of W + scale · B A in its place.
+/// A Linear named `up` with adapters, and the reference with W + scale · B A.
 class LoraLinear : public testing::TestWithParam<LoraSettings> {
  protected:
   LoraLinear() { randomize(store_); }
@@ -169,7 +169,7 @@ TEST(LoraTargetTest, WithoutSettingsNothingIsAdapted) {
 
 constexpr double kDropout = 0.5;
 
-/// Own kernels, which are emulated in a run of these tests, do not compute in fp64.
+/// Custom kernels, emulated in one run of these tests, do not support fp64.
 at::ScalarType get_dropout_dtype() {
   return kernels::has(kernels::Kernel::kDropout, at::empty({1})) ? at::kFloat : at::kDouble;
 }
@@ -188,13 +188,14 @@ DropoutScope make_dropout_scope() {
   return DropoutScope(std::vector<DropoutSegment>{{.seed = 5, .row_share = 1}, {.seed = 6, .row_share = 3}});
 }
 
-/// What the dropout of the adapter named `up` makes of x.
+/// Returns x after the dropout of the adapter named `up`.
 at::Tensor apply_dropout(const at::Tensor& x) {
   const DropoutScope scope = make_dropout_scope();
   return segment_dropout(x, kDropout, derive_stream_seed(0, "up"));
 }
 
-/// Half of an adapter's inputs are dropped; B A is random, W zero, so that the output is the adapter's alone.
+/// Half of an adapter's inputs are dropped. B A is random and W zero, so the output is that of the
+/// adapter.
 class LoraDropout : public testing::Test {
  protected:
   LoraDropout() {
@@ -229,7 +230,7 @@ TEST_F(LoraDropout, DiffersBetweenAdapters) {
   EXPECT_FALSE(at::equal(other(x_), linear_(x_)));
 }
 
-/// Three adapters of one operand with the same A and B.
+/// Three adapters of one input with the same A and B.
 class LoraGroupDropout : public testing::Test {
  protected:
   LoraGroupDropout() {
@@ -339,7 +340,8 @@ TEST(Dora, MatchesPeftWithDropout) {
 }
 
 TEST(FrozenLinear, KeepsNoInput) {
-  const at::Tensor x = at::randn({kRows, kIn}).set_requires_grad(true).neg();  // no leaf, which its gradient holds
+  const at::Tensor x =
+      at::randn({kRows, kIn}).set_requires_grad(true).neg();  // not a leaf, which its gradient would hold
   const auto count_references = [&x] { return x.use_count() + x.storage().use_count(); };
   const auto before = count_references();
   const at::Tensor frozen = linear(x, at::randn({kOut, kIn}), at::randn({kOut}));

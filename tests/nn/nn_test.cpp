@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "parity/deviations.h"
-#include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/dropout.h"
-#include "vlmtrain/nn/fused_loss.h"
-#include "vlmtrain/nn/norm.h"
-#include "vlmtrain/nn/recompute.h"
-#include "vlmtrain/nn/rotary.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/losses.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
+#include "vlmtrain/nn/layers/recompute.h"
 
 namespace vlmtrain::nn {
 namespace {
@@ -107,7 +107,7 @@ TEST(Rotary, RotatesQueriesAndKeysAndInvertsInBackward) {
     }
   }
   EXPECT_TRUE(at::equal(value, heads.narrow(1, 3, 1)));
-  // Rotating back what was rotated.
+  // The inverse rotation restores the input.
   const auto rotated_back =
       torch::autograd::grad({query, key, value}, {x}, {query.detach(), key.detach(), value.detach()})[0];
   EXPECT_LT(relative_difference(rotated_back, x), 1e-6);
@@ -174,7 +174,7 @@ TEST_P(FusedLossTest, EqualsProjectionAndCrossEntropyForEveryChunking) {
 
 INSTANTIATE_TEST_SUITE_P(ChunkRows, FusedLossTest, testing::Values(1, 4, 13, 100));
 
-/// A gradient of 1e-8, which fp16 does not have, and a loss scale that it does not have either.
+/// A gradient of 1e-8 and a loss scale that are both outside of the range of fp16.
 TEST(FusedLoss, KeepsSmallGradientsInFp16) {
   at::manual_seed(2);
   const auto hidden = random_leaf({50, 8}), weight = random_leaf({31, 8});
@@ -194,7 +194,8 @@ TEST(FusedLoss, KeepsSmallGradientsInFp16) {
   }
 }
 
-/// 2,048 rows of one label: their sum is beyond fp16's largest number before it is divided by the labels.
+/// 2,048 rows with one label: their sum exceeds the largest fp16 number before the division by the
+/// labels.
 TEST(FusedLoss, AddsUpManyRowsInFp16) {
   const auto hidden = at::full({2048, 8}, 60.0, at::kHalf);
   const auto weight = at::zeros({4, 8}, at::kHalf).set_requires_grad(true);
@@ -233,7 +234,7 @@ TEST(Recompute, GivesTheSameLossAndGradientsWithDropoutInside) {
   EXPECT_EQ(recomputed.item<double>(), plain.item<double>());
   EXPECT_TRUE(at::equal(actual_grads[0], expected_grads[0]));
   EXPECT_LT(relative_difference(actual_grads[1], expected_grads[1]),
-            1e-6);  // the shared weight's two gradients add in another order
+            1e-6);  // the two gradients of the shared weight are added in another order
 }
 
 }  // namespace

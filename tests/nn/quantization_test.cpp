@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/dropout.h"
-#include "vlmtrain/nn/linear.h"
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/recompute.h"
 
 namespace vlmtrain::nn {
 namespace {
 
 using testing::ElementsAre;
 
-constexpr int64_t kTokens = 20;  // enough for oneDNN's product
+constexpr int64_t kNumTokens = 20;  // enough rows for oneDNN's product
 constexpr int64_t kInFeatures = 50;
 constexpr int64_t kOutFeatures = 70;
 
@@ -47,7 +47,7 @@ std::vector<int64_t> to_integers(const at::Tensor& tensor) {
 }
 
 TEST(Nf4, PacksTheFirstOfTwoValuesIntoTheHighBits) {
-  // Indices 15, 7, 0, 14 and, of a last value without a neighbour, 8 beside a zero.
+  // Indices 15, 7, 0, 14 and 8; the last byte is padded with a zero.
   const at::Tensor weight = at::tensor({2.0F, 0.0F, -2.0F, 1.4F, 0.2F}).view({1, 5});
   const auto weight_under_test = quantize_weight(Quantization::kNf4, weight);
   const at::Tensor packed = get_state(*weight_under_test).at("weight");
@@ -59,7 +59,7 @@ TEST(Nf4, PacksTheFirstOfTwoValuesIntoTheHighBits) {
 }
 
 TEST(Nf4, TakesAboutFourBitsPerWeight) {
-  // 16 nested blocks, so that nothing is filled up.
+  // 16 nested blocks, so there is no padding.
   const auto state = get_state(*quantize_weight(Quantization::kNf4, make_normal({512, 512}, 1)));
   EXPECT_EQ(state.at("weight").nbytes(), 512U * 512 / 2);
   EXPECT_EQ(state.at("absmax").nbytes(), 512U * 512 / 64);
@@ -71,13 +71,13 @@ TEST(Nf4, IsWithinHalfAStepOfTheWeight) {
   const at::Tensor weight = make_normal({130, 130}, 2);
   const at::Tensor values = quantize_weight(Quantization::kNf4, weight)->dequantize();
   EXPECT_EQ(values.sizes(), weight.sizes());
-  // The widest step of the table is 0.304 of a block's absmax, which is itself off by a little.
+  // The widest step of the table is 0.304 of a block's absmax, which has a small error itself.
   EXPECT_LT((values - weight).abs().max().item<double>(), 0.16 * weight.abs().max().item<double>());
   EXPECT_LT(((values - weight).norm() / weight.norm()).item<double>(), 0.1);
 }
 
 TEST(Nf4, ChunksMatchTheWhole) {
-  // More than a piece of 8,388,608 values. A block knows of the others by the offset and scale of the absmax only.
+  // More than one chunk of 8,388,608 values. Blocks share only the offset and scale of the absmax.
   const at::Tensor weight = make_normal({2100, 4096}, 3);
   const auto weight_under_test = quantize_weight(Quantization::kNf4, weight);
   const at::Tensor last = weight.narrow(0, 2080, 20);
@@ -140,7 +140,7 @@ TEST(Nf4Group, IsOneTensorForWholeSuperBlocks) {
   expect_adjacent(dequantize_all(make_weight_group({70, 64}, 256)), false);
 }
 
-/// 1,920 superblocks, in two pieces that meet in the second weight.
+/// 1,920 superblocks, in two chunks that meet within the second weight.
 TEST(Nf4Group, ChunksMayCrossWeights) {
   const auto group = make_weight_group({2560, 2560, 2560}, 4096);
   for (size_t i = 0; i < group.size(); ++i) {
@@ -189,7 +189,7 @@ void PrintTo(const LinearCase& linear_case, std::ostream* out) {
   *out << linear_case.name;
 }
 
-/// Linears with quantised weights beside ones with the same values in full.
+/// Linears with quantized weights, and others with the same values as plain tensors.
 class QuantizedLinear : public testing::TestWithParam<LinearCase> {
  protected:
   static ParameterSettings settings(Quantization quantization) {
@@ -218,9 +218,9 @@ class QuantizedLinear : public testing::TestWithParam<LinearCase> {
     return tensors;
   }
 
-  /// Output and gradients.
+  /// Returns output and gradients.
   std::vector<at::Tensor> run(const ParameterStore& store, const Linear& linear, bool is_recomputed) const {
-    const at::Tensor x = make_normal({kTokens, kInFeatures}, 7).to(GetParam().dtype).set_requires_grad(true);
+    const at::Tensor x = make_normal({kNumTokens, kInFeatures}, 7).to(GetParam().dtype).set_requires_grad(true);
     const auto inputs = collect_inputs(store, x);
     const DropoutScope same_dropout(std::vector<DropoutSegment>{{.seed = 8}});
     const at::Tensor y = is_recomputed ? recompute(std::ref(linear), x, collect_tensors(store)) : linear(x);
@@ -266,8 +266,9 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return instance.param.name; });
 
 TEST(QuantizedLinearMemory, KeepsNeitherInputNorWeight) {
-  const at::Tensor x =
-      make_normal({kTokens, kInFeatures}, 1).set_requires_grad(true).neg();  // no leaf, which its gradient holds
+  const at::Tensor x = make_normal({kNumTokens, kInFeatures}, 1)
+                           .set_requires_grad(true)
+                           .neg();  // not a leaf, which its gradient would hold
   const LinearWeight weight(quantize_weight(Quantization::kNf4, make_normal({kOutFeatures, kInFeatures}, 2)));
   const auto count_references = [&x] { return x.use_count() + x.storage().use_count(); };
   const auto before = count_references();
@@ -276,7 +277,7 @@ TEST(QuantizedLinearMemory, KeepsNeitherInputNorWeight) {
   EXPECT_TRUE(y.requires_grad());
 }
 
-/// Outputs, the columns of each Linear after those of another.
+/// A group of Linears with these output sizes.
 struct GroupCase {
   std::string name;
   Quantization quantization;
@@ -291,7 +292,7 @@ void PrintTo(const GroupCase& group_case, std::ostream* out) {
 
 class QuantizedLinears : public testing::TestWithParam<GroupCase> {
  protected:
-  static constexpr int64_t kIn = 64;  // 256 outputs are a superblock
+  static constexpr int64_t kIn = 64;  // 256 outputs fill a superblock
 
   static ParameterSettings settings(Quantization quantization) {
     return {at::TensorOptions(at::kDouble), GetParam().lora, quantization};
@@ -305,9 +306,9 @@ class QuantizedLinears : public testing::TestWithParam<GroupCase> {
     }
   }
 
-  /// Output and gradients.
+  /// Returns output and gradients.
   static std::vector<at::Tensor> run(const ParameterStore& store, const Linears& linears) {
-    const at::Tensor x = make_normal({kTokens, kIn}, 7).to(at::kDouble).set_requires_grad(true);
+    const at::Tensor x = make_normal({kNumTokens, kIn}, 7).to(at::kDouble).set_requires_grad(true);
     std::vector<at::Tensor> inputs{x};
     for (const auto& parameter : store.all()) {
       if (parameter.tensor.requires_grad()) inputs.push_back(parameter.tensor);

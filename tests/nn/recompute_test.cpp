@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/layers/recompute.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -16,8 +16,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/segments.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::nn {
 namespace {
@@ -92,7 +91,7 @@ TEST_F(RecomputeCapture, TensorsWithoutGradientsAreAccepted) {
   EXPECT_TRUE(at::equal(recompute(block, x_.detach(), {}), block(x_)));
 }
 
-/// How often the CPU's kernel of attention runs forward while it lives.
+/// A counter of forward runs of the CPU's attention kernel during its lifetime.
 class AttentionCounter {
  public:
   AttentionCounter() {
@@ -114,7 +113,7 @@ class AttentionCounter {
   inline static thread_local int count_ = 0;
 };
 
-/// Two attentions one behind the other: over equal segments, and over some that are not.
+/// Two attentions in a row, over segments of equal and of different lengths.
 class SelectiveCheckpointTest : public testing::Test {
  protected:
   static constexpr int64_t kRows = 12, kHeads = 4, kGroups = 2, kHeadDim = 8;

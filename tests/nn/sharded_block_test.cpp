@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/sharded_block.h"
+#include "vlmtrain/nn/weights/sharded_block.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -18,7 +18,7 @@ namespace {
 
 using Kind = ShardedBlock::Kind;
 
-/// The parts that so many processes hold of the same weights, and where they are brought together.
+/// The shards of the same weights on several ranks.
 class BlockShards {
  public:
   BlockShards(int64_t count, const std::function<std::vector<ShardedBlock::Weight>()>& weights, at::ScalarType dtype) {
@@ -88,7 +88,7 @@ TEST(ShardedBlockTest, ReshardedBlockCannotBeRead) {
   EXPECT_THROW(shards.block(0).unshard(small), InternalError);
 }
 
-/// A graph keeps views of weights; they are where the block is when they are read again.
+/// A graph saves views of weights, which must follow the block to its next buffer.
 TEST(ShardedBlockTest, ViewsFollowTheBlockToAnotherBuffer) {
   BlockShards shards(2, make_three_weights, at::kFloat);
   for (size_t rank = 0; rank < 2; ++rank) {
@@ -104,7 +104,7 @@ TEST(ShardedBlockTest, ViewsFollowTheBlockToAnotherBuffer) {
   EXPECT_EQ(view[1][0].item<float>(), 1);
 }
 
-/// As rehearsals of the host have it, where nothing has values.
+/// Host dry runs take place on the meta device.
 TEST(ShardedBlockTest, WorksOnTheMetaDevice) {
   const auto options = at::TensorOptions(at::kFloat).device(at::kMeta);
   const at::Tensor trained = at::empty({7, 100}, options), frozen = at::empty({33}, options.dtype(at::kByte));
@@ -187,7 +187,7 @@ TEST(ShardedBlockTest, GroupsRemainAdjacent) {
   }
 }
 
-/// One that is left out of what shares an allocation is no place of its own.
+/// A weight missing from its allocation takes no memory of the block.
 TEST(ShardedBlockTest, PartialGroupTakesNoExtraMemory) {
   const auto weights = [] {
     const at::Tensor all = at::empty({3, 4096});

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/span_attention.h"
+#include "vlmtrain/nn/attention/span_attention.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -19,18 +19,18 @@
 #include <limits>
 #include <utility>
 
-#include "nn/joined_attention.h"
-#include "nn/kept_attention.h"
+#include "nn/attention/attention_kernel.h"
+#include "nn/attention/selective_checkpoint.h"
 #include "parity/deviations.h"
-#include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/recompute.h"
 
 namespace vlmtrain::nn {
 namespace {
 
-constexpr int64_t kHeads = 4, kKeyValueHeads = 2, kFeatures = 6, kSpan = 4;
+constexpr int64_t kNumHeads = 4, kNumKeyValueHeads = 2, kFeatures = 6, kSpan = 4;
 const std::vector<int64_t> kLengths{13, 9, 3};
-/// Two spans in the first segment, the last rows of the second; none in the third.
+/// Two spans in the first segment, one at the end of the second, none in the third.
 const std::vector<int64_t> kFirstRows{1, 6, 18};
 
 Segments make_segments() {
@@ -53,7 +53,7 @@ struct QueryKeyValueRows {
     const auto make_heads = [&](int64_t heads) {
       return at::randn({make_segments().rows, heads, kFeatures}, at::TensorOptions(at::kDouble)).to(dtype);
     };
-    QueryKeyValueRows rows{make_heads(kHeads), make_heads(kKeyValueHeads), make_heads(kKeyValueHeads)};
+    QueryKeyValueRows rows{make_heads(kNumHeads), make_heads(kNumKeyValueHeads), make_heads(kNumKeyValueHeads)};
     for (const at::Tensor* each : rows.all()) each->requires_grad_();
     return rows;
   }
@@ -67,7 +67,7 @@ int64_t find_segment(int64_t row) {
   return segment;
 }
 
-/// The number of the row's span; −1 of a row without.
+/// Returns the index of the row's span; −1 if it has none.
 int64_t find_span(int64_t row) {
   for (size_t i = 0; i < kFirstRows.size(); ++i) {
     if (row >= kFirstRows[i] && row < kFirstRows[i] + kSpan) return static_cast<int64_t>(i);
@@ -75,7 +75,8 @@ int64_t find_span(int64_t row) {
   return -1;
 }
 
-/// As transformers' masks say it: (not after, or in the same span) and within the window.
+/// Returns whether a key is visible by transformers' masks: (not later, or in the same span) and
+/// within the window.
 bool is_visible(int64_t row, int64_t key, std::optional<int64_t> window) {
   const bool in_span = find_span(row) >= 0 && find_span(row) == find_span(key);
   return find_segment(row) == find_segment(key) && (key <= row || in_span) && (!window || key > row - *window);
@@ -90,7 +91,7 @@ at::Tensor compute_reference(const QueryKeyValueRows& rows, std::optional<int64_
     }
   }
   const auto heads_first = [](const at::Tensor& x) {
-    return at::repeat_interleave(x.to(at::kDouble), kHeads / x.size(1), 1).transpose(0, 1);
+    return at::repeat_interleave(x.to(at::kDouble), kNumHeads / x.size(1), 1).transpose(0, 1);
   };
   const at::Tensor scores = at::matmul(heads_first(rows.query), heads_first(rows.key).transpose(1, 2));
   const at::Tensor weights = at::softmax(scores / std::sqrt(static_cast<double>(kFeatures)) + mask, -1);
@@ -123,7 +124,7 @@ TEST_P(SpanAttentionTest, MatchesTheFormulaAndItsGradients) {
                double_rows);
 }
 
-// None, one within a span, one within a segment, one beyond all.
+// No window, one shorter than a span, one shorter than a segment, one longer than all.
 INSTANTIATE_TEST_SUITE_P(Windows, SpanAttentionTest,
                          testing::Values(std::nullopt, std::optional(2), std::optional(7), std::optional(64)));
 
@@ -137,7 +138,8 @@ TEST(SpanAttention, WithoutSpansIsCausalAttention) {
   EXPECT_TRUE(at::equal(single_row_spans(rows.query, rows.key, rows.value), expected));
 }
 
-/// What the flash kernel on CUDA is to its caller: a stream of segments, and the logarithms of the sums [heads, rows].
+/// A stand-in for CUDA's flash kernel: takes packed segments, returns the log-sum-exps [heads,
+/// rows].
 class VarlenKernel : public AttentionKernel {
  public:
   explicit VarlenKernel(std::vector<int64_t> lengths) : lengths_(std::move(lengths)) {}
@@ -203,7 +205,7 @@ TEST(JoinedAttention, MergesTwoKernelsIntoOneSoftmax) {
 TEST(JoinedAttention, WorksWithCheckpointing) {
   const auto kernel = make_test_kernel();
   const auto block = [&](const at::Tensor& x) {
-    const at::Tensor shared = x.narrow(1, 0, kKeyValueHeads);
+    const at::Tensor shared = x.narrow(1, 0, kNumKeyValueHeads);
     return attend(kernel, x, shared * 2, shared.sin());
   };
   const at::Tensor x = QueryKeyValueRows::make_random(at::kFloat).query;

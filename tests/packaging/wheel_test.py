@@ -113,7 +113,7 @@ class Launcher(unittest.TestCase):
         places = ":".join(map(str, (self.site, *path)))
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": places, "OMP_WAIT_POLICY": "passive"} | options.pop("env", {})
         main = ["-c", f"{before}\nfrom vlmtrain.__main__ import main; main()"] if before else ["-m", "vlmtrain"]
-        # -s: without what the tester has in a folder of his own.
+        # -s: without the packages of the user who runs the tests.
         return run(sys.executable, "-s", *main, *arguments, env=environment, cwd=self.folder, **options)
 
     def assert_refused(self, result, *sentences):

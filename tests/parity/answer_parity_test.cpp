@@ -2,9 +2,9 @@
 
 #include <map>
 
+#include "parity/capability_record.h"
 #include "parity/case.h"
-#include "parity/evidence.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::parity {
@@ -12,7 +12,7 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-/// Greedy answers of transformers to the questions of one case, with a LoRA adapter or without.
+/// Greedy answers of transformers to the questions of one case, with or without a LoRA adapter.
 struct Answers {
   std::string parity_case, adapter;
   std::vector<nlohmann::json> items;
@@ -22,7 +22,7 @@ void PrintTo(const Answers& answers, std::ostream* out) {
   *out << answers.parity_case << " " << answers.adapter;
 }
 
-/// reference/make_answers.py
+/// Reads the answers written by reference/make_answers.py.
 std::vector<Answers> read_answers() {
   std::map<std::pair<std::string, std::string>, Answers> answers_by_case;
   const auto folder = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data";
@@ -60,7 +60,7 @@ class AnswerParity : public testing::TestWithParam<Answers> {
     return model;
   }
 
-  /// Of the record's pictures and the question that was asked.
+  /// Returns the record's images with the reference's question.
   std::vector<data::Sample> prompts() const {
     const auto processor = case_.load_processor();
     const auto records = case_.records();
@@ -82,7 +82,7 @@ class AnswerParity : public testing::TestWithParam<Answers> {
     return ids;
   }
 
-  /// As many tokens as the reference has.
+  /// Returns settings for as many tokens as the reference has.
   engine::GenerateSettings make_settings() const { return {.max_new_tokens = std::ssize(expected_ids().front())}; }
 
   const Case case_{GetParam().parity_case};

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "parity/stored_tensor.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"
@@ -18,7 +18,7 @@
 
 namespace vlmtrain::parity {
 
-/// The cases of tests/parity/data.
+/// Returns the names of the cases of tests/parity/data.
 inline std::vector<std::string> case_names() {
   return {"grouped_tied_one_image",
           "full_heads_untied_tiles",
@@ -49,13 +49,15 @@ inline std::vector<std::string> case_names() {
           "gemma3_words"};
 }
 
-/// The folder of the sources; VLMTRAIN_SOURCE_DIR in the environment says it to a program that was built elsewhere.
+/// Returns the source folder. VLMTRAIN_SOURCE_DIR in the environment overrides it, for a program
+/// built elsewhere.
 inline std::filesystem::path source_folder() {
   const char* const folder = std::getenv("VLMTRAIN_SOURCE_DIR");
   return folder != nullptr && *folder != '\0' ? folder : VLMTRAIN_SOURCE_DIR;
 }
 
-/// One case: a small checkpoint, conversations, and what transformers computes from them (data/README.md).
+/// Parity case: a small checkpoint, conversations, and transformers' results for them
+/// (data/README.md).
 class Case {
  public:
   explicit Case(const std::string& name) : folder_(source_folder() / "tests/parity/data" / name) {}

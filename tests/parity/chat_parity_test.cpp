@@ -6,12 +6,12 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 
 namespace vlmtrain::parity {
 namespace {
 
-/// A conversation of data/chats.json, and a checkpoint's folder with its template.
+/// Conversation of data/chats.json, and a checkpoint folder with its template.
 class Chat {
  public:
   explicit Chat(const nlohmann::json& json) : json_(json), case_(json.at("case").get<std::string>()) {
@@ -91,7 +91,7 @@ TEST(ChatParity, CheckpointTemplateMatchesTransformers) {
   EXPECT_GT(num_chats, 70U);
 }
 
-/// A template that is given from outside is what the saved checkpoint has from then on.
+/// A saved checkpoint has the template that training used, even if it came from outside.
 TEST(ChatParity, SavedCheckpointUsesTrainingTemplate) {
   std::string previous_name;
   for (const auto& json : read_chats()) {

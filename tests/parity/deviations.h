@@ -14,35 +14,37 @@
 
 namespace vlmtrain::parity {
 
-/// ‖a − b‖ / ‖b‖, in float64; 0 where both are 0.
+/// Returns ‖a − b‖ / ‖b‖, computed in float64; 0 if both are 0.
 inline double relative_difference(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor reference = b.to(at::kDouble);
   return ((a.to(at::kDouble) - reference).norm() / reference.norm().clamp_min(1e-12)).item<double>();
 }
 
-/// max |a − b| / max |b|, in float64.
+/// Returns max |a − b| / max |b|, computed in float64.
 inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor reference = b.to(at::kDouble);
   return ((a.to(at::kDouble) - reference).abs().max() / reference.abs().max()).item<double>();
 }
 
-/// A key's bias in the vision tower, whose attention knows no positions. It adds the same number to all scores of a
-/// query, which softmax does not see: its true gradient is zero, and what float32 computes for it is rounding noise.
+/// Returns true for a key bias of a vision tower without rotary positions. It adds the same number
+/// to all scores of a query, which softmax ignores: the true gradient is zero, and float32 computes
+/// rounding errors.
 inline bool has_zero_true_gradient(std::string_view parameter) {
   const bool is_key_bias =
       parameter.ends_with("self_attn.k_proj.bias") || parameter.ends_with(".attention.k_proj.bias");
   return parameter.find("vision") != std::string_view::npos && is_key_bias;
 }
 
-/// Of the bias of a vision tower's fused query, key and value (nanoVLM) the two parts that the above does not hold for;
-/// any other tensor as it is.
+/// Returns the query and value parts of a fused query, key and value bias of a vision tower
+/// (nanoVLM), because of has_zero_true_gradient(); returns other tensors unchanged.
 inline at::Tensor drop_key_bias(std::string_view parameter, const at::Tensor& tensor) {
   if (parameter.find("vision") == std::string_view::npos || !parameter.ends_with("qkv_proj.bias")) return tensor;
   const auto parts = tensor.chunk(3);
   return at::cat({parts[0], parts[2]});
 }
 
-/// Holds measured differences against their bounds, and prints the worst of each kind at the end of the test.
+/// Comparison of measured differences with their bounds. Prints the worst of each kind at the end
+/// of the test.
 class Deviations {
  public:
   void expect_at_most(double bound, double measured, const std::string& kind, const std::string& location) {
@@ -50,7 +52,8 @@ class Deviations {
     update_worst({measured, bound, location}, kind);
   }
 
-  /// For the report alone, GoogleTest's included, of which scripts/families_table.py reads it.
+  /// Adds a difference to the report alone, GoogleTest's included, which scripts/families_table.py
+  /// reads.
   void record(double measured, const std::string& kind, const std::string& location) {
     update_worst({measured, std::nullopt, location}, kind);
   }
@@ -70,7 +73,7 @@ class Deviations {
  private:
   struct Worst {
     double measured;
-    std::optional<double> bound;  ///< nothing: none is asked for
+    std::optional<double> bound;  ///< nothing: not bounded
     std::string location;
   };
 

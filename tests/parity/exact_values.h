@@ -13,30 +13,32 @@
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "parity/stored_tensor.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::parity {
 
-/// How much further from the exact value another processor's order of additions may take a result than the reference
-/// is: up to 8.2 times was seen with every mix of ATen's, oneDNN's and MKL's instruction sets.
+/// Largest accepted ratio of a result's error to the reference's error. Another order of additions
+/// reached 8.2 in tests with every mix of ATen's, oneDNN's and MKL's instruction sets; 16 is twice
+/// that.
 constexpr double kMaxReferenceRatio = 16;
-/// Four times float32's precision: a reference that happens to be exact is no measure.
+/// Four times float32's precision: lower limit of the error of a reference that happens to be
+/// exact.
 constexpr double kRoundingError = 2.4e-7;
-/// How far, relative, a reference in float32 may be from float64.
+/// Largest relative error of a float32 reference against float64.
 constexpr double kReferenceTolerance = 2e-5;
 
-/// How far, relative, float32 may be from `reference` on another processor, which itself is as far from `exact` as it
-/// is.
+/// Returns the relative tolerance of float32 against `reference` on another processor, from the
+/// error of the reference against `exact`.
 inline double compute_tolerance(const at::Tensor& reference, const at::Tensor& exact) {
   return kMaxReferenceRatio * (relative_difference(reference, exact) + kRoundingError);
 }
 
-/// What a model computes in float64, with PyTorch's own cross-entropy: the exact values beside those in float32.
+/// Exact values: results of a model in float64 with PyTorch's own cross-entropy.
 class ExactValues {
  public:
-  /// `model` is in float64.
+  /// Computes the values. `model`: in float64.
   ExactValues(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) {
     const auto batch = data::collate(samples);
     const auto output = model.forward(batch, {.positions = batch.label_positions});
@@ -51,12 +53,12 @@ class ExactValues {
   }
 
   const at::Tensor& logits() const { return logits_; }  ///< [labels, vocabulary]
-  const at::Tensor& loss() const { return loss_; }      ///< the mean over the labels
+  const at::Tensor& loss() const { return loss_; }      ///< mean over the labels
   const at::Tensor& gradient(const std::string& parameter) const { return gradients_.at(parameter); }
 
-  /// How exact float32 is to be expected to find the norm of all gradients, relative: a vector's norm is no further off
-  /// than the vector. It is measured on the stored elements. The reference's gradients are called `prefix` + the
-  /// parameter's name.
+  /// Returns the relative tolerance for the norm of all gradients in float32: a norm has at most
+  /// the error of its vector. It is measured on the stored elements. The reference's gradients are
+  /// named `prefix` + parameter.
   double compute_norm_tolerance(const ReferenceFile& reference, const std::string& prefix) const {
     std::vector<at::Tensor> actual, exact;
     for (const auto& [name, gradient] : gradients_) {
@@ -73,10 +75,10 @@ class ExactValues {
   std::map<std::string, at::Tensor> gradients_;
 };
 
-/// Holds two results in float32 against the exact one. `reference` was read from a file, so that its distance is the
-/// same on every processor; it says how much float32 can know of this value, and so how far `actual` may be, which was
-/// computed here.
-/// Every element of `actual` is held; of the reference, the stored ones one by one and the others by the projections.
+/// Compares two float32 results with the exact one. `reference` was read from a file, so its error
+/// is the same on every processor; it determines the accepted error of `actual`, which was computed
+/// here. All elements of `actual` are compared; the reference's stored elements one by one, the
+/// others by the projections.
 inline void expect_close_to_exact(Deviations& deviations, const at::Tensor& actual, const StoredTensor& reference,
                                   const at::Tensor& exact, const std::string& kind, const std::string& location) {
   struct Measure {
@@ -98,16 +100,16 @@ inline void expect_close_to_exact(Deviations& deviations, const at::Tensor& actu
                             kind + ", all elements, reference from float64", location);
 }
 
-/// The same for a reference that is stored whole.
+/// Compares with a reference that is stored in full.
 inline void expect_close_to_exact(Deviations& deviations, const at::Tensor& actual, const at::Tensor& reference,
                                   const at::Tensor& exact, const std::string& kind, const std::string& location) {
   expect_close_to_exact(deviations, actual, StoredTensor(location, reference.flatten(), compute_projections(reference)),
                         exact, kind, location);
 }
 
-/// Holds a step of the optimizer against the reference's, of which `exact` is the same in float64: weights drift apart
-/// where AdamW divides a gradient that is next to nothing by its own size, the reference's from the exact ones too.
-/// `compute_norm_tolerance` is of the first step, before which no weight has moved.
+/// Compares an optimizer step with the reference's; `exact` is the same step in float64. Weights
+/// drift apart where AdamW divides a tiny gradient by its own magnitude, the reference's from the
+/// exact ones, too. `compute_norm_tolerance`: of the first step, before any weight has moved.
 inline void expect_same_step(Deviations& deviations, const engine::StepResult& actual, const at::Tensor& losses,
                              const at::Tensor& norms, const engine::StepResult& exact, double compute_norm_tolerance,
                              int64_t step, const std::string& name) {
@@ -122,7 +124,7 @@ inline void expect_same_step(Deviations& deviations, const engine::StepResult& a
       step == 0 ? "gradient norm of the first step" : "gradient norm of a later step", location);
 }
 
-/// Trains `model`, and beside it the same in float64, as the reference did, all samples at once.
+/// Trains `model`, and a copy in float64, as the reference did, with all samples at once.
 inline void expect_same_steps(Deviations& deviations, models::VisionLanguageModel& model,
                               models::VisionLanguageModel& exact_model, const engine::AdamWSettings& settings,
                               double rate, std::span<const data::Sample> samples, const ReferenceFile& reference,

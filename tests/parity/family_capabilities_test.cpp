@@ -12,13 +12,13 @@
 #include <set>
 
 #include "engine/small_step.h"
+#include "parity/capability_record.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
+#include "parity/distinct_samples.h"
 #include "parity/exact_values.h"
 #include "parity/tiny_preset.h"
-#include "parity/unlike_samples.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::parity {
@@ -26,14 +26,14 @@ namespace {
 
 using nn::Quantization;
 
-/// How a model is trained; by default all of its weights.
+/// Training mode; by default all weights are trained.
 struct TrainingMode {
   std::optional<nn::LoraSettings> lora = std::nullopt;
   Quantization quantization = Quantization::kNone;
 };
 
-/// What each family can do, on a small model of it with random weights: as much as can be told without a reference.
-/// Each test is a column of the table in docs/models.md.
+/// Capabilities of each family, tested on a small random model without a reference. Each test is a
+/// column of the table in docs/models.md.
 class FamilyCapabilities : public testing::TestWithParam<std::string> {
  protected:
   static TrainingMode make_lora_mode(Quantization quantization = Quantization::kNone) {
@@ -42,7 +42,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
 
   void TearDown() override { deviations_.report(); }
 
-  /// Adapters are such that the model is another one than its base: B is not zero.
+  /// Loads the model. Adapters have a nonzero B, so that the model differs from its base.
   std::unique_ptr<models::VisionLanguageModel> load(const TrainingMode& mode = {},
                                                     at::ScalarType dtype = at::kFloat) const {
     auto model = models::build_model(preset_.checkpoint(), at::kCPU, dtype, mode.lora, mode.quantization);
@@ -56,7 +56,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
     return model;
   }
 
-  /// Values between -1 and 1 that are none of a model's own.
+  /// Returns values in [-1, 1] that no model contains.
   static at::Tensor make_waves_like(const at::Tensor& tensor) {
     return at::sin(at::arange(tensor.numel(), at::kDouble) * 1.3 + 0.4).view(tensor.sizes());
   }
@@ -78,7 +78,8 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
     return at::cross_entropy_loss(at::mm(hidden, model_->output_weight().t()), batch.labels).item<double>();
   }
 
-  /// What there is to train of each part. Adapters are those of Linears, of which a projector may have none (Gemma 3).
+  /// Returns the components with trained parameters. Adapters exist for Linears, of which a
+  /// projector may have none (Gemma 3).
   static std::set<nn::Component> list_trained_components(const models::VisionLanguageModel& model) {
     std::set<nn::Component> components{nn::Component::kVisionTower, nn::Component::kLanguageModel};
     const auto& linears = model.parameters().linears();
@@ -88,7 +89,8 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
     return components;
   }
 
-  /// The way in which training goes, fp32, one sample at a time and every block recomputed, against the exact gradient.
+  /// Compares gradients as in training (fp32, one sample at a time, every block recomputed) with
+  /// the exact gradient.
   void expect_exact_gradients(const TrainingMode& mode) {
     const auto model = load(mode);
     model->set_recompute({model->vision_blocks(), model->language_blocks()});
@@ -109,7 +111,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
     EXPECT_THAT(components, testing::IsSupersetOf(list_trained_components(*model)));
   }
 
-  /// The exact gradient is the loss's: along a line through all that is trained, the loss rises as it says.
+  /// Compares the gradient with the slope of the loss along a line through all trained parameters.
   void expect_gradient_is_slope(const TrainingMode& mode) {
     const auto model = load(mode, at::kDouble);
     const ExactValues exact(*model, samples_);
@@ -133,7 +135,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
     deviations_.expect_at_most(1e-5, std::abs(measured_slope / slope - 1), "slope of the loss", GetParam());
   }
 
-  /// Steps make the loss smaller, and move what is trained alone.
+  /// Expects steps to decrease the loss and to change only trained parameters.
   void expect_learning(const TrainingMode& mode) {
     const auto model = load(mode), initial_model = load(mode);
     engine::Training training(*model, {});
@@ -187,7 +189,7 @@ TEST_P(FamilyCapabilities, AdaptersAreTrainedOnAQuantizedBase) {
   expect_training(make_lora_mode(Quantization::kNf4));
 }
 
-/// Users of other trainers have had adapters that did nothing where they were used, and merged checkpoints without
+/// Users of other trainers reported adapters without effect in use, and merged checkpoints without
 /// them.
 TEST_P(FamilyCapabilities, MergedCheckpointEqualsAdaptedModel) {
   record_capability(preset_.checkpoint(), "merge");
@@ -241,7 +243,7 @@ TEST_P(FamilyCapabilities, BatchedAnswersEqualSingleAnswers) {
   EXPECT_GT(std::set(answers.begin(), answers.end()).size(), 1U) << "all answers are alike";
 }
 
-/// "A loss that changes with accumulation" is what users of other trainers report.
+/// Users of other trainers reported "a loss that changes with accumulation".
 TEST_P(FamilyCapabilities, AccumulationKeepsLossAndGradients) {
   record_capability(preset_.checkpoint(), "packs");
   const auto full_batch_model = load();
@@ -271,7 +273,7 @@ TEST_P(FamilyCapabilities, AccumulationKeepsLossAndGradients) {
 INSTANTIATE_TEST_SUITE_P(Presets, FamilyCapabilities, testing::ValuesIn(TinyPreset::names()),
                          [](const auto& instance) { return TinyPreset::make_test_name(instance.param); });
 
-/// A new family is in all tests above as soon as it has a tiny preset.
+/// A tiny preset adds its family to all tests above.
 TEST(TinyPresets, CoverAllFamilies) {
   std::set<std::string> families;
   for (const auto& name : TinyPreset::names()) families.insert(get_family_name(TinyPreset(name).checkpoint()));

@@ -11,13 +11,13 @@
 #include "engine/small_step.h"
 #include "models/network/patch_embedding.h"
 #include "models/processing/preprocessor_config.h"
+#include "parity/capability_record.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
 #include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/io/file.h"
 
 namespace vlmtrain::parity {
@@ -37,7 +37,7 @@ image::Normalization get_normalization(const Case& reference) {
           1.0 / 255.0};
 }
 
-/// The reference answers the first turn alone.
+/// Returns the first turn, the only one that the reference answers.
 io::Record truncate_to_first_question(io::Record record) {
   record.turns.resize(1);
   size_t images = 0;
@@ -103,7 +103,7 @@ TEST_P(FamilyParity, TokensAndLabelsAreEqual) {
 TEST_P(FamilyParity, PositionsAreEqual) {
   for (size_t i = 0; i < samples_.size(); ++i) {
     const auto name = fmt::format("sample.{}.position_ids", i);
-    // Where a token has one position, transformers counts from 0.
+    // transformers counts from 0 for one position per token.
     const at::Tensor expected =
         expected_.contains(name) ? expected_.tensor(name) : at::arange(samples_[i].tokens(), at::kLong);
     const auto actual = data::collate(std::span(&samples_[i], 1)).position_ids;
@@ -168,11 +168,12 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const double rate = description.at("learning_rate");
   expect_same_steps(deviations_, *model, *exact_model, settings, rate, samples_, expected_, "gradient.", GetParam());
 
-  // AdamW divides a gradient by its own size. A gradient that is nothing but rounding moves its weight by up to the
-  // learning rate, in transformers against itself too (data/README.md). Gradients in float32 are off by some 3e-6 of
-  // their tensor's largest element, so five steps of rate 1e-3 hold an element to 1e-5 if its first gradient is above
-  // 1e-3 of the largest. The other elements that differ by more are counted, and held to the number of those in which
-  // transformers in float32 differs as much from float64.
+  // AdamW divides a gradient by its own magnitude. A gradient that is only rounding error moves its
+  // weight by up to the learning rate, in transformers as well (data/README.md). Gradients in
+  // float32 differ by about 3e-6 of their tensor's largest element, so after five steps at rate
+  // 1e-3 an element is accurate to 1e-5 if its first gradient exceeds 1e-3 of the largest. Other
+  // elements that differ by more are counted. Their number is limited to that of transformers in
+  // float32 against float64.
   constexpr double kCertainGradient = 1e-3;
   const double largest_drift = rate;
   int64_t num_outliers = 0, num_exact_outliers = 0, num_reference_outliers = 0;
@@ -191,11 +192,11 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
     const at::Tensor actual = drop_key_bias(name, stored.select_stored(tensor.detach()));
     const at::Tensor expected = drop_key_bias(name, stored.values());
     const at::Tensor difference = (actual - expected).abs();
-    // A text model's key bias has a gradient only as far as positions turn it: of the slow pairs next to none, and what
-    // there is drowns in the rounding of the others' sums.
+    // A text model's key bias has a gradient only because of rotation. The slow pairs rotate so
+    // little that their gradient is smaller than the rounding error of the other sums.
     const bool is_key_bias = name.ends_with("k_proj.bias");
     const bool is_sampled = stored.values().numel() < tensor.numel();
-    // In a part, an element that is astray weighs 13 times as much. It is counted below.
+    // In a stored part, an outlier weighs 13 times as much. It is counted below.
     const at::Tensor clamped_difference = is_sampled ? difference.clamp_max(1e-5) : difference;
     deviations_.expect_at_most(is_key_bias ? 1e-5 : 1e-6, clamped_difference.mean().item<double>(),
                                is_key_bias ? "key bias, mean difference" : "weight, mean difference", name);
@@ -205,7 +206,8 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
     const at::Tensor exact_values = drop_key_bias(name, stored.select_stored(exact));
     num_reference_outliers += ((expected - exact_values).abs() > 1e-5).sum().item<int64_t>();
     if (is_sampled) {
-      // The elements that are not stored: the reference's as a whole, ours against the same steps in float64.
+      // Elements that are not stored: the reference's as a whole, the actual ones against the same
+      // steps in float64.
       deviations_.expect_at_most(largest_drift, stored.estimate_difference_norm(tensor), "weight, norm of difference",
                                  name);
       const at::Tensor exact_difference = (tensor.detach() - exact).abs();
@@ -254,7 +256,7 @@ TEST_P(FamilyParity, SavedCheckpointIsTheSame) {
     if (name == "config.json") {
       auto expected = io::read_json(entry.path());
       auto actual = io::read_json(saved_folder.path() / name);
-      if (!expected.contains("vision_config")) actual.erase("vision_config");  // a tower that was elsewhere
+      if (!expected.contains("vision_config")) actual.erase("vision_config");  // an external tower
       EXPECT_EQ(actual, expected);
     } else {
       EXPECT_EQ(io::read_file(saved_folder.path() / name), io::read_file(entry.path())) << name;

@@ -6,7 +6,7 @@
 
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 
 namespace vlmtrain::parity {
 namespace {
@@ -26,7 +26,7 @@ class HiddenStatesParity : public testing::TestWithParam<std::string> {
   const io::SafetensorsFile expected_{source_folder() / "tests/parity/data/hidden_states.safetensors"};
 };
 
-/// Tiles and frames pass the tower one by one in the second run.
+/// In the second run, tiles and frames pass the tower one by one.
 TEST_P(HiddenStatesParity, RequestedStatesMatchTransformers) {
   const at::NoGradGuard no_gradients;
   models::OutputRequest request{.positions = at::arange(batch_.tokens(), at::kLong), .dense_features = true};

@@ -8,12 +8,12 @@
 #include <set>
 
 #include "engine/small_step.h"
+#include "parity/capability_record.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
 #include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/adapter.h"
@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kPrefix = "base_model.model.";
 
-/// An adapter that peft saved, for the checkpoint of a Case, and what peft computes with it.
+/// Adapter saved by peft for the checkpoint of a Case, with peft's results.
 class LoraCase {
  public:
   explicit LoraCase(const std::string& name)
@@ -34,7 +34,7 @@ class LoraCase {
   ReferenceFile expected() const { return ReferenceFile(folder_ / "expected.safetensors"); }
   Case base() const { return Case(description().at("base")); }
 
-  /// As a configuration would ask for them.
+  /// Returns the settings as a configuration would give them.
   nn::LoraSettings settings() const {
     const auto json = description();
     return {.rank = json.at("rank"),
@@ -66,7 +66,7 @@ bool is_saved_with_adapter(const nn::Parameter& parameter) {
   return parameter.is_saved_with_adapter();
 }
 
-/// PEFT adapts modules that never run as well.
+/// Returns false for modules that never run; PEFT adapts them, too.
 bool is_trained(const nn::Parameter& parameter) {
   return parameter.is_saved_with_adapter() && parameter.component != nn::Component::kUnused;
 }
@@ -171,18 +171,19 @@ TEST_P(LoraParity, FiveStepsOfAdamW) {
     const at::Tensor& expected = stored.values();
     const at::Tensor difference = (actual - expected).abs();
     const bool is_sampled = expected.numel() < values.numel();
-    // In a part, an element that is astray weighs 13 times as much. It is counted below.
+    // In a stored part, an outlier weighs 13 times as much. It is counted below.
     const at::Tensor clamped_difference = is_sampled ? difference.clamp_max(1e-5) : difference;
     deviations_.expect_at_most(1e-6, clamped_difference.mean().item<double>(), "weight, mean difference", name);
     deviations_.expect_at_most(1e-4, difference.max().item<double>(), "weight, any element", name);
-    // AdamW makes steps of up to the learning rate of a gradient that is nothing but rounding; see data/README.md. Such
-    // elements are counted instead. Others whose gradient changes its sign within the steps part as well: peft in
-    // float32 is 8e-6 from itself in float64.
+    // AdamW makes steps of up to the learning rate for gradients that are only rounding error; see
+    // data/README.md. Such elements are counted instead. Elements whose gradient changes its sign
+    // during the steps diverge as well: peft in float32 differs from float64 by 8e-6.
     num_outliers += (difference > 1e-5).sum().item<int64_t>();
     const at::Tensor exact = exact_model->parameters().all()[i].tensor.detach();
     num_reference_outliers += ((expected - stored.select_stored(exact)).abs() > 1e-5).sum().item<int64_t>();
     if (is_sampled) {
-      // The elements that are not stored: the reference's as a whole, ours against the same steps in float64.
+      // Elements that are not stored: the reference's as a whole, the actual ones against the same
+      // steps in float64.
       deviations_.expect_at_most(1e-4, stored.estimate_difference_norm(values), "weight, norm of difference", name);
       const at::Tensor exact_difference = (values - exact).abs();
       deviations_.expect_at_most(1e-6, exact_difference.mean().item<double>(), "weight, mean difference from float64",
@@ -221,7 +222,7 @@ TEST_P(LoraParity, SavedAdapterIsTheSame) {
   }
   EXPECT_EQ(models::find_adapter_base(saved_folder.path()), case_.base().checkpoint());
   EXPECT_TRUE(std::filesystem::exists(saved_folder.path() / "tokenizer.json"));
-  EXPECT_FALSE(std::filesystem::exists(saved_names.path() / "config.json"));
+  EXPECT_FALSE(std::filesystem::exists(saved_folder.path() / "config.json"));
 }
 
 TEST_P(LoraParity, MergedWeightsMatchPeft) {
@@ -248,7 +249,7 @@ TEST_P(LoraParity, MergedWeightsMatchPeft) {
   EXPECT_THAT(merged.names(), testing::UnorderedElementsAreArray(base.names()));
   EXPECT_EQ(num_compared, 3);
 
-  // The merged checkpoint is the adapted model.
+  // The merged checkpoint equals the adapted model.
   const at::NoGradGuard no_gradients;
   const auto batch = data::collate(samples_);
   const auto merged_model = models::load_model(folder.path() / "merged", at::kCPU, at::kFloat);

@@ -13,25 +13,26 @@
 #include <span>
 
 #include "engine/small_step.h"
+#include "parity/capability_record.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
+#include "parity/distinct_samples.h"
 #include "parity/tiny_preset.h"
-#include "parity/unlike_samples.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 
 namespace vlmtrain::parity {
 namespace {
 
-/// The parity cases, whose layouts are many, and a tiny preset of each family, whose records are of all kinds.
+/// Returns the parity cases, which cover many layouts, and a tiny preset of each family, whose
+/// records cover all media.
 std::vector<std::string> list_checkpoints() {
   auto names = case_names();
   for (const auto& preset : TinyPreset::names()) names.push_back(preset);
   return names;
 }
 
-/// Samples that do not see each other, however they lie in a pack: "packing in which samples see each other, above all
-/// with MRoPE" is what users of other trainers report.
+/// Independence of the samples in a pack, whatever their order. Users of other trainers reported
+/// "packing in which samples see each other, above all with MRoPE".
 class PackingIsolation : public testing::TestWithParam<std::string> {
  protected:
   using Order = std::vector<int64_t>;
@@ -48,7 +49,8 @@ class PackingIsolation : public testing::TestWithParam<std::string> {
   void SetUp() override { record_capability(checkpoint_, "packs"); }
   void TearDown() override { deviations_.report(); }
 
-  /// As they come, from the last, and two others, in which each sample has other neighbours.
+  /// Returns the original order, its reverse, and two orders in which each sample has other
+  /// neighbors.
   std::vector<Order> make_orders() const {
     Order forward(samples_.size());
     std::iota(forward.begin(), forward.end(), 0);
@@ -60,7 +62,7 @@ class PackingIsolation : public testing::TestWithParam<std::string> {
     return {forward, backward, rotated, odd_first};
   }
 
-  /// [labels, vocabulary] of the samples at these places, in their order.
+  /// Returns the logits [labels, vocabulary], in the batch's order.
   at::Tensor compute_logits(const data::MicroBatch& batch) const {
     const at::NoGradGuard no_gradients;
     return at::mm(model_->forward(batch, {.positions = batch.label_positions}).hidden, model_->output_weight().t());
@@ -80,13 +82,14 @@ class PackingIsolation : public testing::TestWithParam<std::string> {
     return result;
   }
 
-  /// The mean over a sample's labels.
+  /// Returns the mean over a sample's labels.
   double compute_loss(int64_t index, const at::Tensor& logits) const {
     const at::Tensor labels = collate(samples_, Order{index}).labels;
     return at::cross_entropy_loss(logits.to(at::kDouble), labels).item<double>();
   }
 
-  /// Where the rows of a sample's pixels lie in a batch of all in their own order; undefined: it has none.
+  /// Returns the pixel rows of a sample in a batch of all samples in their own order; undefined
+  /// without pixels.
   at::Tensor find_sample_pixels(const data::MicroBatch& batch, int64_t index) const {
     const at::Tensor& sample_pixels = samples_[static_cast<size_t>(index)].pixel_values;
     if (!sample_pixels.defined()) return {};
@@ -97,7 +100,7 @@ class PackingIsolation : public testing::TestWithParam<std::string> {
     return batch.pixel_values.narrow(0, first, sample_pixels.size(0));
   }
 
-  /// Gradients of the sum over the labels of `samples`, by name.
+  /// Returns the gradients of the sum over the labels of `samples`, by name.
   std::map<std::string, at::Tensor> compute_gradients(std::span<const data::Sample> samples) {
     int64_t labels = 0;
     for (const auto& sample : samples) labels += sample.label_tokens();
@@ -149,7 +152,7 @@ TEST_P(PackingIsolation, OtherSamplesDoNotChangeLogits) {
     const int64_t first = batch.segments.offsets[changed_index].item<int64_t>();
     const int64_t tokens = samples_[static_cast<size_t>(changed_index)].tokens();
     const auto& image_positions = samples_[static_cast<size_t>(changed_index)].image_token_positions;
-    // Other words and pixels in the same places. Tokens that take features stay, and so do positions.
+    // Other words and pixels in the same places. Image tokens and positions stay.
     for (int64_t token = 0; token < tokens; ++token) {
       if (!std::ranges::binary_search(image_positions, token))
         batch.token_ids[first + token] = 5 + (token * token + 3) % 50;
@@ -159,8 +162,9 @@ TEST_P(PackingIsolation, OtherSamplesDoNotChangeLogits) {
     const auto actual = split_logits(batch, order);
     for (size_t i = 0; i < order.size(); ++i) {
       const bool is_equal = at::equal(actual[i], expected[i]);
-      EXPECT_EQ(is_equal, order[i] != changed_index) << samples_[static_cast<size_t>(order[i])].id << " beside another "
-                                                     << samples_[static_cast<size_t>(changed_index)].id;
+      EXPECT_EQ(is_equal, order[i] != changed_index)
+          << samples_[static_cast<size_t>(order[i])].id << " next to another "
+          << samples_[static_cast<size_t>(changed_index)].id;
     }
   }
 }
@@ -178,7 +182,7 @@ TEST_P(PackingIsolation, GradientIsTheSumOfSingleGradients) {
   const auto actual = compute_gradients(samples_);
   ASSERT_EQ(actual.size(), expected.size());
   for (const auto& [name, gradient] : actual) {
-    // What is nothing but rounding (deviations.h) cannot be compared relatively.
+    // Pure rounding error (deviations.h) has no meaningful relative difference.
     const double difference = (gradient - expected.at(name)).abs().max().item<double>();
     deviations_.expect_at_most(2e-6, difference / largest, "gradient, of the largest", name);
     if (has_zero_true_gradient(name)) continue;
@@ -188,14 +192,14 @@ TEST_P(PackingIsolation, GradientIsTheSumOfSingleGradients) {
   }
 }
 
-/// What the tests above are to notice: samples end to end as if they were one.
+/// Shows that the tests above detect a fault: samples joined as if they were one.
 TEST_P(PackingIsolation, SharedSegmentChangesLogits) {
   const Order order = make_orders().front();
   const auto expected = compute_logits(order);
   auto batch = collate(samples_, order);
   batch.segments = nn::Segments::from_lengths({batch.tokens()}, at::kCPU);
   const auto actual = split_logits(batch, order);
-  double largest = 0;  // a sample longer than a sliding window is out of the others' sight
+  double largest = 0;  // a sample longer than a sliding window is outside the others' window
   for (size_t i = 0; i < actual.size(); ++i) largest = std::max(largest, relative_difference(actual[i], expected[i]));
   EXPECT_GT(largest, 1e-3);
 }

@@ -8,14 +8,13 @@
 #include <vector>
 
 #include "engine/small_step.h"
+#include "parity/capability_record.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "parity/evidence.h"
 #include "parity/exact_values.h"
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/nn/codebook.h"
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::parity {
 namespace {
@@ -26,7 +25,7 @@ std::filesystem::path get_data_folder() {
   return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/quantization";
 }
 
-/// What bitsandbytes makes of some matrices.
+/// Quantized matrices of bitsandbytes.
 class QuantizedMatrices : public testing::TestWithParam<std::string> {
  protected:
   at::Tensor read_expected(const std::string& part) const { return file_.tensor(GetParam() + "." + part); }
@@ -51,7 +50,7 @@ TEST_P(QuantizedMatrices, Nf4HoldsTheSameBytes) {
   for (const char* part : {"weight", "absmax", "nested_absmax"}) {
     EXPECT_TRUE(at::equal(state.at(part), read_expected(std::string("nf4.") + part))) << part;
   }
-  // A mean over all blocks: its last bit depends on the order in which a processor adds.
+  // A mean over all blocks: its last bit depends on the processor's order of additions.
   const double mean = read_expected("nf4.nested_offset").item<double>();
   EXPECT_NEAR(state.at("nested_offset").item<double>(), mean, 1e-7 * mean);
 }
@@ -62,7 +61,7 @@ TEST_P(QuantizedMatrices, Nf4HasTheSameValues) {
   if (expected.scalar_type() == at::kFloat && expected.any().item<bool>()) {
     EXPECT_LE(largest_difference(weight->dequantize(), expected), 3e-7);
   }
-  // With the mean that bitsandbytes found, nothing differs in any dtype.
+  // With bitsandbytes' mean, results are equal in every dtype.
   get_state(*weight).at("nested_offset").copy_(read_expected("nf4.nested_offset"));
   EXPECT_TRUE(at::equal(weight->dequantize(), expected));
 }
@@ -90,7 +89,7 @@ TEST(QuantizationTables, AreThoseOfBitsandbytes) {
   EXPECT_TRUE(at::equal(nn::make_dynamic_codebook(), file.tensor("dynamic_map")));
 }
 
-/// An adapter on a quantised base, and what peft and bitsandbytes compute with them.
+/// Adapter on a quantized base, with results of peft and bitsandbytes.
 class QuantizedLora : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -137,7 +136,7 @@ TEST_P(QuantizedLora, TheSameLinearsAreQuantized) {
     if (parameter.quantized) quantized_paths.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
   }
   auto expected = description_.at("quantized").get<std::vector<std::string>>();
-  // Of SigLIP's head, which no pass of LLaVA runs, transformers leaves one Linear as it is.
+  // transformers leaves one Linear of SigLIP's unused head unquantized.
   for (const auto& linear : model->parameters().linears()) {
     if (linear.component != nn::Component::kUnused) continue;
     std::erase(expected, linear.path);

@@ -7,8 +7,8 @@
 #include "distributed/ranks_of_threads.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
+#include "parity/distinct_samples.h"
 #include "parity/tiny_preset.h"
-#include "parity/unlike_samples.h"
 #include "vlmtrain/distributed/consensus.h"
 #include "vlmtrain/models/adapter.h"
 
@@ -18,11 +18,11 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What users of other trainers report of vision-language models, of each family. Where else such a report has become
-/// a test is listed in docs/soundness.md.
+/// Faults of vision-language models reported by users of other trainers, tested for each family.
+/// docs/soundness.md lists the other tests that stem from such reports.
 class ReportedFaults : public testing::TestWithParam<std::string> {
  protected:
-  /// The words of the error; empty where there is none.
+  /// Returns the error message; empty without an error.
   std::string get_error(const io::Record& record) const {
     try {
       data::make_sample(*processor_, record, 0);
@@ -40,7 +40,7 @@ class ReportedFaults : public testing::TestWithParam<std::string> {
   const std::vector<io::Record> records_ = preset_.records();
 };
 
-/// "Image features and image tokens do not match": marks and pictures.
+/// Report: "Image features and image tokens do not match", here placeholders and images.
 TEST_P(ReportedFaults, WrongNumberOfMarksNamesTheSample) {
   auto json = io::read_json(preset_.checkpoint().parent_path() / "records.json");
   const auto record_entry = std::ranges::find_if(json, [](const auto& entry) { return entry.at("id") == "several"; });
@@ -52,7 +52,7 @@ TEST_P(ReportedFaults, WrongNumberOfMarksNamesTheSample) {
   }
 }
 
-/// The same: a token that stands for a feature, written by someone in the conversation.
+/// The same report, caused by an image token that a user wrote in the conversation.
 TEST_P(ReportedFaults, ImageTokenInTextNamesTheSample) {
   const auto sample = data::make_sample(*processor_, record("one"), 0);
   const int64_t token = sample.token_ids[static_cast<size_t>(sample.image_token_positions.front())];
@@ -66,7 +66,7 @@ TEST_P(ReportedFaults, ImageTokenInTextNamesTheSample) {
   }
 }
 
-/// "Hangs where a rank has no image".
+/// Report: "Hangs where a rank has no image".
 TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
   std::vector<data::Sample> media_samples, text_samples;
   for (const auto& sample : make_distinct_samples(*processor_, records_))
@@ -83,11 +83,12 @@ TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
   std::mutex mutex;
   const auto train = [&](const std::vector<std::vector<data::Sample>>& rank_samples) {
     std::vector<TrainingResult> results(rank_samples.size());
-    distributed::as_ranks(std::ssize(rank_samples), [&](const distributed::Launch& launch) {
+    distributed::run_ranks(std::ssize(rank_samples), [&](const distributed::Launch& launch) {
       distributed::Ranks ranks(launch);
       const distributed::RankConsensus consensus(ranks.collectives());
       const auto model = models::load_model(preset_.checkpoint(), at::kCPU, at::kFloat);
-      // So large an epsilon makes the update proportional to the gradient, whose rounding it does not magnify.
+      // A large epsilon makes the update proportional to the gradient, so rounding is not
+      // amplified.
       engine::Training training(*model, {.epsilon = 1e-2});
       training.connect(consensus);
       const auto& samples = rank_samples[static_cast<size_t>(launch.rank)];

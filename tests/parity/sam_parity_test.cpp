@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_vit/sam_vit.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 
@@ -24,7 +24,7 @@ const std::filesystem::path& get_sam_folder() {
   return folder;
 }
 
-/// What transformers gave for one module, and the same module here with those weights.
+/// Results of transformers for one module, and the module here with the same weights.
 class SamCase : public testing::Test {
  protected:
   void open_reference(const std::string& name) { expected_.emplace(get_sam_folder() / (name + ".safetensors")); }
@@ -35,13 +35,14 @@ class SamCase : public testing::Test {
 
   static std::string strip_scope(const nn::Parameter& parameter) { return parameter.name.substr(4); }
 
-  /// Every parameter is in the file.
+  /// Sets the weights. Expects every parameter in the file.
   void set_values() const {
     for (const auto& parameter : store_.all())
       parameter.set_values(read_expected("parameter." + strip_scope(parameter)));
   }
 
-  /// A key's bias that adds the same to all scores of a query has a gradient of zero, of which float32 sees noise.
+  /// Compares gradients. A key bias adds the same number to all scores of a query, so its true
+  /// gradient is zero and float32 computes rounding errors.
   void expect_gradients(const std::string& kind) {
     for (const auto& parameter : store_.all()) {
       if (!parameter.tensor.requires_grad()) continue;

@@ -19,12 +19,12 @@
 
 namespace vlmtrain::parity {
 
-// The rule of reference/thin.py.
-constexpr int64_t kMaxFullElements = 1024;  ///< a tensor of at most as many elements is stored whole
-constexpr int64_t kStride = 13;             ///< of a larger one, every 13th element is stored
+// Same rule as reference/library/thin.py.
+constexpr int64_t kMaxFullElements = 1024;  ///< smaller tensors are stored in full
+constexpr int64_t kStride = 13;             ///< every 13th element of a larger tensor is stored
 constexpr int64_t kProjections = 8;
 
-/// Bit j is the sign of element `index` in projection j. The hash is the finalizer of MurmurHash3.
+/// Returns signs of element `index`: bit j for projection j. The hash is MurmurHash3's finalizer.
 inline uint32_t projection_signs(uint32_t index) {
   uint32_t value = index * 0x9E3779B1U;
   value = (value ^ (value >> 15)) * 0x85EBCA77U;
@@ -32,7 +32,8 @@ inline uint32_t projection_signs(uint32_t index) {
   return value ^ (value >> 16);
 }
 
-/// Returns the projections of `tensor`, float64 [kProjections]: sums of all elements, each with its sign.
+/// Returns the projections of `tensor`, float64 [kProjections]: sums of all elements, each with its
+/// sign.
 inline at::Tensor compute_projections(const at::Tensor& tensor) {
   const at::Tensor flat_values = tensor.detach().to(at::kDouble).flatten().contiguous();
   const double* const values = flat_values.const_data_ptr<double>();
@@ -45,17 +46,17 @@ inline at::Tensor compute_projections(const at::Tensor& tensor) {
   return projections;
 }
 
-/// A reference tensor of which a file holds some elements and the projections of the whole.
+/// Reference tensor with some stored elements and projections of all elements.
 class StoredTensor {
  public:
   StoredTensor(std::string name, at::Tensor values, at::Tensor projections)
       : name_(std::move(name)), values_(std::move(values)), projections_(std::move(projections)) {}
 
-  /// The stored elements, one-dimensional.
+  /// Returns the stored elements, one-dimensional.
   const at::Tensor& values() const { return values_; }
 
-  /// Returns the elements of `tensor`, a tensor of the reference's size, that the file stores of the reference.
-  /// Throws std::runtime_error if the sizes differ.
+  /// Returns the elements of `tensor` that the file stores of the reference. Throws
+  /// std::runtime_error if the sizes differ.
   at::Tensor select_stored(const at::Tensor& tensor) const {
     const int64_t stride = tensor.numel() > kMaxFullElements ? kStride : 1;
     at::Tensor selected = tensor.flatten().slice(0, 0, tensor.numel(), stride);
@@ -66,7 +67,8 @@ class StoredTensor {
     return selected;
   }
 
-  /// Returns an estimate of ‖whole − reference‖, over all elements. A difference in a single element is exact.
+  /// Returns an estimate of ‖whole − reference‖, over all elements. A difference in a single
+  /// element is exact.
   double estimate_difference_norm(const at::Tensor& tensor) const {
     const at::Tensor difference = compute_projections(tensor) - projections_.to(at::kDouble);
     return difference.norm().item<double>() / std::sqrt(static_cast<double>(kProjections));
@@ -78,7 +80,7 @@ class StoredTensor {
   at::Tensor projections_;
 };
 
-/// An expected.safetensors. Its gradients, parameters and logits are read by `stored`, all else by `tensor`.
+/// File expected.safetensors. `stored` reads gradients, parameters and logits, `tensor` all others.
 class ReferenceFile {
  public:
   explicit ReferenceFile(const std::filesystem::path& path) : file_(path) {
@@ -90,7 +92,7 @@ class ReferenceFile {
 
   bool contains(const std::string& name) const { return file_.contains(name); }
 
-  /// REQUIRES: the tensor is stored whole, whatever its size.
+  /// Returns a tensor. REQUIRES: it is stored in full.
   at::Tensor tensor(const std::string& name) const {
     if (is_sampled(name)) throw std::logic_error(name + " may be stored in part: read it by ReferenceFile::stored");
     return file_.tensor(name);
@@ -107,7 +109,7 @@ class ReferenceFile {
   }
 
   io::SafetensorsFile file_;
-  std::vector<std::string> sampled_names_;  ///< sorted, the order of the rows of "projections"
+  std::vector<std::string> sampled_names_;  ///< sorted; the order of the rows of "projections"
 };
 
 }  // namespace vlmtrain::parity

@@ -11,7 +11,7 @@ namespace vlmtrain::parity {
 namespace {
 
 constexpr const char* kName = "model.text_model.layers.1.mlp.down_proj.weight";
-constexpr int64_t kNotStored = kStride * 20 + 5;  ///< index of an element that no file has
+constexpr int64_t kNotStored = kStride * 20 + 5;  ///< index of an element that no file stores
 
 class StoredTensorTest : public testing::Test {
  protected:
@@ -21,7 +21,7 @@ class StoredTensorTest : public testing::Test {
     return edited;
   }
 
-  /// Returns how many checks fail if `actual` and `exact` are what this program computes in float32 and in float64.
+  /// Returns the number of failed checks for `actual` in float32 and `exact` in float64.
   int count_failures(const at::Tensor& actual, const at::Tensor& exact) const {
     testing::TestPartResultArray results;
     {
@@ -50,10 +50,10 @@ TEST_F(StoredTensorTest, NothingFailsWithoutADifference) {
 }
 
 TEST_F(StoredTensorTest, DifferenceInAnUnstoredElementFails) {
-  // What this program computes differs from what the reference computed, in both precisions alike: by 3e-5 of the norm.
+  // A difference from the reference in both precisions, 3e-5 of the norm.
   const at::Tensor edited = add_difference(exact_, kNotStored, 3e-5 * norm_);
   EXPECT_EQ(count_failures(edited.to(at::kFloat), edited), 1);
-  // It differs in float32 alone.
+  // A difference in float32 only.
   EXPECT_EQ(count_failures(edited.to(at::kFloat), exact_), 2);
 }
 

@@ -10,7 +10,7 @@
 
 namespace vlmtrain::parity {
 
-/// An empty folder for as long as the object lives.
+/// Empty folder, removed with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "image/nifti_file.h"
-#include "models/registry.h"
+#include "models/family.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/io/atomic.h"
@@ -26,9 +26,9 @@
 
 namespace vlmtrain::parity {
 
-/// The random checkpoint of a preset called …-tiny, of which each family has one, and records of all that its family
-/// takes: what they are follows from the family's entry in the registry. The records' ids begin with what is in them:
-/// words, one (picture or volume), several, video, mask.
+/// Random checkpoint of a preset named …-tiny, one per family, and records of all media of the
+/// family, as its Family says. Record ids start with the content: words, one (image or volume),
+/// several, video, mask.
 class TinyPreset {
  public:
   static std::vector<std::string> names() {
@@ -39,7 +39,7 @@ class TinyPreset {
     return result;
   }
 
-  /// As GoogleTest takes names.
+  /// Returns the preset's name with the characters that GoogleTest accepts.
   static std::string make_test_name(std::string preset) {
     std::ranges::replace_if(
         preset, [](char character) { return character == '-' || character == '.'; }, '_');
@@ -50,7 +50,8 @@ class TinyPreset {
 
   std::filesystem::path checkpoint() const { return folder_.path() / "model"; }
 
-  /// The frames of the record `video` from the last to the first. REQUIRES: records() were made, with a video.
+  /// Returns the frames of the record `video` in reverse order. REQUIRES: records() was called and
+  /// has a video.
   io::MediaRef get_reversed_video() const { return folder_.path() / "ball_backwards"; }
 
   const models::Family& family() const {
@@ -75,7 +76,7 @@ class TinyPreset {
     return read(records);
   }
 
-  /// As a data set; media are found by their names in those of records().
+  /// Reads a dataset file. Media are found by the names in records().
   std::vector<io::Record> read(const nlohmann::json& records) const {
     io::write_file(folder_.path() / "records.json", records.dump());
     return io::read_dataset(folder_.path() / "records.json", folder_.path());
@@ -93,7 +94,7 @@ class TinyPreset {
     return record;
   }
 
-  /// Pictures, or volumes where the family takes no pictures.
+  /// Adds images, or volumes for a family without images.
   void add_media(nlohmann::json& records) const {
     const bool takes_images = family().image_shape != nullptr;
     const std::string key = takes_images ? "image" : "volume";
@@ -109,7 +110,7 @@ class TinyPreset {
     records.push_back(set_field(make_record("one more", "<image>\n", "How many?", "3"), key, {square_file}));
   }
 
-  /// Waves, whose lengths depend on the name's.
+  /// Returns waves whose lengths depend on the name's length.
   static at::Tensor make_waves(const std::string& name, int64_t height, int64_t width, double phase) {
     const double wavelength = 3.0 + static_cast<double>(name.size());
     const at::Tensor rows = at::sin(at::arange(height) / wavelength + phase).unsqueeze(1);
@@ -122,7 +123,7 @@ class TinyPreset {
     const at::Tensor pixels = at::stack({gray, gray * 0.8 + 20, 230 - gray}).to(at::kByte);
     return write(name + ".png", image::encode_png(pixels));
   }
-  /// Six, each `phase` further than the one before it, or for a negative one the same from the last to the first.
+  /// Writes six frames, each shifted by `phase`; a negative phase writes them in reverse order.
   std::string write_frames(const std::string& name, double phase) const {
     constexpr int kFrames = 6;
     std::filesystem::create_directory(folder_.path() / name);
@@ -137,7 +138,7 @@ class TinyPreset {
     mask.narrow(0, 8, 20).narrow(1, 10, 30).fill_(1);
     return write(name + "_mask.png", image::encode_mask_png(mask));
   }
-  /// 12 slices of float32.
+  /// Writes 12 slices of float32.
   std::string write_scan(const std::string& name, int64_t height, int64_t width) const {
     constexpr int64_t kSlices = 12;
     constexpr int16_t kFloat32 = 16;

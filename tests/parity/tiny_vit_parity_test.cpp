@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "models/network/mask/tiny_vit/tiny_vit.h"
+#include "models/network/tiny_vit.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 
@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::string_view kNamePrefix = "image_encoder.";
 
-/// A case of reference/make_tiny_vit_reference.py, with encoders that have its weights.
+/// Case of reference/modules/make_tiny_vit_reference.py, with encoders that have its weights.
 class TinyVitParity : public testing::TestWithParam<std::string> {
  protected:
-  /// Features, and gradients of all that has one.
+  /// Features, and gradients of all tensors that have one.
   using TensorMap = std::map<std::string, at::Tensor>;
 
-  /// Of an encoder that computes in `dtype`.
+  /// Returns the results of an encoder in `dtype`.
   TensorMap compute_results(at::ScalarType dtype, int64_t recomputed_blocks) const {
     nn::ParameterStore store{at::TensorOptions(dtype)};
     const models::TinyVit encoder({store, nn::Component::kMaskEncoder, "image_encoder"}, config_);
@@ -41,7 +41,7 @@ class TinyVitParity : public testing::TestWithParam<std::string> {
     return results;
   }
 
-  /// Holds `results` against the reference.
+  /// Compares `results` with the reference.
   void expect_near_reference(const TensorMap& results, double features_bound, double gradient_bound) const {
     Deviations deviations;
     size_t num_expected = 0;
@@ -68,7 +68,7 @@ class TinyVitParity : public testing::TestWithParam<std::string> {
     return models::TinyVit({store, nn::Component::kMaskEncoder, "image_encoder"}, config_).blocks();
   }
 
-  /// The elements that the file has.
+  /// Returns the elements stored in the file.
   at::Tensor select_stored_part(const std::string& name, const at::Tensor& tensor) const {
     if (name == "features") return tensor;
     return tensor.flatten().slice(0, 0, tensor.numel(), std::stoll(file_.metadata().at("every")));
@@ -81,15 +81,16 @@ class TinyVitParity : public testing::TestWithParam<std::string> {
       io::parse_json(file_.metadata().at("config"), file_.path().string()), file_.path().string());
 };
 
-// What is rounded here is the same on every processor: nn::ConvBatchNorm folds its batch norm in float32, element
-// by element, and the reference is stored as float32. Gradients amplify that to 1.5e-6.
+// Rounding is the same on every processor: nn::ConvBatchNorm folds its batch norm in float32,
+// element by element, and the reference is stored as float32. Gradients amplify it to 1.5e-6.
 TEST_P(TinyVitParity, FeaturesAndGradientsMatchTimmInFloat64) {
   expect_near_reference(compute_results(at::kDouble, /*recomputed_blocks=*/0), /*features_bound=*/1e-6,
                         /*gradient_bound=*/5e-6);
 }
 
-// The gradient of a batch norm's weight is a sum over all positions (10,816 in block_of_5m) whose terms nearly cancel,
-// so the order of float32 additions, which differs between processors, moves it by up to 1.5e-5 of its largest element.
+// The gradient of a batch norm's weight is a sum over all positions (10,816 in block_of_5m) whose
+// terms nearly cancel. The order of float32 additions differs among processors and changes it by up
+// to 1.5e-5 of its largest element.
 TEST_P(TinyVitParity, FeaturesAndGradientsMatchTimm) {
   expect_near_reference(compute_results(at::kFloat, /*recomputed_blocks=*/0), /*features_bound=*/1e-5,
                         /*gradient_bound=*/1e-4);

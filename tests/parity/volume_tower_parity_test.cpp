@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "models/brain_llava/pooling.h"
-#include "models/network/volume_transformer/volume_transformer.h"
+#include "models/brain_llava/model.h"
+#include "models/network/volume_transformer.h"
 #include "parity/case.h"
 #include "parity/deviations.h"
 
@@ -25,7 +25,7 @@ const std::filesystem::path& get_tower_folder() {
   return folder;
 }
 
-/// What MONAI's ViT gave, and the same tower here with those weights.
+/// Results of MONAI's ViT, and the tower here with the same weights.
 class VolumeTowerParity : public testing::TestWithParam<const char*> {
  protected:
   VolumeTowerParity() {
@@ -67,7 +67,7 @@ TEST_P(VolumeTowerParity, FeaturesAndGradientsMatchMonai) {
     ASSERT_TRUE(actual.defined()) << parameter.name;
     at::Tensor expected = read_expected("gradient." + to_monai_name(parameter));
     if (parameter.name.ends_with("qkv.bias")) {
-      // Of the key's part the true gradient is zero.
+      // The key part's true gradient is zero.
       const auto actual_parts = actual.chunk(3), expected_parts = expected.chunk(3);
       EXPECT_LE(actual_parts[1].abs().max().item<double>(), 1e-4) << parameter.name;
       actual = at::cat({actual_parts[0], actual_parts[2]});

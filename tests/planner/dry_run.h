@@ -9,7 +9,7 @@
 
 #include "parity/temporary_folder.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 #include "vlmtrain/planner/dry_run_process.h"
 
 namespace vlmtrain::planner {

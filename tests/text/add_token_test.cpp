@@ -1,10 +1,9 @@
-#include "vlmtrain/text/add_token.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/text/read_tokenizer.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::text {

@@ -26,7 +26,7 @@ ChatTemplate make_template(const std::string& jinja, TemplateSettings settings =
           load_qwen2()};
 }
 
-/// A template of ChatML whose assistant turns are `answer`, in which `c` is the text.
+/// Returns a ChatML template whose assistant turns are `answer`, in which `c` is the text.
 ChatTemplate make_chatml(const std::string& answer) {
   return make_template(
       "{% for m in messages %}{% set c = m['content'] %}{{ '<|im_start|>' + m['role'] + '\n' }}"
@@ -48,7 +48,7 @@ std::vector<std::string> get_learned_texts(const ChatTemplate& chat_template, co
   return get_learned_texts(chat);
 }
 
-/// As Qwen3's, which takes the reasoning out and writes the marks itself.
+/// The code of Qwen3's template that splits off the reasoning; the template writes the tags itself.
 constexpr const char* kParseReasoning =
     "{% set r = '' %}{% if '</think>' in c %}"
     "{% set r = c.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
@@ -69,7 +69,7 @@ TEST(Answers, TemplateTextInsideAnswersIsLearned) {
   const RenderedChat chat = chat_template.render(
       std::vector<Turn>{{Role::kUser, "Red?"}, {Role::kAssistant, "<think>\nHm.\n</think>\n\nYes"}}, false);
   EXPECT_THAT(chat.notices, IsEmpty());
-  // The empty block before an answer without reasoning is the template's, as before.
+  // The empty block before an answer without reasoning is template text.
   EXPECT_THAT(get_learned_texts(chat_template, "Yes"), ElementsAre("Yes<|im_end|>"));
 }
 
@@ -91,7 +91,7 @@ TEST(Answers, OtherMarkersAndLinesAreLearned) {
                       "<|im_end|>"),
           "So <a>Rain</a>"),
       ElementsAre("So Rain</a><|im_end|>"));
-  // What a template adds to some answers stands before their end, and no second end is put there.
+  // Text that a template adds to some answers precedes their end; no second end is added.
   EXPECT_THAT(get_learned_texts(make_chatml("{{ c + (' [1]' if 'Rain' in c else '') + '<|im_end|>' }}"), "Rain"),
               ElementsAre("Rain [1]<|im_end|>"));
 }
@@ -108,7 +108,7 @@ TEST(Answers, GenerationPromptIsNotLearned) {
 }
 
 TEST(Answers, GenerationBlocksAreLearned) {
-  // transformers 5.24.0, return_assistant_tokens_mask, and the end of turn.
+  // As return_assistant_tokens_mask of transformers 5.24.0, plus the end of turn.
   EXPECT_THAT(
       get_learned_texts(
           make_chatml("{% generation %}{{ '<think>\n\n</think>\n\n' + c + '<|im_end|>' }}{% endgeneration %}"), "Yes"),

@@ -36,7 +36,7 @@ const Tokenizer& load_tokenizer(const std::string& name) {
   return tokenizers.emplace(name, Tokenizer::from_file(file)).first->second;
 }
 
-/// A tokenizer that has the tokens of a template of the table.
+/// Returns a tokenizer that has the tokens of a built-in template.
 const Tokenizer& load_template_tokenizer(std::string_view name) {
   static const std::map<std::string_view, std::string> tokenizer_names{
       {"smolvlm", "smollm2"}, {"qwen2_vl", "qwen2"},          {"llava_qwen", "qwen2"},      {"chatml", "qwen2"},
@@ -51,7 +51,7 @@ ChatTemplate make_builtin_template(std::string_view name) {
   return {find_builtin_template(name), settings, load_template_tokenizer(name)};
 }
 
-/// A checkpoint's own.
+/// Returns a template of a checkpoint.
 ChatTemplate make_checkpoint_template(const std::string& jinja, const std::string& tokenizer,
                                       TemplateSettings settings = {}) {
   return {{.jinja = jinja, .name = "chat_template.jinja", .is_checkpoint_default = true},
@@ -99,7 +99,7 @@ TEST(BuiltinTemplates, RendersAsJinja2) {
     for (const auto& turn : expected["turns"]) turns.push_back({parse_role(turn["role"]), turn["text"]});
     std::string text = expected["rendered"];
     const bool ends_with_answer = !expected["add_generation_prompt"] && turns.back().role == Role::kAssistant;
-    // What is put behind the last answer.
+    // render() adds the end of turn.
     if (name == "llava_1_5" && ends_with_answer) text = text.substr(0, text.size() - 1) + "</s>";
     EXPECT_EQ(chat_template.render(turns, expected["add_generation_prompt"]).text, text) << name;
     names.insert(name);
@@ -155,7 +155,7 @@ TEST(BuiltinTemplates, WritesTheFamilysImageTokens) {
   const TemplateSettings settings{.image = {kQwenImage, "<|image_pad|>"}};
   const ChatTemplate chatml(find_builtin_template("chatml"), settings, load_tokenizer("qwen2"));
   EXPECT_THAT(chatml.render(kTwoRounds, false).text, HasSubstr(std::string("user\n") + kQwenImage + "What is shown?"));
-  // As whoever loads the saved checkpoint gets it.
+  // The template that a saved checkpoint contains.
   EXPECT_THAT(chatml.source().jinja, HasSubstr(kQwenImage));
 }
 
@@ -193,7 +193,7 @@ TEST(BuiltinTemplates, RejectsATokenizerWithoutItsEndToken) {
   EXPECT_THROW(ChatTemplate(find_builtin_template("chatml"), {}, load_tokenizer("llama2")), UserError);
 }
 
-/// Takes strings; with blocks it fails, as most templates of text models do.
+/// A template for strings, which fails for lists of blocks, as most templates of text models.
 constexpr const char* kStringTemplate =
     "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'assistant' %}{{ 'A: ' + m['content'] + eos_token }}"
     "{% else %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endif %}{% endfor %}"
@@ -223,7 +223,7 @@ TEST(ChatTemplate, TemplatesThatPrintBlocksGetStrings) {
 }
 
 TEST(ChatTemplate, OnlyAnswerTextIsLearned) {
-  // The question holds the answer's very words, and the template strips old reasoning.
+  // The question contains the text of the answer, and the template strips old reasoning.
   const ChatTemplate chat_template = make_checkpoint_template(
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
       "{% if m['role'] == 'assistant' and not loop.last %}{{ m['content'].split('</think>')[-1].strip() }}"
@@ -246,7 +246,7 @@ TEST(ChatTemplate, RepeatedAnswersAreRejected) {
                                  turn + "{% endfor %}",
                              tokens),
               HasSubstr("more than once"));
-  // Only where there are three rounds, which no probe has.
+  // Only in conversations of three rounds, which the probe does not render.
   const ChatTemplate chat_template = make_checkpoint_template(
       "{% if messages | length > 4 %}{{ messages[1]['content'] }}{% endif %}"
       "{% for m in messages %}" +

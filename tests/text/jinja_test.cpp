@@ -1,5 +1,5 @@
-// The interpreter of chat templates against jinja2 (scripts/make_jinja_goldens.py), where its characters come from, and
-// what hostile templates meet.
+// Compares the interpreter of chat templates with jinja2 (scripts/make_jinja_goldens.py); checks
+// the origin of characters, and the limits for hostile templates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ Variables make_plain_variables(const Json& json) {
   return variables;
 }
 
-/// The same with an origin for each text.
+/// Returns the value with an origin for each text.
 Value make_tracked_value(const Json& json, int& next_origin) {
   if (json.is_string()) return Value::text(json.get<std::string>(), next_origin++);
   if (json.is_array()) {
@@ -56,7 +56,7 @@ std::string render(const std::string& source, const Variables& variables) {
   return Template::parse(source, "a.jinja").render(variables, make_settings()).text;
 }
 
-/// Runs are as Rendering says they are.
+/// Checks the invariants of Rendering::origin_spans.
 void expect_valid_origin_spans(const Rendering& rendering) {
   size_t end = 0;
   for (size_t i = 0; i < rendering.origin_spans.size(); ++i) {
@@ -120,7 +120,7 @@ TEST(JinjaTest, RenderIsThreadSafe) {
   EXPECT_THAT(texts, testing::Each(golden["renders"][7]["text"].get<std::string>()));
 }
 
-/// A rendering with its runs shown: 0[…] for characters of origin 0, and so on.
+/// Returns a rendering with its origin spans: 0[…] for characters of origin 0, and so on.
 std::string render_with_origins(const std::string& source) {
   const Variables variables = {
       {"a", Value::text("Hello wörld", 0)},
@@ -287,7 +287,7 @@ std::string repeat(std::string_view text, size_t times) {
   return result;
 }
 
-/// Why a template that asks for too much is stopped.
+/// Returns the error of a template that exceeds a limit.
 std::string get_render_error(const std::string& source) {
   try {
     render(source, {});
@@ -345,7 +345,7 @@ TEST(JinjaTest, DeeplyNestedSourceIsRejected) {
 }
 
 TEST(JinjaTest, ReferenceCyclesAreFreed) {
-  // What leaks here fails under AddressSanitizer.
+  // Leaks fail under AddressSanitizer.
   EXPECT_EQ(render("{% set n = namespace() %}{% set n.n = n %}{% macro m() %}{% endmacro %}{% set n.m = m %}"
                    "{% for x in [1] %}{% macro k() %}{{ x }}{% endmacro %}{% set n.k = k %}{% set n.l = loop %}"
                    "{{ loop.changed(loop) }}{% endfor %}{{ n.k() }}",

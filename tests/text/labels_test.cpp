@@ -1,5 +1,3 @@
-#include "vlmtrain/text/labels.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 
 #include "text/test_data.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::text {
 namespace {
@@ -23,10 +22,10 @@ TEST(Labels, LabelsTokensThatBeginInAnAnswer) {
 }
 
 TEST(Labels, TokenThatCrossesOnlyWhiteSpaceBeforeAnAnswerIsALabel) {
-  // "A:" " Yes" "." where the answer is "Yes."; and "A" ": Yes".
+  // The tokens are "A:" " Yes" "." with the answer "Yes."; and "A" ": Yes".
   EXPECT_THAT(compute_label_mask({{1, 2, 3}, {0, 2, 6}}, "A: Yes.", std::vector<Span>{{3, 7}}), ElementsAre(0, 1, 1));
   EXPECT_THAT(compute_label_mask({{1, 2}, {0, 1}}, "A: Yes", std::vector<Span>{{3, 6}}), ElementsAre(0, 0));
-  // White space that is a token of its own is the prompt's.
+  // A token of white space alone belongs to the prompt.
   EXPECT_THAT(compute_label_mask({{1, 2, 3}, {0, 2, 3}}, "A: Yes", std::vector<Span>{{3, 6}}), ElementsAre(0, 0, 1));
 }
 
@@ -34,7 +33,7 @@ TEST(Labels, RejectsOverlappingSpans) {
   EXPECT_THROW(compute_label_mask({}, "", std::vector<Span>{{0, 5}, {4, 6}}), InternalError);
 }
 
-/// What the labelled tokens say, answer after answer.
+/// Returns the text of the label tokens of a chat.
 std::string decode_labels(const std::string& tokenizer_name, const std::string& template_name,
                           const std::vector<Turn>& turns) {
   const Tokenizer tokenizer = Tokenizer::from_file(get_data_path(tokenizer_name + ".tokenizer.json"));
@@ -55,7 +54,7 @@ TEST(Labels, LabelsOfAChatAreItsAnswers) {
                                 {Role::kUser, "Größe?"},
                                 {Role::kAssistant, "12 cm"}};
   EXPECT_EQ(decode_labels("smollm2", "smolvlm", turns), " A cat. 🐈 e\u0301<end_of_utterance> 12 cm<end_of_utterance>");
-  // Composed by NFC, which shortens the text before the second answer.
+  // NFC composes a character, which shortens the text before the second answer.
   EXPECT_EQ(decode_labels("qwen2", "qwen2_vl", turns), "A cat. 🐈 \u00e9<|im_end|>12 cm<|im_end|>");
   // The decoder strips the first space.
   EXPECT_EQ(decode_labels("llama2", "llava_v1", turns), "A cat. 🐈 e\u0301</s> 12 cm</s>");

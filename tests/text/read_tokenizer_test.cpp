@@ -23,8 +23,8 @@ json make_token(const std::string& content) {
   return {{"content", content}, {"special", true}, {"normalized", false}, {"lstrip", false}, {"rstrip", false}};
 }
 
-/// A preset's tokenizer with other files next to it. Expected ids are those of AutoTokenizer of transformers 5.24.0 on
-/// the same files.
+/// A preset's tokenizer with other files in its folder. The expected ids come from AutoTokenizer of
+/// transformers 5.24.0 with the same files.
 class ReadTokenizer : public io::TemporaryFolderTest {
  protected:
   void load_preset(const std::string& preset) {
@@ -152,7 +152,7 @@ TEST_F(ReadTokenizer, RejectsIdsThatDifferFromTransformers) {
 }
 
 TEST_F(ReadTokenizer, RejectsGapsInAddedTokenIds) {
-  const auto get_error_without = [this](const std::string& preset, const std::string& content) {
+  const auto find_missing_token_error = [this](const std::string& preset, const std::string& content) {
     load_preset(preset);
     edit_json("tokenizer.json", [&](json& file) {
       auto& added = file["added_tokens"];
@@ -163,10 +163,10 @@ TEST_F(ReadTokenizer, RejectsGapsInAddedTokenIds) {
     });
     return get_error();
   };
-  EXPECT_THAT(get_error_without("qwen2.5-vl-tiny", "<|vision_pad|>"),
+  EXPECT_THAT(find_missing_token_error("qwen2.5-vl-tiny", "<|vision_pad|>"),
               AllOf(HasSubstr("tokenizer.json"), HasSubstr("\"<|image_pad|>\" the id 605"), HasSubstr("give it 604")));
-  EXPECT_THAT(get_error_without("gemma-3-tiny", "<end_of_turn>"), HasSubstr("without gaps"));
-  EXPECT_THAT(get_error_without("internvl3-tiny", "<img>"), HasSubstr("without gaps"));
+  EXPECT_THAT(find_missing_token_error("gemma-3-tiny", "<end_of_turn>"), HasSubstr("without gaps"));
+  EXPECT_THAT(find_missing_token_error("internvl3-tiny", "<img>"), HasSubstr("without gaps"));
 }
 
 TEST_F(ReadTokenizer, UnsupportedSettingsAreReported) {

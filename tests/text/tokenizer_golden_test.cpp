@@ -1,4 +1,4 @@
-// Every kind of tokenizer against Hugging Face's library on every golden string.
+// Compares each kind of tokenizer with Hugging Face's library on the golden strings.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -23,7 +23,7 @@ Golden load_golden(const std::string& tokenizer_name) {
           read_json_data(tokenizer_name + ".golden.json")};
 }
 
-/// Offsets of the first byte of the character that each offset lies in, as Hugging Face counts.
+/// Returns the offset of the character that contains each offset, as Hugging Face reports it.
 std::vector<uint32_t> to_character_starts(const std::string& text, std::vector<uint32_t> starts) {
   for (uint32_t& start : starts) {
     while (start > 0 && start < text.size() && (static_cast<unsigned char>(text[start]) & 0xC0U) == 0x80U) --start;

@@ -21,7 +21,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Tokens a, b, c, ab, "e with acute", "▁" and one merge; the smallest file that loads.
+/// Returns a small file with the tokens a, b, c, ab, "e with acute", "▁" and one merge.
 json make_small_json() {
   return json::parse(R"({
     "added_tokens": [{"id": 6, "content": "<x>", "normalized": false, "special": true}],
@@ -110,7 +110,7 @@ TEST(Tokenizer, SplitBehaviors) {
     json file = make_small_json();
     file.erase("added_tokens");
     file["model"]["ignore_merges"] = true;
-    file["model"]["vocab"]["aa"] = 6;  // no merge builds these: a piece that is one of them shows where it was cut
+    file["model"]["vocab"]["aa"] = 6;  // no merge creates these, so that their ids reveal the pieces
     file["model"]["vocab"]["ca"] = 7;
     file["model"]["vocab"]["ac"] = 8;
     file["pre_tokenizer"] = {
@@ -150,7 +150,7 @@ TEST(Tokenizer, RejectsInvalidUtf8) {
 }
 
 TEST(Tokenizer, LongTextsTakeLinearTime) {
-  // A quadratic search would take minutes on these.
+  // A quadratic search would take minutes.
   std::string images;
   for (int i = 0; i < 50'000; ++i) images += "<image>";
   const Tokenizer smollm2 = Tokenizer::from_file(get_data_path("smollm2.tokenizer.json"));
@@ -173,7 +173,7 @@ TEST(TokenizerFile, MissingFileIsReported) {
 TEST(TokenizerFile, NamedPipeIsRejectedWithoutBeingOpened) {
   const std::filesystem::path pipe_path = std::filesystem::path(testing::TempDir()) / "tokenizer_pipe.json";
   std::filesystem::remove(pipe_path);
-  ASSERT_EQ(mkfifo(pipe_path.c_str(), 0600), 0);  // who opens it waits for ever
+  ASSERT_EQ(mkfifo(pipe_path.c_str(), 0600), 0);  // opening it blocks forever
   try {
     Tokenizer::from_file(pipe_path);
     FAIL() << "no error";
@@ -251,7 +251,8 @@ TEST(TokenizerFile, InvalidRegexIsReported) {
   EXPECT_THAT(get_tokenizer_error(file), AllOf(HasSubstr("Sideways"), HasSubstr("MergedWithNext")));
 }
 
-// The first takes exponential time; the second keeps a frame for each letter, up to gigabytes by PCRE2's own limits.
+// The first expression takes exponential time. The second keeps a frame per letter, up to gigabytes
+// with PCRE2's limits.
 TEST(TokenizerFile, EndlessRegexIsStopped) {
   for (const auto& [expression, num_letters, limit] :
        {std::tuple{"(a+)+$", size_t{5'000}, "match limit exceeded"},

@@ -10,6 +10,7 @@
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -179,4 +180,5 @@ TEST(ConfigTest, TheMicroBatchDividesTheGlobalBatch) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::train

@@ -3,15 +3,16 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "vlmtrain/planner/rehearsal_process.h"
+#include "vlmtrain/planner/dry_run_process.h"
 
-// The tests, and the rehearsal process that they start: this program with the argument `rehearse`.
+// Runs the tests, and the dry run process that they start: this program with the argument
+// `rehearse`.
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "rehearse") {
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }
-  // What they measure is of no use to the person who runs them.
+  // Measurements of tests must not reach the user's file.
   setenv("VLMTRAIN_PAST_RUNS", "off", 1);
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

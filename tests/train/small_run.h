@@ -14,7 +14,7 @@
 
 namespace vlmtrain::train {
 
-/// A run of a few steps on the CPU, in this process: four samples, of which each step takes all.
+/// A run of a few steps on the CPU in this process: each step uses all four samples.
 class SmallRunTest : public testing::Test {
  protected:
   static constexpr int64_t kSteps = 3;
@@ -53,7 +53,7 @@ class SmallRunTest : public testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  /// The lines of a file of the run's.
+  /// Returns the lines of a file of the run.
   std::vector<nlohmann::json> read_json_lines(const std::string& name) const {
     std::ifstream file(run_folder() / name);
     std::vector<nlohmann::json> lines;

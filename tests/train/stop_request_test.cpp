@@ -16,9 +16,11 @@
 #include "parity/case.h"
 
 namespace vlmtrain::train {
+
 namespace {
 
-/// Whether a loss is the same to the bit while signals arrive, and the last of them was noted.
+/// Returns whether a loss is the same to the bit while signals arrive, and the last signal was
+/// recorded.
 bool is_loss_unchanged_by_signals() {
   at::set_num_threads(1);
   const parity::Case reference("mixed_batch");
@@ -43,7 +45,7 @@ bool is_loss_unchanged_by_signals() {
   return is_same && stop_signal() == SIGUSR1;
 }
 
-/// In a process of its own: a stop that was asked for is never taken back, and other tests train.
+/// Runs in a child process, since a stop request cannot be withdrawn and other tests train.
 TEST(StopRequest, SignalsDoNotChangeAStep) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(std::_Exit(is_loss_unchanged_by_signals() ? 0 : 1), testing::ExitedWithCode(0), "");
@@ -53,7 +55,8 @@ constexpr int kContinuedCode = 10;
 constexpr int kExitedCode = 75;
 constexpr int kTimedOutCode = 11;
 
-/// The status of a process that does `function`; signals that install_stop_handlers() respects are as `ignored` says.
+/// Returns the status of a process that calls `function`; signals that install_stop_handlers()
+/// respects have `disposition`.
 int run_in_child(const std::function<int()>& function, void (*disposition)(int) = SIG_DFL) {
   const pid_t child = fork();
   if (child == 0) {
@@ -107,7 +110,7 @@ TEST(StopRequest, BlockedSignalsAreDeliveredLater) {
 TEST(StopRequest, OtherThreadsWaitWhileExiting) {
   EXPECT_EQ(get_exit_code([] {
               install_stop_handlers([](int) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(100));  // such as to remove files
+                std::this_thread::sleep_for(std::chrono::milliseconds(100));  // for example to remove files
                 _exit(kExitedCode);
               });
               raise(SIGTERM);
@@ -142,7 +145,7 @@ TEST(StopRequest, NothingHappensWithoutASignal) {
             kContinuedCode);
 }
 
-/// From the terminal, from a launcher, and from the launcher's own launcher.
+/// One interrupt arrives from the terminal, from a launcher, and from the launcher's own launcher.
 TEST(StopRequest, RepeatedDeliveriesAreOneInterrupt) {
   EXPECT_EQ(get_exit_code([] {
               install_stop_handlers(exit_on_stop);
@@ -195,4 +198,5 @@ TEST(StopRequest, IgnoredSignalsStayIgnored) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::train

@@ -9,14 +9,14 @@
 #include <functional>
 #include <vector>
 
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::planner {
 namespace {
 
-/// The virtual card only counts; which one a time is predicted for is said with it.
+/// The virtual GPU only counts; predictions name their GPU.
 class CostRecorderTest : public testing::Test {
  protected:
   void SetUp() override { static_cast<void>(virtual_gpu()); }

@@ -7,8 +7,8 @@
 
 namespace vlmtrain {
 
-/// Calls a function of the CUDA runtime or driver as the process finds it; the tests link none of them. Returns its
-/// status.
+/// Calls a function of the CUDA runtime or driver that is loaded in the process; the tests link
+/// neither. Returns its status.
 template <class... Arguments>
 int call(const char* name, Arguments... arguments) {
   void* const function = dlsym(RTLD_DEFAULT, name);
@@ -16,7 +16,7 @@ int call(const char* name, Arguments... arguments) {
   return reinterpret_cast<int (*)(Arguments...)>(function)(arguments...);
 }
 
-// Statuses, as cuda_runtime_api.h has them.
+// Statuses of cuda_runtime_api.h.
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "parity/case.h"
-#include "virtual_gpu/card.h"
-#include "vlmtrain/engine/generate.h"
+#include "virtual_gpu/virtual_gpu.h"
+#include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain {
@@ -21,7 +21,7 @@ void PrintTo(const GenerationCase& generation_case, std::ostream* out) {
   *out << generation_case.parity_case;
 }
 
-/// The card computes nothing: all tokens are 0, and only what is asked of it is seen.
+/// The virtual GPU computes no values: all tokens are 0, and only its calls are checked.
 class GenerationTest : public testing::TestWithParam<GenerationCase> {
  protected:
   std::vector<std::vector<int64_t>> generate(int64_t max_new_tokens) const {
@@ -56,13 +56,13 @@ TEST_P(GenerationTest, LaunchesAreAccepted) {
 }
 
 TEST_P(GenerationTest, EveryStepLaunchesEquallyAndReadsOnlyTokens) {
-  const auto run_for = [this](int64_t tokens) {
+  const auto run_tokens = [this](int64_t tokens) {
     virtual_gpu().reset();
     generate(tokens);
     return counters();
   };
-  run_for(2);
-  const auto two = run_for(2), three = run_for(3), ten = run_for(10);
+  run_tokens(2);
+  const auto two = run_tokens(2), three = run_tokens(3), ten = run_tokens(10);
   const uint64_t launches_per_step = three.launches - two.launches;
   EXPECT_EQ(ten.launches - three.launches, 7 * launches_per_step);
   RecordProperty("launches_of_a_step", static_cast<int>(launches_per_step));
@@ -70,7 +70,7 @@ TEST_P(GenerationTest, EveryStepLaunchesEquallyAndReadsOnlyTokens) {
     return result.device_to_host_pinned.calls + result.device_to_host_pageable.calls;
   };
   EXPECT_EQ(read_back(ten), 10U);
-  // Keys and values are not copied: a step does not depend on how much is cached.
+  // Keys and values are not copied, so a step does not depend on the cached length.
   EXPECT_EQ((ten.device_to_device.bytes - three.device_to_device.bytes) % 7, 0U);
 }
 

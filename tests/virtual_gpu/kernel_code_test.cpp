@@ -11,7 +11,7 @@
 namespace vlmtrain {
 namespace {
 
-/// ctest runs it on architectures that the table of GPUs does not have, too.
+/// ctest also runs it on architectures that the GPU table lacks.
 TEST(KernelCodeOnGpuTest, MatchesLibTorch) {
   ASSERT_NE(dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
   at::globalContext().lazyInitDevice(at::kCUDA);

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "virtual_gpu/card.h"
 #include "virtual_gpu/cuda_call.h"
+#include "virtual_gpu/virtual_gpu.h"
 
 namespace vlmtrain {
 namespace {
@@ -13,7 +13,7 @@ struct Size {
   unsigned x = 1, y = 1, z = 1;
 };
 
-/// Device code of one architecture, as NVIDIA's compiler packs it, with nothing in it.
+/// A fat binary of one architecture without code.
 class DeviceCode {
  public:
   enum Kind : uint16_t { kPtx = 1, kMachineCode = 2 };
@@ -26,7 +26,7 @@ class DeviceCode {
   DeviceCode(const DeviceCode&) = delete;
   DeviceCode& operator=(const DeviceCode&) = delete;
 
-  /// Registers a kernel of this code, as the start-up code of a library does. Its handle is `host_function`.
+  /// Registers a kernel as the startup code of a library does. Its handle is `host_function`.
   void add_kernel(const void* host_function) {
     using Register = void** (*)(void*);
     const auto register_binary = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, "__cudaRegisterFatBinary"));

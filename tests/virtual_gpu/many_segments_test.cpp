@@ -2,22 +2,21 @@
 #include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/biased_attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain {
 namespace {
 
-/// More windows than the grid of a launch has places for them: those of 200 pictures of 1024² in TinyViT.
+/// More windows than a grid dimension allows: those of 200 images of 1024² in TinyViT.
 constexpr int64_t kWindows = 70'000, kRows = 4, kHeads = 2, kHeadSize = 32;
 
 class ManySegmentsOnGpu : public testing::TestWithParam<at::ScalarType> {
  protected:
   at::Tensor make_leaf(at::IntArrayRef sizes) const { return at::empty(sizes, options_).set_requires_grad(true); }
 
-  /// Its backward pass, too.
+  /// Includes the backward pass.
   static void expect_accepted(const at::Tensor& output) {
     output.backward(at::ones_like(output));
     EXPECT_GT(counters().launches, 0U);

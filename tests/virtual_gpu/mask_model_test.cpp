@@ -3,16 +3,16 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_vit/sam_vit.h"
-#include "virtual_gpu/card.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/mask_loss.h"
+#include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain {
 namespace {
 
-/// SAM's encoder and decoder and the loss of masks on the card: two blocks of ViT-B's width, whole pictures.
+/// SAM's encoder, decoder and mask loss: two blocks of ViT-B's width on full-size images.
 class MaskModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   MaskModelOnGpuTest() {

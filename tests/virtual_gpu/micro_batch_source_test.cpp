@@ -1,13 +1,13 @@
-#include "engine/micro_batch_source.h"
+#include "engine/step/micro_batch_source.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "virtual_gpu/card.h"
-#include "vlmtrain/data/shape.h"
-#include "vlmtrain/engine/cross_entropy.h"
+#include "virtual_gpu/virtual_gpu.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::engine {
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// Three micro-batches of a sample each, whose pixels take 48 MiB.
+/// Three micro-batches of one sample, whose pixels take 48 MiB.
 class MicroBatchSourceTest : public testing::Test {
  protected:
   MicroBatchSourceTest() {
@@ -74,7 +74,8 @@ TEST_F(MicroBatchSourceTest, CopiesOneMicroBatchWithoutPrefetch) {
   EXPECT_EQ(counters().side_stream_copies.calls, 0U);
 }
 
-/// What was copied and never asked for is freed behind its copies: the computation waits for them.
+/// A copied micro-batch that is never requested is freed after its copies, for which the
+/// computation waits.
 TEST_F(MicroBatchSourceTest, AbortedStepWaitsForPendingCopies) {
   const int64_t before = allocated_mib();
   {

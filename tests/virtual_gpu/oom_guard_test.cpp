@@ -1,4 +1,4 @@
-#include "train/oom_guard.h"
+#include "train/step/oom_guard.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
@@ -8,17 +8,17 @@
 #include <thread>
 #include <vector>
 
-#include "virtual_gpu/card.h"
 #include "virtual_gpu/small_run.h"
-#include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/memory/recovery.h"
+#include "virtual_gpu/virtual_gpu.h"
+#include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::train {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// PyTorch's own out-of-memory errors: the card is made smaller until a step does not fit.
+/// PyTorch's out-of-memory errors: the GPU shrinks until a step does not fit.
 TEST(OomGuardTest, RetriesStepOnSmallGpu) {
   SmallRun run({.micro_batch_size = 8, .repeats = 2});
   const at::Device device = memory::open_device("cuda");
@@ -59,7 +59,7 @@ TEST(OomGuardTest, RetriesStepOnSmallGpu) {
   EXPECT_EQ(step().failed_attempts, 0) << "with room again";
 }
 
-/// A guard over a small run whose steps have gone well before, on a card with faults.
+/// A guard over a small run with successful steps, on a GPU with injected faults.
 class FaultyGpuTest : public testing::Test {
  protected:
   FaultyGpuTest() {
@@ -95,15 +95,16 @@ class FaultyGpuTest : public testing::Test {
                   }};
 };
 
-/// A kernel's code is loaded at its first launch, and there may be no room: cudaErrorMemoryAllocation, which is no
-/// c10::OutOfMemoryError. Behind the first launch that changes a weight nothing can be done again.
+/// A kernel's code is loaded at its first launch, which may fail with cudaErrorMemoryAllocation.
+/// That is not a c10::OutOfMemoryError. After the first launch that changes a weight the step
+/// cannot be retried.
 TEST_F(FaultyGpuTest, FailedLaunchIsRetriedUntilWeightsChange) {
   virtual_gpu().reset();
   step();
   const uint64_t launches = counters().launches;
   int64_t num_retried = 0;
   int64_t num_partial = 0;
-  std::vector<uint64_t> launch_indices{launches - 1};  // the update's own few launches are the last
+  std::vector<uint64_t> launch_indices{launches - 1};  // the update's own few launches come last
   for (uint64_t launch_index = 0; launch_index < launches - 1; launch_index += 1 + launches / 60)
     launch_indices.push_back(launch_index);
   std::ranges::sort(launch_indices);
@@ -126,14 +127,14 @@ TEST_F(FaultyGpuTest, FailedLaunchIsRetriedUntilWeightsChange) {
   EXPECT_GT(num_partial, 0);
 }
 
-/// What makes room launches nothing that could fail too: the launch that fails next is the first of the step that is
-/// done again.
+/// Freeing memory launches no kernel that could fail too: the next failing launch is the first of
+/// the retried step.
 TEST_F(FaultyGpuTest, FreeingMemoryLaunchesNoKernel) {
   virtual_gpu().reset();
   step();
   const uint64_t launches = counters().launches;
   int64_t num_repeated = 0;
-  // The update's own few launches are the last.
+  // The update's own few launches come last.
   for (uint64_t launch_index = 0; launch_index < launches * 19 / 20; launch_index += 1 + launches / 40) {
     virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, launch_index, 2);
     EXPECT_EQ(step().failed_attempts, 2) << launch_index;
@@ -165,7 +166,7 @@ TEST_F(FaultyGpuTest, PermanentFailureIsNotRetriedForever) {
   EXPECT_EQ(step().failed_attempts, 0);
 }
 
-/// LibTorch makes a handle for each thread.
+/// LibTorch creates a cuBLAS handle per thread.
 TEST_F(FaultyGpuTest, RetriesCublasHandleCreation) {
   virtual_gpu().inject_failures(vgpu::FaultPoint::kCublasCreate, 0, 1);
   int64_t failed_attempts = -1;
@@ -186,7 +187,7 @@ TEST_F(FaultyGpuTest, CopiesBlockWithoutPinnedMemory) {
   EXPECT_EQ(std::ssize(scalars.read()), result.result.scalars.numel());
 }
 
-/// Other processes may fill the card.
+/// Other processes may fill the GPU.
 TEST_F(FaultyGpuTest, FullGpuIsOutOfMemory) {
   memory::release_unused(device_);
   virtual_gpu().inject_failures(vgpu::FaultPoint::kDeviceAllocation, 0, 4);

@@ -1,15 +1,15 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
-#include "virtual_gpu/card.h"
 #include "virtual_gpu/small_run.h"
+#include "virtual_gpu/virtual_gpu.h"
 
 namespace vlmtrain {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// Workspaces of cuBLAS included, which earlier tests left.
+/// Releases cached memory, including the cuBLAS workspaces of earlier tests.
 void empty_cache() {
   memory::release_unused(at::Device(at::kCUDA, 0));
 }
@@ -21,7 +21,7 @@ class OutOfMemoryTest : public testing::Test {
     empty_cache();
   }
 
-  /// Takes the card's memory but for a few pages, so that the card is as small as a test wants it.
+  /// Allocates all but a few pages of the GPU's memory.
   void fill_gpu() {
     empty_cache();
     const auto usage = counters();

@@ -14,22 +14,22 @@
 
 namespace vlmtrain {
 
-/// What a small run does; the model is that of a parity case.
+/// Settings of a small run with the model of a parity case.
 struct SmallRunSettings {
   std::string parity_case = "mixed_batch";
   at::ScalarType dtype = at::kBFloat16;
   bool recompute = false;
-  bool keep_attention = false;  ///< of the blocks that are recomputed
+  bool keep_attention = false;  ///< in recomputed blocks
   int64_t micro_batch_size = 2;
   int64_t repeats = 1;  ///< of the case's samples
   std::optional<nn::LoraSettings> lora = std::nullopt;
   nn::Quantization quantization = nn::Quantization::kNone;
   bool frozen_tower = false;
   engine::OptimizerStates states = engine::OptimizerStates::kFp32;
-  engine::TaskSettings tasks = {};  ///< the samples are of each in turn
+  engine::TaskSettings tasks = {};  ///< the samples belong to the tasks in turn
 };
 
-/// A model on the virtual card, and the global batch that each of its steps trains on.
+/// A model on the virtual GPU and the global batch that each step trains on.
 class SmallRun {
  public:
   explicit SmallRun(const SmallRunSettings& settings)
@@ -66,7 +66,7 @@ class SmallRun {
   engine::Training& training() { return *training_; }
   const std::vector<data::Sample>& samples() const { return samples_; }
 
-  /// All of a step but its last half.
+  /// Runs a step except for its last half.
   engine::OptimizerUpdate prepare() {
     const auto result = engine::accumulate_gradients(*model_, samples_, step_, training_->optimizer.loss_scale(),
                                                      &training_->gradient_buckets);

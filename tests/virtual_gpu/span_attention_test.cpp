@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/span_attention.h"
+#include "vlmtrain/nn/attention/span_attention.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -6,9 +6,9 @@
 #include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain {
 namespace {
@@ -22,7 +22,7 @@ class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarTy
     return at::empty({segments_.rows, heads, kFeatures}, options_).set_requires_grad(true);
   }
 
-  /// Launches of a forward and a backward pass.
+  /// Returns the launches of a forward and a backward pass.
   uint64_t count_launches(const nn::BidirectionalSpans& spans) const {
     const nn::SpanAttention attention(segments_, std::get<1>(GetParam()), spans, options_);
     const at::Tensor query = make_leaf(kHeads), key = make_leaf(kKeyValueHeads), value = make_leaf(kKeyValueHeads);
@@ -45,7 +45,7 @@ class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarTy
 
 TEST_P(SpanAttentionOnGpu, RunsWith256FeatureHeadsInFewLaunches) {
   const uint64_t causal = count_launches({}), with_images = count_launches(images_);
-  // Two more kernels, what they read and are joined from; with masks each sample has launches of its own.
+  // Two more kernels plus gathering and joining; masks would need launches per sample.
   constexpr uint64_t kMaxJoinLaunches = 30;
 
   if (std::get<0>(GetParam()) != at::kFloat) {

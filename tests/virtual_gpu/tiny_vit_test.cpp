@@ -1,4 +1,4 @@
-#include "models/network/mask/tiny_vit/tiny_vit.h"
+#include "models/network/tiny_vit.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
@@ -7,13 +7,13 @@
 #include <map>
 #include <string>
 
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain {
 namespace {
 
-/// MobileSAM's encoder, on one picture of 1024×1024.
+/// MobileSAM's encoder on one image of 1024×1024.
 class TinyVitOnGpu : public testing::TestWithParam<at::ScalarType> {
  protected:
   void run_forward_backward(int64_t recomputed_blocks) {

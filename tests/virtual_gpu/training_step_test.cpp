@@ -6,10 +6,10 @@
 #include <tuple>
 
 #include "engine/host_allocations.h"
-#include "virtual_gpu/card.h"
 #include "virtual_gpu/small_run.h"
-#include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/memory/trace.h"
+#include "virtual_gpu/virtual_gpu.h"
+#include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/memory/allocation_trace.h"
 
 namespace vlmtrain {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 struct StepCase {
   std::string name;
   SmallRunSettings settings;
-  uint64_t max_launches;  ///< of a step, on any architecture
+  uint64_t max_launches;  ///< per step, on any architecture
 };
 
 void PrintTo(const StepCase& step_case, std::ostream* out) {
@@ -28,7 +28,7 @@ class TrainingStepTest : public testing::TestWithParam<StepCase> {
  protected:
   SmallRun run_{GetParam().settings};
 
-  /// What the step did.
+  /// Runs a step and returns its counters.
   vgpu::Counters step() {
     virtual_gpu().reset();
     run_.step();
@@ -252,8 +252,8 @@ INSTANTIATE_TEST_SUITE_P(
                  2272},
         StepCase{"bf16_gemma3_saved", {.parity_case = "gemma3_saved"}, 599},
         StepCase{"bf16_gemma3_words", {.parity_case = "gemma3_words"}, 276},
-        // 5,280 tokens and 1,456 labels: the embedding's gradient takes another path from 3,072 on, and the
-        // loss two chunks.
+        // 5,280 tokens and 1,456 labels: the embedding's gradient uses another algorithm from 3,072
+        // tokens on, and the loss two chunks.
         StepCase{"bf16_large", {.micro_batch_size = 64, .repeats = 16}, 381},
         StepCase{"fp32_large", {.dtype = at::kFloat, .micro_batch_size = 64, .repeats = 16}, 264}),
     [](const auto& instance) { return instance.param.name; });

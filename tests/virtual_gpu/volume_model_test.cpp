@@ -5,14 +5,14 @@
 
 #include "models/brain_llava/model.h"
 #include "models/presets.h"
-#include "virtual_gpu/card.h"
+#include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain {
 namespace {
 
-/// The tower of brain-llava-7b with two blocks, its pooling and a projector on the card, of volumes smaller than its
-/// tables reach.
+/// The tower of brain-llava-7b with two blocks, its pooling and a projector, with volumes smaller
+/// than the position tables.
 class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   static models::brain_llava::Config config() {
@@ -23,11 +23,11 @@ class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
     return models::brain_llava::Config::from_json(json, "preset");
   }
 
-  void run_forward_backward(const models::VisionLanguageModel& model, bool knows_modalities) const {
+  void run_forward_backward(const models::VisionLanguageModel& model, bool has_modalities) const {
     const at::Tensor volumes = at::empty({3, 1, 96, 80, 64}, options_.dtype(at::kFloat));
     const at::Tensor modalities = at::zeros({3}, options_.dtype(at::kLong));
     const auto features = model.get_all_image_features(
-        {.pixel_values = volumes, .grids = {}, .modalities = knows_modalities ? modalities : at::Tensor()},
+        {.pixel_values = volumes, .grids = {}, .modalities = has_modalities ? modalities : at::Tensor()},
         /*rows_per_pass=*/2, /*with_dense=*/false);
     EXPECT_EQ(features.features.size(0), 3 * 64);
     torch::autograd::backward({features.features.sum()}, {});
@@ -39,9 +39,9 @@ class VolumeModelOnGpuTest : public testing::TestWithParam<at::ScalarType> {
 TEST_P(VolumeModelOnGpuTest, LaunchesAreAcceptedAndNeverSynchronize) {
   models::brain_llava::Model model(config(), nn::ParameterSettings{.options = options_});
   model.set_recompute({.vision = 1, .language = 0});
-  for (const bool knows_modalities : {true, false, true}) {
+  for (const bool has_modalities : {true, false, true}) {
     virtual_gpu().reset();
-    run_forward_backward(model, knows_modalities);
+    run_forward_backward(model, has_modalities);
     expect_accepted_without_synchronization();
   }
 }

@@ -2,25 +2,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace vlmtrain {
 
-/// What the process exits with; scripts outside rely on the numbers.
+/// Exit code of the process. Scripts rely on the numbers, so they never change.
 enum class ExitCode : int {
   kSuccess = 0,
   kUsage = 2,       ///< wrong usage or config
   kDoesNotFit = 3,  ///< the plan does not fit the memory
   kBadData = 4,     ///< bad data or checkpoint
   kFailed = 5,      ///< failed while running
-  kStopped = 75,    ///< stopped on request, a checkpoint is written: requeue
+  kStopped = 75,    ///< stopped on request after a checkpoint was written: requeue (EX_TEMPFAIL of sysexits.h)
 };
 
-/// Something the user can mend. The message is a sentence that names the file, key or sample, and the remedy.
+/// An error that the user can fix. The message is one sentence that names the file, key or sample,
+/// and the fix.
 class UserError : public std::runtime_error {
  public:
+  /// Makes an error with which the process exits with `code`.
   UserError(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
   ExitCode code() const { return code_; }
 
@@ -28,7 +32,8 @@ class UserError : public std::runtime_error {
   ExitCode code_;
 };
 
-/// The same, of which another process of the run tells: this one ends with the code and no further word.
+/// A UserError that another rank of the run reports. This process exits with the code and prints
+/// nothing.
 class AlreadyReported : public UserError {
  public:
   using UserError::UserError;
@@ -40,28 +45,41 @@ class InternalError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
+/// Returns a UserError with kUsage and the formatted message.
 template <class... Args>
 UserError usage_error(fmt::format_string<Args...> format, Args&&... args) {
   return {ExitCode::kUsage, fmt::format(format, std::forward<Args>(args)...)};
 }
 
+/// Returns a UserError with kBadData and the formatted message.
 template <class... Args>
 UserError data_error(fmt::format_string<Args...> format, Args&&... args) {
   return {ExitCode::kBadData, fmt::format(format, std::forward<Args>(args)...)};
 }
 
+/// Returns a UserError with kFailed and the formatted message.
 template <class... Args>
 UserError run_error(fmt::format_string<Args...> format, Args&&... args) {
   return {ExitCode::kFailed, fmt::format(format, std::forward<Args>(args)...)};
 }
 
+/// Returns the first line of `text` that is not empty, or "" if there is no such line.
+/// c10::Error::what() appends a backtrace to its message, and some of its messages begin with an
+/// empty line.
+inline std::string get_first_line(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+  return std::string(text.substr(0, text.find('\n')));
+}
+
 namespace detail {
+/// Throws InternalError with the place of the check, the condition and the message.
 [[noreturn]] void fail_check(const char* file, int line, const char* condition, const std::string& message);
 }  // namespace detail
 
 }  // namespace vlmtrain
 
-/// Throws InternalError where `condition` is false; the rest is a format string and its arguments.
+/// Throws InternalError if `condition` is false. The remaining arguments are a format string and
+/// its arguments.
 #define VLMTRAIN_CHECK(condition, ...)                                                            \
   do {                                                                                            \
     if (!(condition)) {                                                                           \

@@ -19,34 +19,40 @@ namespace vlmtrain {
 template <class T>
 using Auto = std::optional<T>;
 
-/// What a value must fulfil: the phrase stands in the documentation and in the error message.
+/// A condition on the value of an option. `description` completes "must be …" in the documentation
+/// and in error messages.
 template <class T>
 struct Check {
   std::string description;
   std::function<bool(const T&)> is_satisfied;
 };
 
+/// Returns the check value >= min_value.
 template <class T>
 Check<T> at_least(T min_value);
+/// Returns the check value > min_value.
 template <class T>
 Check<T> exceeds(T min_value);
-/// low <= value <= high
+/// Returns the check min_value <= value <= max_value.
 template <class T>
 Check<T> between(T min_value, T max_value);
-/// low <= value < high
+/// Returns the check min_value <= value < max_value.
 template <class T>
 Check<T> between_half_open(T min_value, T max_value);
 
-/// `auto`, or what fulfils `check`.
+/// Returns a check that `auto` and every value that satisfies `check` satisfy.
 template <class T>
 Check<Auto<T>> allow_auto(const Check<T>& check) {
   return {"auto, or " + check.description,
           [check](const Auto<T>& value) { return !value || check.is_satisfied(*value); }};
 }
 
-/// The declarations of all options: one declaration gives key, type, default, check, documentation, YAML reading and
-/// override. Each part declares its own struct (`declare(OptionTable&, DataOptions&)`); the defaults are the values
-/// that the struct holds when it is declared. The structs must outlive the table. Not thread-safe.
+/// Table of all configuration options. One declaration sets key, type, default, check and
+/// documentation of an option; reading, overrides and output follow from it. Each part declares a
+/// struct of its own with `declare(OptionTable&, DataOptions&)`. The default of an option is the
+/// value in the struct at its declaration.
+/// Ownership: the table holds references to the structs, which must outlive it.
+/// Thread safety: external synchronization is required.
 class OptionTable {
  public:
   OptionTable();
@@ -54,12 +60,13 @@ class OptionTable {
   OptionTable(OptionTable&&) noexcept;
   OptionTable& operator=(OptionTable&&) noexcept;
 
-  /// T: bool, int64_t, double, std::string, std::vector<std::string>, Auto<int64_t>, Auto<double>, or
-  /// std::map<std::string, std::string>: a section of texts, of which an override may set one (data.columns.answer=A).
+  /// Declares the option `key`, stored in `target`. T is bool, int64_t, double, std::string,
+  /// std::vector<std::string>, Auto<int64_t>, Auto<double> or std::map<std::string, std::string>.
+  /// A map is a section of texts; an override may set a single entry (data.columns.answer=A).
   template <class T>
   void add(std::string key, T& target, std::string doc, std::optional<Check<T>> check = std::nullopt);
 
-  /// One of a few named values.
+  /// Declares an option that takes one of the named `values`.
   template <class E>
   void add_enum(const std::string& key, E& target, std::vector<std::pair<std::string, E>> values,
                 const std::string& doc) {
@@ -77,31 +84,35 @@ class OptionTable {
         [&target, values](size_t index) { target = values[index].second; }, doc);
   }
 
-  /// A value with a structure of its own, lists and sections, as JSON. `get` gives it; `set` takes one, or says what is
-  /// wrong with it. `type`: its name for people.
+  /// Declares an option whose value is a JSON structure of lists and sections. `type` is its name
+  /// in messages and the documentation. `get` returns the value. `set` stores a value and returns
+  /// nothing, or returns the reason for which the value is invalid.
   void add_structured(std::string key, std::string type, std::function<nlohmann::ordered_json()> get,
                       std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set, std::string doc);
 
-  /// A sentence about a section, for the documentation. Sections are documented in the order in which they are named.
+  /// Sets the introduction of a section in the documentation. Sections are documented in the order
+  /// of these calls.
   void describe_section(std::string section, std::string doc);
 
-  /// What is said of a key that is not declared and that `make_hint` knows; else the nearest declared key.
+  /// Sets a function that returns the hint for an undeclared key. Where it returns nothing, the hint
+  /// is the nearest declared key.
   void set_unknown_key_hint(std::function<std::optional<std::string>(std::string_view key)> make_hint);
 
-  /// Sets the values that a YAML file names, then the overrides (`training.max_steps=10`; the value is YAML). Throws
-  /// one UserError (kUsage) that lists every error, each with its key, line and remedy. An empty path reads no file.
+  /// Sets the values in a YAML file, then the overrides (`training.max_steps=10`, where the value is
+  /// YAML). An empty path reads no file. Throws one UserError (kUsage) that lists every error with
+  /// its key, its line and a suggestion.
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
 
-  /// The declared key whose last word is `word`, such as training.learning_rate of learning_rate.
+  /// Returns the declared key whose last part is `word`: training.learning_rate for learning_rate.
   std::optional<std::string> find_key_by_name(std::string_view word) const;
-  /// What to say of a key that is not declared, after "unknown key …; ".
+  /// Returns the suggestion for an undeclared key. It completes "unknown key …; ".
   std::string suggest_known_key(std::string_view key) const;
 
-  /// The value of one declared key as `to_yaml` writes it.
+  /// Returns the value of a declared key in the format of to_yaml().
   std::string format_value(std::string_view key) const;
-  /// All values as YAML that `read` takes back, in the order of declaration.
+  /// Returns all values as YAML in the order of declaration. read() accepts the result.
   std::string to_yaml() const;
-  /// docs/config.md: a table a section.
+  /// Returns docs/config.md: one table per section.
   std::string to_markdown() const;
 
  private:
@@ -112,7 +123,8 @@ class OptionTable {
   std::unique_ptr<Declarations> declarations_;
 };
 
-/// The entry of `candidates` with the least edit distance to `word`, if it is near enough to be meant.
+/// Returns the entry of `candidates` with the smallest edit distance to `word`, or nothing if the
+/// distance is too large for a typing error.
 std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace vlmtrain

@@ -5,14 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/draw_order.h"
-#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sources.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 
-/// The records of all sources one behind the other. A source's task counts over that of its records.
+/// The concatenated records of all sources of a data set. Source::task overrides the records'
+/// tasks. Thread-safe.
 class DataSet final : public io::Records {
  public:
   struct SourceRecords {
@@ -28,7 +29,7 @@ class DataSet final : public io::Records {
   uint64_t stamp() const override;
 
   const std::vector<SourceRecords>& sources() const { return sources_; }
-  /// The indices of a part's records: from the first to below the second.
+  /// Returns the indices of a source's records as [begin, end).
   std::pair<int64_t, int64_t> record_range(size_t source_index) const;
 
  private:
@@ -40,15 +41,16 @@ class DataSet final : public io::Records {
   io::Record apply_source(io::Record record, size_t source_index) const;
 
   std::vector<SourceRecords> sources_;
-  std::vector<int64_t> ends_;  // of the parts' records, ascending
+  std::vector<int64_t> ends_;  // ends of the sources' index ranges
 };
 
-/// Makes problems of the samples that are larger than a pack may be.
+/// Moves the samples that are larger than a pack from the usable samples to the problems.
 void reject_oversized_samples(const PackLimits& limits, SampleIndex& sample_index);
 
-/// In which order the samples of a data set are drawn: one lane, or one for each source or task where they have shares.
-/// Packs are made of what `sample_index` found usable. Throws UserError: kUsage where shares are of tasks that are not
-/// there or leave one out, where sources and tasks both have them; kBadData where a lane has no usable sample.
+/// Returns the order in which the samples of a data set are drawn: one mixture source, or one for
+/// each source or task if they have shares. Packs hold the usable samples of `sample_index`. Throws
+/// UserError: kUsage if both sources and tasks have shares, or if the task shares do not match the
+/// tasks; kBadData if a mixture source has no usable sample.
 SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& task_shares,
                               const SampleIndex& sample_index, OrderSettings settings);
 

@@ -7,21 +7,21 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
-#include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sources.h"
-#include "vlmtrain/data/video_layout.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
 
 namespace vlmtrain::data {
 
-/// What becomes of a sample that names a file outside of data.image_root.
+/// data.outside_image_root: whether samples may name files outside of data.image_root.
 enum class OutsideImageRoot { kAllow, kRefuse };
 
 /// The section `data` of the configuration.
 struct DataOptions {
   Sources train;
-  std::string eval;        ///< a data set, or the share of `train` that is held out for it
+  std::string eval;        ///< a data set, or the share of `train` that is held out
   std::string image_root;  ///< empty: the folder of the data file
   OutsideImageRoot outside_image_root = OutsideImageRoot::kAllow;
   std::map<std::string, std::string> columns;
@@ -38,9 +38,9 @@ struct DataOptions {
   Auto<int64_t> image_max_pixels;
   Auto<int64_t> mask_image_size;
   VolumeOptions volume;
-  std::map<std::string, std::string> augment;  ///< numbers by the names of image::AugmentSettings
+  std::map<std::string, std::string> augment;  ///< values of image::AugmentSettings by member name
   double video_fps = 2.0;
-  int64_t video_max_frames = 128;  ///< as LLaMA-Factory's: transformers' 768 would fill many times max_length
+  int64_t video_max_frames = 128;  ///< LLaMA-Factory's default; transformers' 768 exceeds max_length many times over
   VideoLayout video_layout = VideoLayout::kReleased;
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
   bool check_at_start = true;
@@ -49,15 +49,16 @@ struct DataOptions {
   std::string chat_template_date = "auto";
 };
 
-/// The share that data.eval is; nothing where it is a data set, or empty.
+/// Returns data.eval as a share; nothing if it is a data set or empty.
 std::optional<double> parse_hold_out_share(const DataOptions& options);
 
-/// How pictures and masks are changed in training.
+/// Returns the augmentation of images and masks in training.
 image::AugmentSettings make_augment_settings(const DataOptions& options);
 
+/// Declares the keys data.* with their types, defaults and checks.
 void declare(OptionTable& table, DataOptions& options);
 
-/// How samples are drawn, but for the blocks of the data set.
+/// Returns the settings of the sample order, except block_starts.
 OrderSettings make_order_settings(const DataOptions& options, uint64_t seed);
 
 }  // namespace vlmtrain::data

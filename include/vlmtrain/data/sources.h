@@ -11,59 +11,61 @@
 
 namespace vlmtrain::data {
 
-/// One of the things that data.train names.
+/// A source of data.train.
 struct Source {
   std::string path;  ///< as io::open_records takes it
-  /// Its share of what is drawn beside the other sources' weights, on any scale.
+  /// Its share of the draws relative to the weights of the other sources, on any scale.
   std::optional<double> weight = std::nullopt;
-  /// How often it is gone through in an epoch.
+  /// Passes over its samples in an epoch.
   std::optional<double> repeat = std::nullopt;
-  std::string task;        ///< of its samples, whatever they say themselves; empty: what they say
-  std::string image_root;  ///< empty: data.image_root, and without that the folder of `path`
+  std::string task;        ///< overrides the tasks of its samples; empty: the samples' own tasks
+  std::string image_root;  ///< empty: data.image_root, or else the folder of `path`
 
   bool operator==(const Source&) const = default;
 };
 
-/// data.train: one path, or a list of paths and of {path, weight or repeat, task, image_root}.
+/// The value of data.train: a path, or a list of paths and {path, weight or repeat, task,
+/// image_root}.
 class Sources {
  public:
   Sources() = default;
-  // A path is a source: NOLINTBEGIN(google-explicit-constructor)
+  // Implicit, since a path is a valid value: NOLINTBEGIN(google-explicit-constructor)
   Sources(const std::string& path);
   Sources(const std::filesystem::path& path) : Sources(path.string()) {}
   // NOLINTEND(google-explicit-constructor)
 
   const std::vector<Source>& all() const { return sources_; }
   bool empty() const { return sources_.empty(); }
-  /// Whether samples are drawn by shares of the sources, and not all alike.
+  /// Returns whether any source has a weight or a repeat.
   bool has_shares() const;
-  /// For messages: the path, or "a.json and 2 more sources".
+  /// Returns the name for messages: the path, or "a.json and 2 more sources".
   std::string name() const;
 
   nlohmann::ordered_json to_json() const;
-  /// What is wrong with `value`, or nothing.
+  /// Sets the sources. Returns an error message if `value` is invalid.
   std::optional<std::string> set(const nlohmann::ordered_json& value);
 
  private:
   std::vector<Source> sources_;
 };
 
-/// Shares of tasks in what is drawn, from a step on.
+/// The shares of the tasks in the draws, from a step on.
 struct TaskShares {
   int64_t from_step = 0;
-  std::vector<std::pair<std::string, double>> shares;  ///< task and share, on any scale
+  std::vector<std::pair<std::string, double>> shares;  ///< of each task, on any scale
 
   bool operator==(const TaskShares&) const = default;
 };
 
-/// data.task_shares: {T1: 0.5, T2: 0.5}, or ["T1=0.5", "T2=0.5"], or a list of {step: 0, shares: …} with steps that
-/// ascend from 0.
+/// The value of data.task_shares: {T1: 0.5, T2: 0.5}, or ["T1=0.5", "T2=0.5"], or a list of
+/// {step: 0, shares: …} with steps that ascend from 0.
 class TaskShareSchedule {
  public:
   const std::vector<TaskShares>& changes() const { return changes_; }
   bool empty() const { return changes_.empty(); }
 
   nlohmann::ordered_json to_json() const;
+  /// Sets the shares. Returns an error message if `value` is invalid.
   std::optional<std::string> set(const nlohmann::ordered_json& value);
 
  private:

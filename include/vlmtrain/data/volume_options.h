@@ -11,31 +11,32 @@
 
 namespace vlmtrain::data {
 
-/// What a scan becomes for the model.
+/// data.volume.use: the conversion of scans for the model.
 enum class VolumeUse {
-  kVolume,  ///< of a family that takes volumes
-  kSlices,  ///< pictures, of a family that takes these
+  kVolume,  ///< volumes, for families that take them
+  kSlices,  ///< 2D images, for families that take images
 };
 
-/// The keys data.volume.*: what NIfTI files become.
+/// The section `data.volume` of the configuration: the conversion of NIfTI files.
 struct VolumeOptions {
   VolumeUse use = VolumeUse::kVolume;
-  std::optional<image::Axes<int64_t>> size;    ///< voxels; nothing: what the model was made for
-  std::optional<image::Axes<double>> spacing;  ///< mm; nothing: the whole field of view is brought to `size`
+  std::optional<image::Axes<int64_t>> size;    ///< voxels; nothing: the model's own size
+  std::optional<image::Axes<double>> spacing;  ///< mm; nothing: the whole field of view is resized to `size`
   image::VolumeNormalization normalization = image::VolumeNormalization::kZScore;
   std::array<double, 2> percentiles{0.5, 99.5};
-  std::vector<std::array<double, 2>> windows;  ///< none, one, or of slices three: of red, green and blue
+  std::vector<std::array<double, 2>> windows;  ///< none, one, or for slices three: of red, green and blue
   image::SeriesUse series = image::SeriesUse::kRefused;
   int64_t max_frames = 8;
   at::ScalarType dtype = at::kFloat;
   int64_t slices = 32;
   image::SlicePlane plane = image::SlicePlane::kAxial;
 
-  /// As the reader of volumes wants it, `size` being `default_size` where the options name none.
+  /// Returns the settings of the volume reader, with `default_size` if `size` is not set.
   image::VolumeSettings volume_settings(image::Axes<int64_t> default_size) const;
   image::SliceSettings slice_settings() const;
 };
 
+/// Declares the keys data.volume.* with their types, defaults and checks.
 void declare(OptionTable& table, VolumeOptions& options);
 
 }  // namespace vlmtrain::data

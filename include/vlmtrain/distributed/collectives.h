@@ -12,19 +12,22 @@
 
 namespace vlmtrain::distributed {
 
-/// Bytes and calls of some kind.
+/// Communication volume of one kind of collective.
 struct Traffic {
-  int64_t bytes = 0;  ///< of all ranks' parts together
+  int64_t bytes = 0;  ///< full size of the tensors, all shards included
   int64_t calls = 0;
 };
 
-/// What ranks tell each other, over c10d's backends: Gloo, NCCL, or one that moves nothing. All ranks make the same
-/// calls in the same order, each on one thread.
+/// Collectives between the ranks of a run, over c10d backends: Gloo, NCCL, or a fake one. Tensors can
+/// be sharded over groups of consecutive ranks; the ranks with the same index in each group are
+/// replicas of a shard.
+///
+/// REQUIRES: all ranks make the same calls in the same order, each from one thread.
 class Collectives {
  public:
-  /// One for tensors of the host, and for words; one for those of the device, where that is another.
+  /// The backend for CPU tensors and strings, and the backend for device tensors, which may be null.
   struct Backends;
-  /// Called where a call fails, with what it threw. Is to throw what the caller is told.
+  /// Called when a collective fails, with its exception. Must throw the exception for the caller.
   using ErrorHandler = std::function<void(const std::exception& error)>;
 
   explicit Collectives(const Backends& backends, ErrorHandler on_error = {});
@@ -32,49 +35,54 @@ class Collectives {
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
+  /// Returns the number of ranks of the run.
   int64_t world_size() const;
-  /// That share what reduce_scatter_async() and all_gather_async() are about.
+  /// Returns the number of ranks over which reduce_scatter_async() and all_gather_async() shard.
   int64_t group_size() const;
 
-  /// From now on parts are those of a group of ranks instead of all: `group` joins its members, `replicas` those that
-  /// are at the same place in other groups.
+  /// Shards over a group of ranks instead of all. `group` connects its members, `replicas` the ranks
+  /// with the same index in other groups.
   void set_shard_groups(Backends group, Backends replicas);
-  /// From now on tensors of the device can be added up too; the last two, where there are groups.
+  /// Adds backends for device tensors. The last two are used only with shard groups.
   void connect_device(Backends world, Backends group, Backends replicas);
 
-  /// Adds the values of all ranks up in place, meanwhile. REQUIRES: contiguous, of the same size in all, on the host or
-  /// on the device that is connected; untouched until wait_for_reductions().
+  /// Starts to sum the tensor over all ranks, in place. REQUIRES: contiguous, of the same size on all
+  /// ranks, on the CPU or the connected device, and not accessed before wait_for_reductions().
   void all_reduce_async(const at::Tensor& tensor);
-  /// The same of the n ranks of a group and n equal parts, of which the r-th rank gets its r-th: a reduce-scatter in
-  /// place, after which the others are anything. REQUIRES: as all_reduce_async(), and as many elements as n divides.
+  /// Starts to sum the tensor over the group, in place; rank r of n receives the r-th of n equal
+  /// shards, and the other shards become undefined. REQUIRES: as all_reduce_async(), one-dimensional,
+  /// and a size divisible by group_size().
   void reduce_scatter_async(const at::Tensor& tensor);
-  /// The same as all_reduce_async(), of the ranks of a group; of those at the same place of all groups.
+  /// As all_reduce_async(), over the ranks of the group.
   void all_reduce_group_async(const at::Tensor& tensor);
+  /// As all_reduce_async(), over the replicas of this rank's shard. Does nothing without groups.
   void all_reduce_replicas_async(const at::Tensor& tensor);
-  /// Sums on the host are there; those on the device are for whoever uses them on the current stream.
+  /// Waits for the reductions so far. CPU tensors are complete on return; device tensors are complete
+  /// for work on the current stream.
   void wait_for_reductions();
 
-  /// The r-th of n equal parts of each rank reaches all others of its group, meanwhile: an all-gather in place.
-  /// REQUIRES: as reduce_scatter_async(); untouched until wait_for_all_gather() was called for the ticket that comes
-  /// back.
+  /// Starts to send the r-th of n equal shards of each rank to the whole group, in place. Returns a
+  /// ticket for wait_for_all_gather(). REQUIRES: as reduce_scatter_async(), and not accessed before
+  /// wait_for_all_gather().
   [[nodiscard]] int64_t all_gather_async(const at::Tensor& tensor);
-  /// The same of parts that are elsewhere: `all` becomes the `own` of the group's ranks, one behind the other.
+  /// The same with separate tensors: `output` becomes the `input` tensors of the group's ranks, in
+  /// rank order.
   [[nodiscard]] int64_t all_gather_async(const at::Tensor& output, const at::Tensor& input);
-  /// It is there, as with wait_for_reductions(). Once for each.
+  /// Waits for an all-gather as wait_for_reductions() does. REQUIRES: one call per ticket.
   void wait_for_all_gather(int64_t ticket);
 
-  /// Whether what wait_for_reductions() was called for is there on the device too; waits for it up to `patience`. It
-  /// never is where a rank was lost meanwhile.
+  /// Returns whether the reductions and all-gathers that were waited for are also complete on the
+  /// device. Polls until `timeout`. Returns false if a rank was lost in between.
   bool are_reductions_complete(std::chrono::milliseconds timeout);
 
-  /// What each rank says, by rank.
+  /// Returns the strings of all ranks, in rank order.
   std::vector<std::string> all_gather_strings(const std::string& text);
 
-  /// That this rank has waited in wait_for_reductions() and wait_for_all_gather() for what was not there yet, or its
-  /// device has, as far as is known. Who is slowest waits least.
+  /// Returns the time that this rank, or its device, has waited in wait_for_reductions() and
+  /// wait_for_all_gather(), as far as it is known without blocking. The slowest rank waits least.
   double wait_seconds();
 
-  /// Of sums of all (and of those of copies), of sums of parts and of gathered parts.
+  /// Traffic of all-reduces, those of groups and replicas included.
   const Traffic& all_reduce_traffic() const { return all_reduce_traffic_; }
   const Traffic& reduce_scatter_traffic() const { return reduce_scatter_traffic_; }
   const Traffic& all_gather_traffic() const { return all_gather_traffic_; }

@@ -1,11 +1,11 @@
 #pragma once
 
 #include "vlmtrain/distributed/collectives.h"
-#include "vlmtrain/engine/consensus.h"
+#include "vlmtrain/engine/gradients/consensus.h"
 
 namespace vlmtrain::distributed {
 
-/// What the ranks of a run agree on, over what they tell each other, which has to outlive it.
+/// The engine's collectives over the ranks of a run. REQUIRES: `collectives` outlives it.
 class RankConsensus final : public engine::Consensus {
  public:
   explicit RankConsensus(Collectives& collectives) : collectives_(collectives) {}

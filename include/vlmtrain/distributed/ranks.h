@@ -14,37 +14,40 @@
 
 namespace vlmtrain::distributed {
 
-/// Why a run of several ranks ends: what the first rank that failed says of itself, or what is said of one that is
-/// lost.
+/// Why a run of several ranks ends: the error of the first rank that failed, or the loss of a rank.
 struct Failure {
   int64_t rank = 0;
   ExitCode code = ExitCode::kFailed;
   std::string reason{};
 
-  /// "rank 2: …"
+  /// Returns "rank 2: …".
   std::string text() const;
 };
 
+/// Timeouts and callbacks of Ranks.
 struct RanksOptions {
-  /// Within which all ranks have to be there.
+  /// Time within which all ranks must connect.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(60);
-  /// A rank that is not heard of for so long is lost: it was stopped, or its machine or network is gone. It is heard of
-  /// from a thread of its own, however long a step takes.
+  /// Time without a heartbeat after which a rank counts as lost: stopped, or its machine or network
+  /// failed. A separate thread sends the heartbeats, however long a step takes.
   std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(12);
-  /// Called on another thread where a failure is known and this rank does not come to an end: its own thread has not
-  /// heard of it, or waits for a device that waits for the lost rank. Is to end the process.
+  /// Called on another thread if a failure is known but this rank does not end: its own thread has
+  /// not noticed the failure, or waits for a device that waits for the lost rank. Must end the
+  /// process.
   std::function<void(const Failure& failure)> on_hang{};
 };
 
-/// The ranks of a run, by PyTorch's TCPStore, which rank 0 holds, and Gloo. All ranks make the same calls in the same
-/// order, each on one thread. A call in which another rank is lost throws a UserError with the first failure's code and
-/// reason, within some seconds.
+/// The ranks of a run, connected by PyTorch's TCPStore on rank 0 and by Gloo. A collective during
+/// which another rank is lost throws a UserError with the first failure's code and reason, within
+/// seconds.
+///
+/// REQUIRES: all ranks make the same calls in the same order, each from one thread.
 class Ranks {
  public:
-  /// Waits for all others. Throws UserError: kUsage where the port is in use or nobody listens there; kFailed where
-  /// ranks do not come, with their numbers.
+  /// Waits for all other ranks. Throws UserError: kUsage if the port is in use or nobody listens
+  /// there; kFailed with the missing ranks' numbers if some do not connect in time.
   explicit Ranks(const Launch& launch, const RanksOptions& options = {});
-  /// Waits for the others to come here too, unless there was a failure.
+  /// Waits for the other ranks' destructors, unless a rank failed.
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
@@ -53,21 +56,21 @@ class Ranks {
   int64_t rank() const { return launch_.rank; }
   int64_t world_size() const { return launch_.world_size; }
 
-  /// What they tell each other. On a device after connect().
+  /// Returns the ranks' collectives, on device tensors only after connect().
   Collectives& collectives();
   const Collectives& collectives() const;
 
-  /// From now on each `count` consecutive ranks have parts of what they share, and what those at the same place in
-  /// other groups have is the same. Before connect(). REQUIRES: that it divides their number.
+  /// Shards over groups of `count` consecutive ranks instead of over all; ranks with the same index in
+  /// different groups are replicas. REQUIRES: `count` divides world_size(); called before connect().
   void set_group_size(int64_t count);
 
-  /// From now on they add up tensors of this rank's device as well: by NCCL (distributed/nccl.h), on a virtual card by
-  /// nothing. Takes memory of the card. Throws UserError (kFailed) where NCCL cannot be had.
+  /// Enables collectives on device tensors: by NCCL (distributed/nccl.h), on a virtual GPU by
+  /// FakeProcessGroup. Allocates GPU memory. Throws UserError (kFailed) if NCCL is not available.
   void connect(at::Device device);
 
-  /// Tells the others that this rank ends, and why; the first one's word counts.
+  /// Reports to the other ranks that this rank fails. The first report counts.
   void fail(ExitCode code, const std::string& reason);
-  /// Whether rank 0 is lost, as far as is known.
+  /// Returns whether rank 0 is known to be lost.
   bool has_lost_rank0() const;
 
  private:

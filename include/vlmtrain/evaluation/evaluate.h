@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/data/notice_counts.h"
-#include "vlmtrain/engine/evaluation.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/engine/generation/evaluation.h"
 #include "vlmtrain/evaluation/answer_score.h"
 #include "vlmtrain/evaluation/mask_score.h"
 #include "vlmtrain/io/records.h"

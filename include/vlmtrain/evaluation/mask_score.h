@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/masks.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::evaluation {

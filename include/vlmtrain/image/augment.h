@@ -6,36 +6,39 @@
 
 namespace vlmtrain::image {
 
-/// How much pictures are changed at random before a model sees them.
+/// The ranges of random augmentations.
 struct AugmentSettings {
   double flip = 0;              ///< probability of a horizontal flip, 0 to 1
-  double rotation_degrees = 0;  ///< the angle is uniform in ± this, at least 0
-  double brightness = 0;        ///< the factor is uniform in 1 ± this, 0 to 1
+  double rotation_degrees = 0;  ///< maximum angle of a uniform rotation in both directions, >= 0
+  double brightness = 0;        ///< the factor is uniform in 1 ± brightness, 0 to 1
 
   bool any() const { return flip > 0 || rotation_degrees > 0 || brightness > 0; }
   bool operator==(const AugmentSettings&) const = default;
 };
 
-/// What is done to one picture and its masks, in this order. What a text says of left and right stays as it is.
+/// The augmentation of an image and its masks, applied in the order of the members. Words of the
+/// conversation, such as left and right, are not changed.
 struct Augmentation {
-  bool flip = false;      ///< left and right are swapped
-  double degrees = 0;     ///< counter-clockwise, about the centre
-  double brightness = 1;  ///< what each byte of the picture is multiplied with
+  bool flip = false;      ///< mirror left and right
+  double degrees = 0;     ///< counter-clockwise rotation about the center
+  double brightness = 1;  ///< factor of each byte of the image
 
   bool operator==(const Augmentation&) const = default;
 };
 
-/// A function of settings and seed, the same on every machine. Each number has a random stream of its own: another
-/// setting does not change it.
+/// Draws an augmentation, a function of settings and seed that is equal on all machines. Each
+/// member has a random stream of its own, so that changing one setting does not affect the other
+/// members.
 Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed);
 
-/// Of a picture, uint8 [3, height, width] RGB on the CPU: as large afterwards. A rotated one is sampled bilinearly, and
-/// black where there was none; corners that leave it are lost. Brightness is rounded to bytes. Bytes are the same on
-/// every machine. The same tensor where nothing is to be done; thread-safe.
+/// Augments an image, uint8 [3, height, width] RGB on the CPU, and keeps its size. Rotation samples
+/// bilinearly, with black outside of the image. The bytes are equal on all machines. Returns the
+/// same tensor if there is nothing to do. Thread-safe.
 at::Tensor augment_image(const at::Tensor& image, const Augmentation& augmentation);
 
-/// Of the picture's mask, uint8 [height, width] on the CPU: each pixel is the nearest one to where augment_image
-/// samples the picture, 0 where there was none. The same tensor where its pixels stay where they are; thread-safe.
+/// Augments a mask of the image, uint8 [height, width] on the CPU. Each pixel is the nearest one to
+/// the position that augment_image() samples, 0 outside of the mask. Returns the same tensor if no
+/// pixel moves. Thread-safe.
 at::Tensor augment_mask(const at::Tensor& mask, const Augmentation& augmentation);
 
 }  // namespace vlmtrain::image

@@ -6,47 +6,57 @@
 #include <optional>
 
 #include "vlmtrain/image/size.h"
-#include "vlmtrain/io/medium.h"
-#include "vlmtrain/io/notice.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::image {
 
-// A mask says of each pixel of a picture whether it belongs to what is meant: uint8 [height, width] of 0 and 1,
-// contiguous, on the CPU.
+// Segmentation masks are uint8 [height, width] of 0 and 1, contiguous, on the CPU.
 
-/// The mask in a PNG file: grey of 1 to 16 bits, RGB, or a palette, with or without alpha, which is not looked at. Of a
-/// palette the indices count and not the colours, as segmentation data sets write them (PASCAL VOC).
+/// Decodes a mask from a PNG file: gray values of 1 to 16 bits, RGB, or a palette. Alpha is
+/// ignored. A palette is read by index, as segmentation data sets write it (PASCAL VOC), not by
+/// color.
 ///
-/// Without `value` all that is not 0 belongs to the mask, of RGB what is not black; of a gray file with soft edges or
-/// noise what is above half of its range (src/image/mask_values.h). With it the pixels of that grey
-/// value or palette index, on the file's own scale: 0 to 1 of 1 bit, 0 to 65535 of 16. The mask is turned as
-/// decode_image turns a picture with the same EXIF orientation, and read_image_size tells its size.
+/// Without `value`, all pixels other than 0 (RGB: other than black) are set; in a gray file with
+/// soft edges or noise, those above half of its range (see src/image/mask_values.h). With `value`,
+/// the pixels of that gray value or palette index are set, on the scale of the file: 0 to 1 for 1
+/// bit, 0 to 65535 for 16 bits. The EXIF orientation is applied as in decode_image().
 ///
-/// A data error where the file is missing, damaged, cut off, too large or no PNG (JPEG blurs the edges of a mask), and
-/// where no pixel can have `value`: RGB, or beyond the file's bits; also where nothing but the alpha channel has a
-/// shape, which is then what is meant; and, without `value`, for an image rather than a mask. Thread-safe.
+/// Throws UserError (kBadData) if the file is missing, corrupt, truncated, too large or not a PNG
+/// (JPEG blurs the edges of a mask), if no pixel can have `value`, if only the alpha channel has
+/// content, or, without `value`, if the file looks like a photograph. Thread-safe.
 at::Tensor decode_mask(const io::MediaRef& file, std::optional<int64_t> value);
 
+/// The result of decode_mask_with_notice().
 struct DecodedMask {
   at::Tensor mask;
-  std::optional<io::Notice> notice;  ///< of a file that says more than mask or not: soft edges, several labels
+  std::optional<io::Notice> notice;  ///< of files with soft edges or several labels
 };
 
-/// The same, with what to report of the file.
+/// Decodes a mask as decode_mask() does, with a notice if the file has more than two values.
 DecodedMask decode_mask_with_notice(const io::MediaRef& file, std::optional<int64_t> value);
 
-/// Its size, from the first bytes of the file, with the errors that these show.
+/// Returns the size of decode_mask() from the first bytes of the file. Throws the errors that they
+/// reveal.
 ImageSize read_mask_size(const io::MediaRef& file, std::optional<int64_t> value);
 
 using io::compress_counts;
 using io::parse_rle;
 using io::Rle;
 
-/// REQUIRES: counts as parse_rle checks them.
+/// Decodes run-length encoding in the format of COCO: column by column, zeros first.
+/// REQUIRES: counts that io::parse_rle() accepts.
 at::Tensor decode_rle(const Rle& rle);
 
-/// The counts that pycocotools gives: none but the first is 0. `mask`: anything but 0 belongs to it.
+/// Encodes a mask, in which nonzero pixels count as set. The counts equal those of pycocotools:
+/// only the first may be 0.
 Rle encode_rle(const at::Tensor& mask);
+
+/// Returns the set pixels of a mask (nonzero counts as set) with an unset neighbor to the left,
+/// right, top or bottom. Pixels outside of the mask are unset.
+at::Tensor find_mask_edge(const at::Tensor& mask);
+
+/// Throws InternalError unless `mask` is uint8 [height, width] on the CPU and not empty.
+void check_is_mask(const at::Tensor& mask);
 
 }  // namespace vlmtrain::image

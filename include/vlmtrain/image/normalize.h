@@ -6,17 +6,17 @@
 
 namespace vlmtrain::image {
 
-/// What turns bytes into a model's input, as a checkpoint's preprocessor_config.json gives it.
+/// The normalization of pixel bytes for a model, from a checkpoint's preprocessor_config.json.
 struct Normalization {
-  std::array<double, 3> mean;  ///< of each channel, on the scale 0..1
-  std::array<double, 3> std;   ///< of each channel, on the scale 0..1
-  double rescale_factor;       ///< brings a byte to the scale 0..1, usually 1/255
+  std::array<double, 3> mean;  ///< of each channel, on the scale 0 to 1
+  std::array<double, 3> std;   ///< of each channel, on the scale 0 to 1
+  double rescale_factor;       ///< maps a byte to the scale 0 to 1, usually 1/255
 
   bool operator==(const Normalization&) const = default;
 };
 
-/// The same for bytes as they are: mean and deviation divided by the rescale factor, rounded to float32 as
-/// transformers' torchvision backend rounds them.
+/// The equivalent normalization of unscaled bytes: mean and std divided by the rescale factor,
+/// rounded to float32 like transformers' torchvision backend.
 struct ByteNormalization {
   std::array<float, 3> mean;
   std::array<float, 3> std;
@@ -24,20 +24,21 @@ struct ByteNormalization {
 
 ByteNormalization to_byte_normalization(const Normalization& normalization);
 
-/// Pixels as samples have them, and what makes a model's input of them.
+/// Images as bytes, with the normalization that the model applies to them.
 struct BytePixels {
-  at::Tensor bytes;             ///< uint8 [pictures, 3, height, width]
+  at::Tensor bytes;             ///< uint8 [images, 3, height, width]
   Normalization normalization;  ///< of each byte
-  at::Tensor order{};           ///< int64 [n], which pictures there are, and in what order; undefined: all as they lie
+  at::Tensor order{};           ///< int64 [n], indices of the images to use; undefined: all in order
 
   int64_t num_images() const { return order.defined() ? order.size(0) : bytes.size(0); }
 };
 
-/// (x - mean/rescale_factor) / (std/rescale_factor) in float32, with the roundings of transformers' torchvision
-/// backend, which folds the rescaling into mean and std: bit-equal to its `pixel_values`.
+/// Computes (x - mean/rescale_factor) / (std/rescale_factor) in float32. Bit-equal to the
+/// `pixel_values` of transformers' torchvision backend, which folds the rescaling into mean and
+/// std.
 ///
-/// `pixels` is uint8 [n, 3, height, width] on any device; the result is float32 of the same shape on that device.
-/// Nothing is copied between host and device.
+/// `pixels`: uint8 [n, 3, height, width] on any device. The result is float32 of the same shape on
+/// the same device, without any copy between host and device.
 at::Tensor normalize_pixels(const at::Tensor& pixels, const Normalization& normalization);
 
 }  // namespace vlmtrain::image

@@ -6,27 +6,35 @@
 
 namespace vlmtrain::image {
 
-/// How the samples around a pixel are weighted: the triangle, Keys' cubic with a = -0.5, sin(πx)/(πx) under a window of
-/// three lobes.
+/// Resampling filters: the triangle, Keys' cubic with a = -0.5, and sin(πx)/(πx) windowed to three
+/// lobes.
 enum class Filter { kBilinear, kBicubic, kLanczos };
 
-/// Resizes a picture, antialiased: when it shrinks, the filter is stretched by the ratio, so that every source pixel
-/// counts.
+/// Resizes an image with antialiasing: when it shrinks, the filter is stretched by the ratio, so
+/// that every source pixel contributes.
 ///
-/// `image` is a uint8 CPU tensor [channels, height, width]; so is the result, contiguous, of the asked size. The bytes
-/// are those that torchvision 0.29 with torch 2.15 gives (`resize(..., antialias=True)` on uint8): columns first, then
-/// rows, each rounded to uint8, with the filter's weights as 16-bit integers. LibTorch 2.11 has no Lanczos; this does
-/// all three.
+/// `image`: uint8 [channels, height, width] on the CPU. The result has the same type and is
+/// contiguous. The bytes equal those of torchvision 0.29 with torch 2.15 (`resize(...,
+/// antialias=True)` on uint8): columns first, then rows, each rounded to uint8, with 16-bit integer
+/// weights. LibTorch 2.11 has no Lanczos filter; this function has all three.
 ///
-/// Thread-safe; runs on the calling thread alone.
+/// Thread-safe; uses only the calling thread.
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
-/// The same with the bytes that Pillow up to 12 gives (`Image.resize`): its weights have 22 fractional bits. Pillow 13
-/// resamples rows first for some sizes, which moves bytes by one. Not compared for Lanczos.
+/// Resizes like resize(), with the bytes of Pillow up to version 12 (`Image.resize`), whose weights
+/// have 22 fractional bits. Pillow 13 resamples rows first for some sizes, which changes bytes by
+/// one. Lanczos has not been compared with Pillow.
 at::Tensor resize_pillow(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
-/// The same in floating point, rounded to a byte once, at the end: what comes nearest to torchvision's `resize` of a
-/// float tensor. Halves, and what is less than 1e-6 below them, go up, so that the last bits of the sums do not matter.
+/// Resizes like resize() in floating point, rounding to bytes once at the end. The closest match to
+/// torchvision's `resize` of a float tensor. Halves, and values less than 1e-6 below them, are
+/// rounded up, so that the result does not depend on the last bits of the sums.
 at::Tensor resize_float(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
+
+/// Resizes a mask, uint8 [height, width] on the CPU, to the nearest pixels: output row i is source
+/// row floor((i + 0.5) · source height / height), columns likewise, in integer arithmetic (torch's
+/// mode "nearest-exact"). The mask keeps its position relative to an image resized with
+/// antialiasing. Contiguous; thread-safe.
+at::Tensor resize_mask(const at::Tensor& mask, int64_t height, int64_t width);
 
 }  // namespace vlmtrain::image

@@ -4,7 +4,7 @@
 
 namespace vlmtrain::image {
 
-/// Pixels, as the picture is to be looked at: with the orientation that the file tells applied.
+/// The size of an image in pixels, with its orientation applied.
 struct ImageSize {
   int64_t height;
   int64_t width;
@@ -12,7 +12,8 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-/// A picture of more pixels is refused: Pillow's own limit against decompression bombs.
+/// The maximum number of pixels of an image. Pillow's own limit against decompression bombs (twice
+/// Image.MAX_IMAGE_PIXELS).
 inline constexpr int64_t kMaxImagePixels = 178'956'970;
 
 }  // namespace vlmtrain::image

@@ -8,82 +8,89 @@
 #include <optional>
 #include <string>
 
-#include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 
-/// Numbers of the three axes of a volume: towards the subject's right, front and top (RAS+), as MONAI and nibabel have
-/// them behind a reorientation.
+/// Values of the three axes of a volume in RAS+ orientation (towards right, anterior, superior), as
+/// in MONAI and nibabel after a reorientation.
 template <class T>
 using Axes = std::array<T, 3>;
 
-/// A scan with a longer axis (of space or time), or more voxels a frame, is refused.
+/// The maximum length of an axis of space or time. A longer one is taken for a corrupt header.
 inline constexpr int64_t kMaxVoxelsPerAxis = 16'384;
+/// The maximum number of voxels per frame, 16 GiB in float32.
 inline constexpr int64_t kMaxVoxels = int64_t{1} << 32;
 
-/// How the values of a volume are brought to a common scale, over the voxels of what is looked at.
+/// The intensity normalization of a volume, over all voxels that were resampled.
 enum class VolumeNormalization {
-  kZScore,            ///< mean 0, deviation 1, over all voxels
-  kZScoreForeground,  ///< the same over the voxels that are not 0; those that are stay 0
-  kPercentile,        ///< two percentiles to 0 and 1, values beyond them too
-  kWindow,            ///< two values (of CT: Hounsfield units) to 0 and 1, values beyond them too
+  kZScore,            ///< mean 0, standard deviation 1
+  kZScoreForeground,  ///< the same over nonzero voxels; zeros stay 0
+  kPercentile,        ///< two percentiles become 0 and 1; clipped
+  kWindow,            ///< two values (for CT: Hounsfield units) become 0 and 1; clipped
   kNone,
 };
 
-/// What becomes of a file with a time axis, such as functional MRI.
+/// The treatment of files with a time axis, such as functional MRI.
 enum class SeriesUse {
   kRefused,
-  kMean,    ///< the mean of all its frames, one volume
-  kFrames,  ///< each of some frames, spread evenly, is a volume
+  kMean,    ///< one volume, the mean of all frames
+  kFrames,  ///< one volume for each of some evenly spaced frames
 };
 
+/// The settings of read_volume().
 struct VolumeSettings {
-  Axes<int64_t> size{96, 96, 96};       ///< voxels
-  std::optional<Axes<double>> spacing;  ///< mm from voxel to voxel, what does not fit in `size` is cropped, what lacks
-                                        ///< padded; nothing: the whole field of view is brought to `size`
+  Axes<int64_t> size{96, 96, 96};  ///< voxels of the result
+  /// mm per voxel, with cropping or padding to `size`; nothing: the whole field of view is resized
+  /// to `size`.
+  std::optional<Axes<double>> spacing;
   VolumeNormalization normalization = VolumeNormalization::kZScore;
   std::array<double, 2> percentiles{0.5, 99.5};
-  std::array<double, 2> window{-160, 240};  ///< values that become 0 and 1
+  std::array<double, 2> window{-160, 240};  ///< the values that become 0 and 1
   SeriesUse series = SeriesUse::kRefused;
-  int64_t max_frames = 8;             ///< of a series of frames that are looked at
-  at::ScalarType dtype = at::kFloat;  ///< or kHalf
+  int64_t max_frames = 8;             ///< maximum number of volumes with SeriesUse::kFrames
+  at::ScalarType dtype = at::kFloat;  ///< kFloat or kHalf
 };
 
-/// What the header of a file says.
+/// The properties of a scan, from its header.
 struct VolumeInfo {
-  std::array<int64_t, 3> size{};    ///< voxels, in the order of the file
-  std::array<double, 3> spacing{};  ///< mm, the same: the lengths of the affine's columns. Units that a header names
-                                    ///< are passed over, as by nibabel
-  std::string orientation;          ///< where the file's axes point, as nibabel's aff2axcodes() says it: "LAS"
-  int64_t frames = 1;               ///< of its time axis
+  std::array<int64_t, 3> size{};  ///< voxels, in file order
+  std::array<double, 3>
+      spacing{};            ///< mm in file order: column lengths of the affine. As in nibabel, units are ignored
+  std::string orientation;  ///< directions of the file's axes as in nibabel's aff2axcodes(), such as "LAS"
+  int64_t frames = 1;       ///< length of the time axis
 };
 
-/// Reads NIfTI-1 and NIfTI-2 (.nii, .nii.gz; by content, not by name), of which only the header is looked at: that it
-/// is one, that its numbers can be, and that the file may well hold what it promises.
-/// Source of the formats: nifti1.h (NIfTI-1.1) and nifti2.h of the NIfTI reference library; where axes point is as in
-/// nibabel: sform, else qform, else spacing with x towards the left, and the nearest permutation with flips.
-/// Throws UserError (kBadData): a pair of .hdr and .img, DICOM, an axis of none or more than kMaxVoxelsPerAxis voxels,
-/// complex numbers and colours, an affine that is none, a file that is cut off.
+/// Reads and validates the header of a NIfTI-1 or NIfTI-2 file (.nii, .nii.gz; detected by
+/// content), including whether the file can hold the promised voxels. Source of the formats:
+/// nifti1.h (NIfTI-1.1) and nifti2.h of the NIfTI reference library. Axis directions are as in
+/// nibabel: sform, else qform, else spacing with x towards the left; the nearest permutation with
+/// flips. Throws UserError (kBadData) for .hdr/.img pairs, DICOM, axes without or with too many
+/// voxels, complex and color types, singular affines, truncated files.
 VolumeInfo read_volume_info(const io::MediaRef& medium);
 
-/// How many volumes become of it. Throws UserError (kBadData) for a series where none is taken.
+/// Returns the number of volumes that read_volume() gives. Throws UserError (kBadData) for a series
+/// with SeriesUse::kRefused.
 int64_t count_volumes(const VolumeInfo& info, const VolumeSettings& settings);
 
-/// Most of the host's memory that read_volume() takes beside what it gives. The scan itself is never in memory: with
-/// kNone and kWindow it is the result once more, else the whole field of view at the result's spacing.
+/// Returns the peak host memory of read_volume() in addition to its result. The scan itself is
+/// never held in memory: with kNone and kWindow this is the result once more, else the whole field
+/// of view at the result's spacing.
 int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& settings);
 
-/// Reads it, turns it to RAS+, resamples (trilinear), normalises and crops or pads it: `settings.dtype`
-/// [count_volumes(), 1, right, front, top]. So does MONAI with LoadImage, EnsureChannelFirst, Orientation("RAS"),
-/// Spacing(mode="bilinear", padding_mode="border") or Resize(mode="trilinear"), the normalisation
-/// (NormalizeIntensity(), NormalizeIntensity(nonzero=True), ScaleIntensityRangePercentiles or ScaleIntensityRange to 0
-/// and 1 with clip), ResizeWithPadOrCrop: what is normalised is all that was resampled, and padding is 0 thereafter.
-/// Frames are normalised each by itself; a mean is taken before.
+/// Reads a scan, reorients it to RAS+, resamples (trilinear), normalizes, and crops or pads it.
+/// Returns `settings.dtype` [count_volumes(), 1, right, anterior, superior].
 ///
-/// Throws UserError (kBadData): what read_volume_info() refuses, compressed data that is damaged or ends too soon,
-/// voxels that are NaN or infinite (with their number), values that do not differ or have no foreground where they are
-/// to be normalised, a spacing that makes more than half a billion voxels, axes that are not at right angles where a
-/// spacing is wanted, values beyond fp16 with kHalf. Thread-safe, and runs on the caller's thread alone.
+/// Equals MONAI's LoadImage, EnsureChannelFirst, Orientation("RAS"), Spacing(mode="bilinear",
+/// padding_mode="border") or Resize(mode="trilinear"), normalization (NormalizeIntensity(),
+/// NormalizeIntensity(nonzero=True), ScaleIntensityRangePercentiles or ScaleIntensityRange to 0 and
+/// 1 with clip), ResizeWithPadOrCrop. Padding is 0 and is not part of the normalization. Frames are
+/// normalized one by one; a mean is taken before.
+///
+/// Throws UserError (kBadData) as read_volume_info() does, and for corrupt or truncated compressed
+/// data, voxels that are NaN or infinite (with their number), constant values or no foreground if
+/// they are to be normalized, a spacing that gives more than half a billion voxels, oblique axes
+/// with a spacing, values beyond fp16 with kHalf. Thread-safe; uses only the calling thread.
 at::Tensor read_volume(const io::MediaRef& medium, const VolumeSettings& settings);
 
 }  // namespace vlmtrain::image

@@ -3,14 +3,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <string_view>
+#include <utility>
 
-#include "vlmtrain/base/xxh64.h"
+#include "vlmtrain/base/hash.h"
 
 namespace vlmtrain::io {
 
 class AtomicFile;
 
-/// A file's content in short.
+/// Size and XXH64 of a file's content.
 struct Checksum {
   int64_t bytes = 0;
   uint64_t xxh64 = 0;
@@ -18,8 +20,9 @@ struct Checksum {
   bool operator==(const Checksum&) const = default;
 };
 
-/// The checksums of files that AtomicFile commits on this thread while the object lives: of the bytes as they were
-/// given to the system, so nothing is read again. The innermost object of a thread has them.
+/// Records the checksums of the files that AtomicFile commits on this thread during the lifetime of
+/// the object. They are computed while the bytes are written, so no file is read again. If several
+/// objects exist on a thread, the innermost one records.
 class ChecksumRecorder {
  public:
   ChecksumRecorder();
@@ -27,13 +30,18 @@ class ChecksumRecorder {
   ChecksumRecorder& operator=(const ChecksumRecorder&) = delete;
   ~ChecksumRecorder();
 
-  /// By the paths that AtomicFile was given.
+  /// Returns the checksums by the paths that AtomicFile was given.
   const std::map<std::filesystem::path, Checksum>& files() const { return files_; }
 
-  /// For AtomicFile: the recorder of this thread, or null.
+  // Called by AtomicFile.
+
+  /// Returns the recorder of the calling thread, or nullptr.
   static ChecksumRecorder* current();
+  /// Adds written bytes of a file.
   void add(const AtomicFile& file, std::string_view bytes);
+  /// Forgets a file that is not committed.
   void discard(const AtomicFile& file) { open_files_.erase(&file); }
+  /// Stores the checksum of a committed file under its final path.
   void commit(const AtomicFile& file, const std::filesystem::path& path);
 
  private:
@@ -42,7 +50,7 @@ class ChecksumRecorder {
   std::map<std::filesystem::path, Checksum> files_;
 };
 
-/// Of a file as it is on the disk. Throws UserError (kBadData) where it cannot be read.
+/// Reads a file and returns its checksum. Throws data_error if it cannot be read.
 Checksum compute_checksum(const std::filesystem::path& file);
 
 }  // namespace vlmtrain::io

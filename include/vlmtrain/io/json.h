@@ -3,8 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -13,25 +17,65 @@
 
 namespace vlmtrain::io {
 
-/// Where a text stops being JSON, and why.
+/// Largest depth of lists and objects that is parsed. Files for a model have less than ten levels.
+/// Functions that walk a value (a copy, a message) recurse once per level, so deeper values could
+/// exhaust the stack.
+inline constexpr size_t kMaxJsonDepth = 200;
+
+/// Position and reason of the first error in a text that is not JSON.
 struct JsonError {
   int64_t line;    ///< from 1
   int64_t column;  ///< from 1, in characters
   std::string reason;
 };
 
-/// The first fault of a text that is not JSON (RFC 8259, UTF-8, a byte order mark is allowed).
-/// REQUIRES: the text has one.
+/// Returns the first error of a text that is not JSON (RFC 8259 in UTF-8, with an optional byte
+/// order mark). REQUIRES: the text has an error.
 JsonError find_json_error(std::string_view text);
 
-/// Parses a text; data_error names `source`, line and column. The ordered form keeps the keys in the text's order; its
-/// time is quadratic in the keys of one object, so it is not for vocabularies.
+/// Returns true if lists and objects of the text are nested deeper than kMaxJsonDepth.
+bool is_json_too_deep(std::string_view text);
+
+/// Returns the value of a text, or nothing if it is not JSON or nested too deeply.
+std::optional<nlohmann::json> try_parse_json(std::string_view text);
+
+/// Parses a text. Throws data_error that names `source`, line and column.
 nlohmann::json parse_json(std::string_view text, std::string_view source);
+/// Same as parse_json(), but keeps the order of keys. Takes quadratic time in the keys of one
+/// object, so objects with more than 50,000 keys are refused.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source);
 
-/// Reads a file; data_error names file, line and column.
+/// Reads and parses a file. Throws data_error that names file, line and column.
 nlohmann::json read_json(const std::filesystem::path& path);
+/// Same as read_json(), with the limits of parse_ordered_json().
 nlohmann::ordered_json read_ordered_json(const std::filesystem::path& path);
+
+/// Returns a value as JSON text, on one line or indented. Never throws: invalid UTF-8, which a path
+/// may contain, becomes U+FFFD, and control characters become escapes.
+std::string to_json_string(const nlohmann::json& value, int indent = -1);
+std::string to_json_string(const nlohmann::ordered_json& value, int indent = -1);
+
+/// Returns an excerpt of to_json_string() for messages.
+std::string make_json_excerpt(const nlohmann::json& value);
+std::string make_json_excerpt(const nlohmann::ordered_json& value);
+
+/// Returns the reason of an exception of nlohmann::json in one line, without the library's name and
+/// error number.
+std::string describe_json_exception(const std::exception& error);
+
+/// A key that is not read because its value cannot change what is learned or saved.
+struct HarmlessKey {
+  std::string_view name;
+  std::string_view reason;  ///< phrase for readers of the table
+};
+
+/// Returns true for values that mean the same as an absent key: null, "", [] and {}.
+bool is_empty_value(const nlohmann::json& value);
+
+/// Returns the keys of `object` that are neither in `read_keys` nor in `harmless_keys` and whose
+/// value is not empty (is_empty_value), in alphabetical order. REQUIRES: `object` is an object.
+std::vector<std::string> find_unread_keys(const nlohmann::json& object, std::span<const std::string_view> read_keys,
+                                          std::span<const HarmlessKey> harmless_keys = {});
 
 namespace detail {
 
@@ -99,9 +143,10 @@ T convert(const Json& value, std::string_view key, std::string_view source) {
 
 }  // namespace detail
 
-/// The value of `key` in `object` as T: bool, a number type, std::string, or a vector of these. Nothing is converted
-/// silently: no number from a string, no fraction or out-of-range number as an integer. data_error names `source` (a
-/// file, as a rule), the key, and what was found.
+/// Returns the value of `key` in `object` as T: bool, a number type, std::string, or a vector of
+/// these. There are no implicit conversions: no number from a string, no integer from a fraction or
+/// from a number out of range. Throws data_error that names `source` (usually a file), the key and
+/// the actual value.
 template <class T, class Json>
 T get(const Json& object, std::string_view key, std::string_view source) {
   if (!object.is_object()) {
@@ -114,7 +159,8 @@ T get(const Json& object, std::string_view key, std::string_view source) {
   return detail::convert<T>(*it, key, source);
 }
 
-/// As get(); `fallback` where the key is absent or null, for Hugging Face files write null for "the default".
+/// Same as get(), but returns `fallback` if the key is absent or null. Hugging Face files write
+/// null for "the default".
 template <class T, class Json>
 T get_or(const Json& object, std::string_view key, std::type_identity_t<T> fallback, std::string_view source) {
   if (!object.is_object()) {

@@ -1,44 +1,146 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "vlmtrain/io/conversation.h"
-#include "vlmtrain/io/medium.h"
-#include "vlmtrain/io/notice.h"
 #include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::io {
 
-/// A mask that belongs to one of a record's pictures: a file or bytes, or a COCO run-length encoding.
+/// Speaker of a turn.
+enum class Role { kSystem, kUser, kAssistant };
+
+/// Placeholders of an image and a video in the text of a turn, as in LLaVA's data.
+inline constexpr std::string_view kImagePlaceholder = "<image>";
+inline constexpr std::string_view kVideoPlaceholder = "<video>";
+
+/// One turn of a conversation. The n-th image placeholder of a conversation stands for its n-th
+/// image, and the n-th video placeholder for its n-th video. Those in `literal_placeholders` are
+/// plain text.
+struct Turn {
+  Role role;
+  std::string text;
+  std::vector<size_t> literal_placeholders = {};  ///< byte offsets in `text`, ascending
+};
+
+/// A placeholder in the text of a turn.
+struct MediaPlaceholder {
+  size_t begin;   ///< byte offset of kImagePlaceholder or kVideoPlaceholder, which have the same length
+  bool is_video;  ///< else an image or a volume
+
+  bool operator==(const MediaPlaceholder&) const = default;
+};
+
+/// Returns the placeholders of `turn` that stand for media, in the order of the text: all except
+/// literal ones.
+std::vector<MediaPlaceholder> find_placeholders(const Turn& turn);
+
+/// A reference to an image, a video or a volume of a record: a file, bytes in the data set, or the
+/// frames of a video. The path of a video may be a folder of frames.
+struct MediaRef {
+  MediaRef() = default;
+  // Implicit, because a path is a reference: NOLINTBEGIN(google-explicit-constructor)
+  MediaRef(std::string file) : path(std::move(file)) {}
+  MediaRef(const char* file) : path(file) {}
+  MediaRef(const std::filesystem::path& file) : path(file.string()) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  std::string path;                               ///< of the file; with `bytes`, a name for messages
+  std::shared_ptr<const std::string> bytes = {};  ///< the content; null if it is in the file
+  std::vector<MediaRef> frames = {};  ///< of a video that is a list of images; `path` is that of the first frame
+  double fps = 0;                     ///< frame rate of `frames` or of a folder of frames; 0 if the data has none
+  bool is_volume = false;             ///< a NIfTI volume
+  std::string modality = {};          ///< of a volume, such as "T1w"; empty if the data has none
+
+  bool operator==(const MediaRef&) const = default;
+};
+
+/// Returns the value of `bytes` in records of Records::at_without_bytes(): an empty string that
+/// stands for content that was not read.
+const std::shared_ptr<const std::string>& omitted_bytes();
+
+/// Returns the content of a reference with bytes. REQUIRES: `bytes` is neither null nor
+/// omitted_bytes().
+const std::string& get_media_bytes(const MediaRef& media_ref);
+
+/// A mask of one of a record's images: a file, bytes, or a COCO run-length encoding.
 struct MaskSource {
-  MediaRef file{};  ///< where there is no `rle`
+  MediaRef file{};  ///< used if there is no `rle`
   std::optional<Rle> rle{};
-  std::optional<int64_t> value{};  ///< of the file's pixels that are mask; nothing: all that are not 0
-  std::string structure{};         ///< what it shows, for scores; may be empty
-  int64_t image = 0;               ///< which of the record's pictures it lies in
+  std::optional<int64_t> value{};  ///< pixel value of the mask in the file; without one, all values except 0
+  std::string structure{};         ///< name of the segmented structure, for scores; may be empty
+  int64_t image = 0;               ///< index of the image in Record::images
 
   bool operator==(const MaskSource&) const = default;
 };
 
-/// One record of a data set, in one form for all formats.
+/// Data of a record that is not used. It does not change the sample; data that would change what is
+/// learned is the record's `problem` instead.
+struct Notice {
+  std::string kind;     ///< a fixed phrase by which notices are counted, such as `key "source" of a record`
+  std::string example;  ///< an excerpt of the value in this record; may be empty
+
+  bool operator==(const Notice&) const = default;
+};
+
+/// One record of a data set, in the same form for all formats.
 struct Record {
   std::string id;    ///< its "id" (string or integer), else "<file stem>:<index from 0>"
   std::string task;  ///< the first of "task", "kind", "category", "answer_type" that is a string, trimmed; else empty
-  std::string answer_type;  ///< its "answer_type" if that is a string, trimmed: OPEN or CLOSED in medical VQA
-  /// An optional system turn, then user and assistant by turns; as many kImagePlaceholder as `images` and
-  /// kVideoPlaceholder as `videos`.
+  std::string answer_type;  ///< its "answer_type" if it is a string, trimmed: OPEN or CLOSED in medical VQA
+  /// An optional system turn, then alternating turns of user and assistant. They have as many image
+  /// placeholders as `images` and as many video placeholders as `videos`.
   std::vector<Turn> turns;
-  std::vector<MediaRef> images;  ///< pictures and volumes
+  std::vector<MediaRef> images;  ///< images and volumes
   std::vector<MediaRef> videos;
-  std::vector<MaskSource> masks;      ///< in the order of the tokens of the answers that stand for them
-  std::string mask_problem;           ///< why `masks` cannot be used, which only models that draw masks mind
-  std::vector<std::string> subjects;  ///< whom its media show, where the data says it ("subject_id")
-  std::vector<Notice> notices;        ///< what of it is not used, at most one of a kind
+  std::vector<MaskSource> masks;      ///< in the order of their tokens in the answers
+  std::string mask_problem;           ///< why `masks` cannot be used; only segmentation models report it
+  std::vector<std::string> subjects;  ///< the people shown ("subject_id"); may be empty
+  std::vector<Notice> notices;        ///< at most one of each kind
   std::string location;               ///< in the data set, for messages: "line 17"
-  std::string problem;                ///< why the record cannot be used, a sentence; empty where it can
+  std::string problem;                ///< why the record cannot be used, a sentence; empty for usable records
 };
+
+/// Names of columns that RecordSettings::columns can map.
+inline constexpr std::array<std::string_view, 17> kRenamableColumns{
+    "id",    "task",   "system", "messages", "question", "answer",  "caption",  "image",     "images",
+    "video", "videos", "mask",   "masks",    "volume",   "volumes", "modality", "subject_id"};
+
+/// Settings for reading the records of a data set.
+struct RecordSettings {
+  /// Folder in which relative media paths start; without one, the folder of the file that names
+  /// them.
+  std::optional<std::filesystem::path> image_root = std::nullopt;
+  /// Names of kRenamableColumns and the data set's names for them.
+  std::map<std::string, std::string> columns{};
+  /// Keys of records, turns and content blocks that are removed before a record is read
+  /// (data.ignore_keys).
+  std::vector<std::string> ignore_keys{};
+  /// Makes paths outside of `image_root` a problem of the record, also those through ".." and
+  /// links.
+  bool restrict_to_image_root = false;
+};
+
+/// Returns a caption of the volume `record.images[index]`, such as "T1w, sub-01", or "" if the data
+/// has no metadata.
+std::string describe_volume(const Record& record, size_t index);
+
+/// Returns the volumes among `record.images`. Images with the extension of a NIfTI file become
+/// volumes.
+std::vector<MediaRef*> find_volumes(Record& record);
+
+/// Sets the modalities of volumes: one for all, or one for each. Returns false, without changes,
+/// for another number.
+bool assign_modalities(std::span<MediaRef* const> volumes, std::span<const std::string> modalities);
 
 }  // namespace vlmtrain::io

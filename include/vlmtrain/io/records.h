@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,22 +11,22 @@
 
 namespace vlmtrain::io {
 
-/// The records of a data set by their places, each read when it is asked for. Thread-safe.
+/// The records of a data set, read on demand by index. Thread-safe.
 class Records {
  public:
   virtual ~Records() = default;
 
   virtual int64_t size() const = 0;
-  /// REQUIRES: 0 <= index < size(). A record that cannot be used comes with its `problem`. Throws UserError (kFailed)
-  /// where the data set itself cannot be read any more.
+  /// Returns a record. A record that cannot be used has a `problem`. Throws run_error if the data
+  /// set itself can no longer be read. REQUIRES: 0 <= index < size().
   virtual Record at(int64_t index) const = 0;
-  /// The same without the bytes of media, where that takes less.
+  /// Same as at(), but bytes of media may be omitted_bytes() if that is cheaper.
   virtual Record at_without_bytes(int64_t index) const { return at(index); }
-  /// Places that are read together, at little more than the cost of one: where each such block begins, ascending from
-  /// 0. Empty: any order costs the same.
+  /// Returns the first index of each block of records that are cheap to read together, ascending
+  /// from 0. Empty if every order of reading costs the same.
   virtual std::vector<int64_t> block_starts() const { return {}; }
-  /// Changes whenever a record may have changed, the content of files that records name apart: found from sizes and
-  /// times of the data set's files, without reading them. 0: not known.
+  /// Returns a value that changes if a record may have changed. It is computed from sizes and times
+  /// of the data set's files, not of the media that records name. 0 if unknown.
   virtual uint64_t stamp() const { return 0; }
 };
 
@@ -37,6 +39,7 @@ class InMemoryRecords final : public Records {
   int64_t size() const override { return std::ssize(records_); }
   Record at(int64_t index) const override { return records_.at(static_cast<size_t>(index)); }
 
+  /// Returns a reference to a stored record. Throws std::out_of_range.
   Record& operator[](int64_t index) { return records_.at(static_cast<size_t>(index)); }
   const Record& operator[](int64_t index) const { return records_.at(static_cast<size_t>(index)); }
 
@@ -44,9 +47,10 @@ class InMemoryRecords final : public Records {
   std::vector<Record> records_;
 };
 
-/// Some of a data set's records, in any order.
+/// A selection of the records of another data set, in any order.
 class SubsetRecords final : public Records {
  public:
+  /// Selects the records of `base` at `indices`, in that order.
   SubsetRecords(std::shared_ptr<const Records> base, std::vector<int64_t> indices)
       : base_(std::move(base)), indices_(std::move(indices)) {}
 
@@ -55,13 +59,40 @@ class SubsetRecords final : public Records {
   Record at_without_bytes(int64_t index) const override {
     return base_->at_without_bytes(indices_.at(static_cast<size_t>(index)));
   }
-  /// Where places ascend, as they do in a part that a data set is divided into, its blocks are those of the whole.
+  /// Returns the blocks of the base if the indices ascend, else none.
   std::vector<int64_t> block_starts() const override;
   uint64_t stamp() const override;
 
  private:
   std::shared_ptr<const Records> base_;
   std::vector<int64_t> indices_;
+};
+
+/// The concatenation of the files of a data set. The location of a record begins with the name of
+/// its file.
+class ConcatRecords final : public Records {
+ public:
+  /// The records of one file.
+  struct NamedRecords {
+    std::string name;
+    std::shared_ptr<const Records> records;
+  };
+  /// Concatenates `parts` in order.
+  explicit ConcatRecords(std::vector<NamedRecords> parts);
+
+  int64_t size() const override { return part_starts_.back(); }
+  Record at(int64_t index) const override;
+  Record at_without_bytes(int64_t index) const override;
+  std::vector<int64_t> block_starts() const override;
+  uint64_t stamp() const override;
+
+ private:
+  /// Returns the index of the part that contains a record.
+  size_t find_part(int64_t index) const;
+  Record add_part_name(Record record, size_t part) const;
+
+  std::vector<NamedRecords> parts_;
+  std::vector<int64_t> part_starts_;  // first index of each part, and the end
 };
 
 }  // namespace vlmtrain::io

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,57 +10,62 @@
 
 namespace vlmtrain::io {
 
-/// Binary values of a row that are not the bytes of a cell: subtypes of JSON's binary values.
+/// Kinds of cells that JSON values cannot represent. Such a cell is a binary JSON value with one of
+/// these subtypes.
 enum class SpecialCell : uint8_t {
-  kOmittedBytes = 1,     ///< bytes that were not read; empty
-  kJsonText = 2,         ///< a cell whose type says that its text is JSON (arrow.json); the text
-  kUnsupportedType = 3,  ///< a cell of a type that has no form here, such as a duration; the name of the type
+  kOmittedBytes = 1,     ///< bytes that were not read; the value is empty
+  kJsonText = 2,         ///< text of a column of JSON type (arrow.json)
+  kUnsupportedType = 3,  ///< a cell of an unsupported type, such as a duration; the value is the name of the type
 };
 
-/// Returns a value that stands for `kind`.
+/// Returns the JSON value of a special cell.
 inline nlohmann::json make_special_cell(SpecialCell kind, const std::string& text = {}) {
   return nlohmann::json::binary({text.begin(), text.end()}, static_cast<uint64_t>(kind));
 }
 
-/// Returns true for values that make_special_cell() made of `kind`.
+/// Returns true for values that make_special_cell() made with `kind`.
 inline bool is_special_cell(const nlohmann::json& value, SpecialCell kind) {
   return value.is_binary() && value.get_binary().has_subtype() &&
          value.get_binary().subtype() == static_cast<uint64_t>(kind);
 }
 
-/// Some rows of a table, read together. Thread-safe.
+/// Rows of a table that are read together. Thread-safe.
 class RowGroup {
  public:
   virtual ~RowGroup() = default;
-  virtual int64_t bytes() const = 0;  ///< of memory
-  /// A row as a JSON object, column by column; bytes are JSON's binary values, others of these are a SpecialCell.
-  /// REQUIRES: a row of the group, from 0.
+  /// Returns the size in memory.
+  virtual int64_t bytes() const = 0;
+  /// Returns row `index` of the group as a JSON object with one entry per column. Bytes are binary
+  /// JSON values without a subtype; see SpecialCell for others. REQUIRES: the group has the row.
   virtual nlohmann::json row(int64_t index) const = 0;
-  /// Returns true for a group that was read without bytes and in which nothing says which cells have some: its rows
-  /// have to be taken of the group with bytes.
+  /// Returns true if the group was read without bytes and it is unknown which cells have bytes.
+  /// Rows must then be taken from the group with bytes.
   virtual bool needs_bytes() const { return false; }
 };
 
-/// A file of row groups, which a plug-in reads: the whole contract between it and the program. Errors are
-/// std::runtime_error with a clause that says why. Thread-safe.
+/// A file of row groups. This interface is the whole contract between the program and the plug-in
+/// that implements it. Functions throw std::runtime_error with a predicate for messages.
+/// Thread-safe.
 class RowFile {
  public:
   virtual ~RowFile() = default;
+  /// Returns the names of the columns in the order of the file.
   virtual std::vector<std::string> columns() const = 0;
+  /// Returns the number of rows of each row group.
   virtual std::vector<int64_t> group_rows() const = 0;
-  /// Bytes of each row group in memory, as the footer has it: neither compressed nor with what reading it takes.
+  /// Returns the uncompressed bytes of each row group according to the footer.
   virtual std::vector<int64_t> group_bytes() const = 0;
-  /// `with_bytes`: false leaves {"bytes", "path"} without the content of the bytes (kOmittedBytes, or null where a cell
-  /// has none).
+  /// Reads a row group. Without `with_bytes`, the bytes in {"bytes", "path"} are not read: they
+  /// become kOmittedBytes, or null in cells without bytes.
   virtual std::unique_ptr<const RowGroup> read(size_t group, bool with_bytes) const = 0;
 };
 
-/// What a plug-in exports, under these names: the first opens a file, which the caller owns then; the second tells
-/// which contract it was built for.
+/// Functions that a plug-in exports, and their symbols. The first opens a file, which the caller
+/// owns. The second returns the version of this contract that the plug-in was built for.
 using OpenRowFile = RowFile*(const char* path);
 using RowFileVersion = int();
 inline constexpr const char* kOpenRowFileSymbol = "vlmtrain_open_row_file";
 inline constexpr const char* kRowFileVersionSymbol = "vlmtrain_row_file_version";
-inline constexpr int kRowFileVersion = 2;
+inline constexpr int kRowFileVersion = 2;  ///< to be increased with each change of this header
 
 }  // namespace vlmtrain::io

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,7 +18,7 @@ namespace vlmtrain::io {
 
 class MappedFile;
 
-/// What a safetensors header says of a tensor.
+/// The entry of a tensor in a safetensors header.
 struct TensorInfo {
   c10::ScalarType dtype;
   std::vector<int64_t> shape;
@@ -25,33 +26,36 @@ struct TensorInfo {
   int64_t size_bytes;
 };
 
-/// A safetensors file, mapped into memory: 8 bytes little-endian header length, a JSON header, the tensors' data
-/// (https://github.com/huggingface/safetensors#format).
+/// A memory-mapped safetensors file: an 8-byte little-endian header length, a JSON header, and the
+/// tensors' data (https://github.com/huggingface/safetensors#format).
 ///
-/// The whole header is checked when the file is opened: a data_error names file, tensor and remedy where it lies about
-/// lengths, types, shapes or offsets. Safe to use from several threads. The file must not be truncated while it is in
-/// use; to replace it by renaming, as AtomicFile does, is safe.
+/// Thread-safe. The file must not be truncated while it is in use. Replacing it by renaming, as
+/// AtomicFile does, is safe.
 class SafetensorsFile {
  public:
+  /// Checks the whole header. Throws data_error that names file and tensor if lengths, dtypes,
+  /// shapes or offsets are invalid.
   explicit SafetensorsFile(std::filesystem::path path);
 
+  /// Returns the path that was given to the constructor.
   const std::filesystem::path& path() const { return path_; }
-  /// In the order of the data in the file.
+  /// Returns the names in the order of the data in the file.
   const std::vector<std::string>& names() const { return names_; }
-  /// The header's "__metadata__".
+  /// Returns the "__metadata__" of the header.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   bool contains(const std::string& name) const { return tensors_.contains(name); }
-  /// data_error where there is no such tensor; so for the three below.
+  // The functions below throw data_error for an unknown tensor.
   const TensorInfo& info(const std::string& name) const;
   c10::ScalarType dtype(const std::string& name) const { return info(name).dtype; }
   const std::vector<int64_t>& shape(const std::string& name) const { return info(name).shape; }
 
-  /// A CPU tensor over the mapped file, without a copy; it keeps the mapping alive. The mapping is private: writing to
-  /// the tensor changes this process's pages, never the file. Data that is not aligned to its type is copied.
+  /// Returns a CPU tensor that shares the mapped memory and keeps the mapping alive. The mapping is
+  /// private: writing to the tensor changes pages of this process, never the file. Data that is not
+  /// aligned to its dtype is copied.
   at::Tensor tensor(const std::string& name) const;
-  /// Gives the memory of a tensor's pages back to the system: for those who have copied it. What was written to it is
-  /// lost; who reads it again reads the file.
+  /// Returns the tensor's pages to the system, after the caller has copied the tensor. Changes to
+  /// the tensor are lost, and another read loads the file again.
   void release(const std::string& name) const;
 
  private:
@@ -62,13 +66,60 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+/// A safetensors file whose tensors are mapped one by one, each for as long as it lives. Under a
+/// limit of the address space (`ulimit -v`), the file takes only the size of its largest tensor.
+/// The header is checked as by SafetensorsFile. Thread-safe.
+class OnDemandSafetensors {
+ public:
+  /// Reads and checks the header. Throws as SafetensorsFile does.
+  explicit OnDemandSafetensors(std::filesystem::path path);
+
+  /// Returns the names in the order of the data in the file.
+  const std::vector<std::string>& names() const { return names_; }
+  // The functions below throw data_error for an unknown tensor.
+  const TensorInfo& info(const std::string& name) const;
+  /// Returns a tensor as SafetensorsFile::tensor() does.
+  at::Tensor tensor(const std::string& name) const;
+
+ private:
+  std::filesystem::path path_;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, TensorInfo> tensors_;
+};
+
+/// Tensors with their names in a file.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Writes tensors of any device and stride, atomically and flushed to the disk (io/atomic.h). They are brought to the
-/// host one after the other, so that host memory grows by about the largest one. As the reference implementation does,
-/// those with the widest elements come first, then by name, so that all data is aligned.
-/// REQUIRES: names are unique; types are those of the format. run_error where the disk is full or cannot be written.
+/// A tensor that is computed when it is written, so that host memory has one tensor at a time.
+struct LazyTensor {
+  std::string name;
+  c10::ScalarType dtype;
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> materialize;  ///< returns a tensor of this dtype and shape on any device; called once
+  std::function<void()> on_written = {};    ///< called once after the tensor is written; may be empty
+
+  int64_t bytes() const;
+};
+
+using LazyTensors = std::vector<LazyTensor>;
+
+/// Wraps existing tensors. Each is released after it is written.
+LazyTensors make_lazy_tensors(const NamedTensors& tensors);
+
+/// Writes tensors of any device and stride atomically (io/atomic.h). Tensors are copied to the host
+/// one by one, so host memory grows by about the largest one. Tensors with wider elements come
+/// first, then by name, as in the reference implementation, so that all data is aligned. REQUIRES:
+/// names are unique; the format supports the dtypes. Throws run_error if the file cannot be
+/// written.
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
+/// Same for lazy tensors.
+void write_safetensors(const std::filesystem::path& path, const LazyTensors& tensors,
+                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
+/// Returns the safetensors name of a dtype, such as "BF16" or "I32". REQUIRES: the format supports
+/// the dtype.
+std::string_view to_safetensors_dtype(c10::ScalarType dtype);
 
 }  // namespace vlmtrain::io

@@ -6,14 +6,14 @@
 
 namespace vlmtrain::io {
 
-/// The tensors of a file that Python's torch.save has written, in its order: of a dict from names to tensors (a
-/// state_dict), or of one that lies in a dict under "model", "state_dict" or "model_state_dict". They are on the CPU,
-/// and may share storage and be strided as they were.
+/// Returns the tensors of a file of Python's torch.save in its order. The file contains a dict from
+/// names to tensors (a state_dict), or a dict that has one under "model", "state_dict" or
+/// "model_state_dict". The tensors are on the CPU and keep their shared storage and strides.
 ///
-/// No code of the file is run: of all that it may call only what makes tensors and dicts is known, and objects of other
-/// classes that lie beside the tensors are passed over. data_error names the file and a remedy where it is not in the
-/// zip format (torch.save before PyTorch 1.6), is damaged, has no dict of tensors, or where a Python class would be
-/// needed for one of them.
+/// Runs no code of the file: only calls that make tensors and dicts are known, and objects of other
+/// classes next to the tensors are skipped. Throws data_error if the file is not in the zip format
+/// (torch.save before PyTorch 1.6), is damaged, has no dict of tensors, or needs a Python class for
+/// one of them.
 NamedTensors read_torch_file(const std::filesystem::path& path);
 
 }  // namespace vlmtrain::io

@@ -10,29 +10,32 @@
 
 namespace vlmtrain::kernels {
 
-/// What a step of AdamW moves of a tensor. All are dense; moments: the mean of gradients, then of their squares, both
-/// in fp32 of the tensor's size, in bf16 [blocks, 256], or as codes, uint8 [blocks, 256], with fp32 absmax [blocks].
+/// A parameter and its optimizer state. All tensors are dense. The moments are the moving averages of
+/// the gradient and of its square; both are fp32 of the parameter's size, or bf16 `[blocks, 256]`, or
+/// uint8 codes `[blocks, 256]` with fp32 absmax `[blocks]`.
 struct AdamWParameter {
   at::Tensor master;    ///< fp32
   at::Tensor gradient;  ///< fp32
-  at::Tensor weight;    ///< bf16 or fp16, refreshed; undefined where the master is the weight
-  at::Tensor steps;     ///< fp32 scalar: how many it has done, this one included
+  at::Tensor weight;    ///< bf16 or fp16 copy of the master, updated; undefined if the master is the weight
+  at::Tensor steps;     ///< fp32 scalar: number of updates, this one included
   std::array<at::Tensor, 2> moments{};
-  std::array<at::Tensor, 2> absmax{};  ///< undefined but with codes
-  uint32_t tensor_id = 0;              ///< of the tensor in the optimizer: bf16 rounds by it
+  std::array<at::Tensor, 2> absmax{};  ///< defined with 8-bit moments only
+  uint32_t tensor_id = 0;              ///< index within the optimizer, for the random rounding of bf16 moments
 };
 
+/// Hyperparameters and shared inputs of an update.
 struct AdamWStep {
   double learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-  at::Tensor divisor{};  ///< fp32 scalar, of the gradients; undefined: 1
-  at::Tensor skipped{};  ///< fp32 scalar: where it is not 0, nothing changes
-  at::Tensor codes{};    ///< fp32 [2, 256], ascending: what codes stand for, of each moment
-  at::Tensor bounds{};   ///< fp32 [2, 256], between codes; the last of each is not used
-  uint64_t seed = 0;     ///< of bf16's stochastic rounding; of each step another
+  at::Tensor divisor{};  ///< fp32 scalar by which gradients are divided; undefined: 1
+  at::Tensor skipped{};  ///< fp32 scalar: if not 0, the update changes nothing
+  at::Tensor codes{};    ///< fp32 [2, 256], ascending: values of the 8-bit codes of each moment
+  at::Tensor bounds{};   ///< fp32 [2, 256]: upper rounding bounds of the codes; the last is unused
+  uint64_t seed = 0;     ///< of the stochastic rounding of bf16 moments; different for each step
 };
 
-/// Moves tensors whose moments are held alike, and whose weights have one type: each value is read and written once,
-/// and 40 tensors take a launch. A skipped step changes no bit. Allocates nothing. REQUIRES: has(kAdamW, master).
+/// Updates parameters with AdamW. Reads and writes each value once; one launch updates up to
+/// kMaxAdamWTensors parameters. A skipped update changes no bit. Allocates no memory. REQUIRES:
+/// has(kAdamW, master); all moments have one format, and all weights one type.
 void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step);
 
 }  // namespace vlmtrain::kernels

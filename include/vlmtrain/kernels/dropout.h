@@ -8,21 +8,26 @@
 
 namespace vlmtrain::kernels {
 
-/// What readers of rows drop of them, independently of each other: each element with `probability`, in [0, 1), exact to
-/// 2⁻³², and all else is divided by 1 − probability. Which ones is a function of the stream's key, the row within the
-/// stream, the column and the reader's number. Nothing is kept of it: it is the same whenever it is drawn.
+/// Independent dropout for several readers of the same rows, such as the adapters of one input. Each
+/// element is dropped with `probability`, exact to 2⁻³²; the others are divided by 1 − probability. The
+/// mask is a function of the stream's key, the row within the stream, the column and the reader, so it
+/// is recomputed instead of stored.
 struct DropoutParams {
-  double probability = 0;
-  std::span<const DropoutStream> streams;  ///< by ascending rows; the first one begins with row 0
+  double probability = 0;                  ///< in [0, 1)
+  std::span<const DropoutStream> streams;  ///< by ascending rows; the first begins with row 0
 };
 
-/// Writes into `dropped` what each reader has of x, dense [rows, columns] in fp32, bf16 or fp16: dense [readers, rows,
-/// columns], or [rows, columns] of one reader. Rounds once. 240 streams take a launch. REQUIRES: has(kDropout, x), less
-/// than 2³² columns.
+/// Writes each reader's copy of x after dropout to `dropped`; rounds once. One launch handles up to
+/// kMaxDropoutStreams streams.
+///
+/// x: dense `[rows, columns]`, fp32, bf16 or fp16, with less than 2³² columns. dropped: dense
+/// `[readers, rows, columns]`, or `[rows, columns]` for one reader. REQUIRES: has(kDropout, x).
 void dropout(const at::Tensor& dropped, const at::Tensor& x, const DropoutParams& params);
 
-/// Adds to `sum`, dense [rows, columns], what is dropped so of x [readers, rows, columns], or [rows, columns], over the
-/// readers: the gradient of what they read is x, and of their common input the sum. Rounds once.
+/// Adds x after dropout, summed over the readers, to `sum`; rounds once. This is the backward pass: x
+/// are the gradients of the readers' inputs, and `sum` that of the common input.
+///
+/// sum: dense `[rows, columns]`. x: `[readers, rows, columns]`, or `[rows, columns]`.
 void dropout_backward(const at::Tensor& sum, const at::Tensor& x, const DropoutParams& params);
 
 }  // namespace vlmtrain::kernels

@@ -13,54 +13,55 @@
 
 namespace vlmtrain::kernels {
 
-/// Our own CUDA kernels, where ATen has none that does so much in one pass. Nothing needs them: whoever has a use for
-/// one asks has(), and does the same with ATen's operations where it is not there.
+/// A custom CUDA kernel, which does in one pass what takes ATen several. All are optional: callers check
+/// has() and otherwise use ATen's operations.
 enum class Kernel : uint8_t {
-  kGatedActivation,  ///< gate.h
+  kGatedActivation,  ///< activation.h
   kActivation,       ///< activation.h
-  kRope,             ///< rotate.h
-  kQkNormRope,       ///< norm_rotate.h
+  kRope,             ///< rope.h
+  kQkNormRope,       ///< rope.h
   kNorm,             ///< norm.h
   kCrossEntropy,     ///< cross_entropy.h
   kAdamW,            ///< adamw.h
   kNf4,              ///< dequantize.h
   kInt8,             ///< dequantize.h
-  kPatchify,         ///< patches.h
+  kPatchify,         ///< patchify.h
   kDropout,          ///< dropout.h
 };
 
+/// Returns all kernels, available or not.
 std::span<const Kernel> all_kernels();
+/// Returns the kernel's name, as in VLMTRAIN_WITHOUT_KERNELS: "gated_activation".
 std::string_view to_string(Kernel kernel);
 
-/// Returns the kernel of that name, or of an earlier name of it; nothing for another.
+/// Returns the kernel with this name or former name, or nothing.
 std::optional<Kernel> parse_kernel(std::string_view name);
 
-/// Returns the same. Throws InternalError for another name.
+/// Returns the kernel with this name or former name. Throws InternalError for an unknown name.
 Kernel find_kernel(std::string_view name);
 
 using KernelSet = std::set<Kernel>;
 
-/// What came of opening a device.
+/// The result of opening a device.
 struct KernelStatus {
-  std::string problem{};  ///< why there are none; empty where there are
-  std::vector<std::string>
-      failed{};  ///< those that differ from ATen on this card and are left out, in a few words each
+  std::string problem{};              ///< why no kernel is available; empty if kernels are available
+  std::vector<std::string> failed{};  ///< kernels that failed their self-test and are disabled, with the reason
 };
 
-/// Loads the library for a CUDA device that memory::open_device() gave, and compares each kernel with ATen's operations
-/// on small random inputs, which takes milliseconds; one that differs is left out. On a virtual card nothing has
-/// values, so nothing is compared there. `left_out`: what ATen's operations are to do. Compared once in a process; a
-/// further call only says anew what is left out. The CPU has no kernels.
+/// Loads the kernel library for a CUDA device from memory::open_device(), and disables the kernels in
+/// `disabled` and those that fail their self-test. The self-test compares each kernel with ATen on
+/// small random inputs, which takes milliseconds. It runs once per process, and not on a virtual GPU,
+/// where tensors have no values. The CPU has no kernels. Not thread-safe.
 KernelStatus open_kernels(at::Device device, const KernelSet& disabled = {});
 
-/// Why there are none on a CUDA device: the library is not there, or of another version. Empty where it is. Opens
-/// nothing.
+/// Returns why the kernel library is not available (missing, or of another version), or an empty
+/// string. Opens no device.
 std::string find_library_problem();
 
-/// What open_kernels() found wrong, and what it was told to leave out.
+/// Returns the kernels that open_kernels() has disabled.
 KernelSet disabled_kernels();
 
-/// Whether a kernel can do it where this tensor lies, and in its type: fp32 and less. All of its kind lie there, too.
+/// Returns whether the kernel is available on the tensor's device and for its type (fp32, bf16, fp16).
 bool has(Kernel kernel, const at::Tensor& tensor);
 
 }  // namespace vlmtrain::kernels

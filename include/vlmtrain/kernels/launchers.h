@@ -4,9 +4,9 @@
 
 namespace vlmtrain::kernels {
 
-/// What libvlmtrain_kernels.so exports, under these names. It needs nothing but the CUDA runtime of LibTorch, which has
-/// to be loaded before it. For tests libvlmtrain_kernels_emulated.so has the same, made of the same sources for the
-/// CPU.
+/// The interface of libvlmtrain_kernels.so, exported under the names below. The library needs only
+/// LibTorch's CUDA runtime, which must be loaded before it. libvlmtrain_kernels_emulated.so, for
+/// tests, has the same interface and sources, compiled for the CPU.
 struct Launchers;
 using GetLaunchers = const Launchers*();
 using KernelsVersion = int();
@@ -14,15 +14,16 @@ inline constexpr const char* kGetLaunchersSymbol = "vlmtrain_kernels";
 inline constexpr const char* kKernelsVersionSymbol = "vlmtrain_kernels_version";
 inline constexpr int kKernelsVersion = 3;
 
-/// Of what tensors consist that a kernel reads or writes; it computes in fp32.
+/// Element type of a kernel's tensors. Kernels compute in fp32.
 enum class ElementType : int32_t { kFloat, kBFloat16, kHalf };
 
+/// Activation of a gated activation.
 enum class GateActivation : int32_t {
   kSilu,
   kGeluTanh,
 };
 
-/// value = activation(gate) · up of the columns [gate, up] of x.
+/// Arguments of value = activation(gate) · up for the columns [gate, up] of x.
 struct GatedActivationForward {
   ElementType element;
   GateActivation activation;
@@ -31,7 +32,7 @@ struct GatedActivationForward {
   void* value;    ///< [rows, features]
 };
 
-/// The gradient of that.
+/// Arguments of the gradient of GatedActivationForward.
 struct GatedActivationBackward {
   ElementType element;
   GateActivation activation;
@@ -41,6 +42,7 @@ struct GatedActivationBackward {
   void* dx;              ///< [rows, 2 · features]
 };
 
+/// An elementwise activation.
 enum class ActivationFunction : int32_t {
   kGelu,
   kGeluTanh,
@@ -48,80 +50,83 @@ enum class ActivationFunction : int32_t {
   kRelu,
 };
 
-/// result = function(x), or, with a gradient of that, gradient · function'(x).
+/// Arguments of result = function(x), or, with a gradient, result = gradient · function'(x).
 struct Activate {
   ElementType element;
   ActivationFunction function;
   int64_t count;
-  const void* gradient;  ///< null: forwards
+  const void* gradient;  ///< of the value; null: forward
   const void* x;
   void* result;
 };
 
-/// Heads of queries and keys rotated, heads of values copied. Feature i pairs with i + features / 2.
+/// Arguments of rotary position embeddings: query and key heads are rotated, value heads copied.
+/// Feature i pairs with i + features / 2.
 struct Rope {
-  /// Rows of heads that lie one after the other.
+  /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
     const void* from;
     void* to;
-    int64_t from_stride, to_stride;  ///< elements from a row to the next
+    int64_t from_stride, to_stride;  ///< elements between rows
     int64_t heads;
   };
 
   ElementType element;
-  int64_t rows, features;  ///< features of a head, an even number
-  float direction;         ///< 1, or −1 to rotate back
+  int64_t rows, features;  ///< features of a head, even
+  float direction;         ///< 1, or −1 for the inverse rotation
   const float* cos;        ///< [rows, features / 2]
   const float* sin;
   Heads query, key, value;
 };
 
-/// Of each row of logits the cross-entropy with its label, and in the logits' place its gradient with respect to them:
-/// (softmax − one-hot) · factor · the row's factor.
+/// Arguments of the cross-entropy of each row of logits with its label. The gradient overwrites the
+/// logits: (softmax − one-hot) · factor · row factor.
 struct CrossEntropy {
   ElementType element;
-  bool compute_gradient;  ///< false: logits stay as they are
+  bool compute_gradient;  ///< false: logits stay unchanged
   int64_t rows, vocabulary;
   void* logits;              ///< [rows, vocabulary]
   const int64_t* labels;     ///< [rows]
   const float* row_factors;  ///< [rows]; null: 1
   float factor;
   float* cross_entropy;  ///< [rows]
-  float* is_correct;     ///< [rows]: 1 where no logit is larger than the label's, else 0
+  float* is_correct;     ///< [rows]: 1 if no logit is larger than the label's, else 0
 };
 
-/// What a norm multiplies by.
+/// The factor of a norm: weight, or 1 + weight.
 enum class Gain : int32_t {
   kWeight,
   kOnePlusWeight,
 };
 
-/// Heads of queries and keys normed, x / sqrt(mean(x²) + eps) · gain over a head's features, and then rotated.
+/// Arguments of QK-norm and rotary position embeddings of query and key heads: x / sqrt(mean(x²) +
+/// eps) · gain over a head's features, then the rotation.
 struct QkNormRopeForward {
-  /// Heads of a row lie one after the other.
+  /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
     const void* x;
     const void* weight;  ///< [features]
     void* rotated;
-    int64_t rotated_stride;  ///< elements from a row to the next
+    int64_t rotated_stride;  ///< elements between rows
     int64_t heads;
   };
 
   ElementType element;
   Gain gain;
-  int64_t rows, features;  ///< of a head, even and at most kMaxQkNormFeatures
-  int64_t x_stride;        ///< elements from a row of x to the next, of queries as of keys
+  int64_t rows, features;  ///< features of a head, even and at most kMaxQkNormFeatures
+  int64_t x_stride;        ///< elements between rows of x, equal for queries and keys
   float eps;
   const float* cos;  ///< [rows, features / 2]
   const float* sin;
-  float* rstd;  ///< [rows, heads of queries, then of keys]: 1 / sqrt(mean(x²) + eps)
+  float* rstd;  ///< [rows, query heads + key heads]: 1 / sqrt(mean(x²) + eps)
   Heads query, key;
 };
 
-/// The gradient of that, and of the values beside them, which are only copied.
+/// Arguments of the gradient of QkNormRopeForward. The gradients of the values are copied.
 struct QkNormRopeBackward {
+  /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
-    const void* gradient;  ///< of what was rotated
+    const void* gradient;  ///< of the rotated heads
     int64_t gradient_stride;
     const void* x;
     const void* weight;
@@ -136,16 +141,16 @@ struct QkNormRopeBackward {
   const float* cos;
   const float* sin;
   const float* rstd;
-  Heads query, key, value;          ///< of values only gradient, its stride, dx and heads count
-  int64_t warps;                    ///< that share the heads of all rows; a multiple of kQkNormRopeWarps
-  float* partial_weight_gradients;  ///< of each warp a partial sum of the weights' gradients, [warps, query and key,
-                                    ///< features], or null
+  Heads query, key, value;          ///< of value only gradient, gradient_stride, dx and heads are used
+  int64_t warps;                    ///< warps that share the heads of all rows; a multiple of kQkNormRopeWarps
+  float* partial_weight_gradients;  ///< [warps, 2 (query, key), features]: each warp's sum of the weights' gradients;
+                                    ///< null: none
 };
 inline constexpr int64_t kMaxQkNormFeatures = 256;
-inline constexpr int64_t kQkNormRopeWarps = 8;  ///< of a block
+inline constexpr int64_t kQkNormRopeWarps = 8;  ///< per block
 
-/// value = (x − mean) / sqrt(variance + eps) · gain (+ bias) (+ residual) of each row, or, where it is not centered,
-/// with a mean of 0.
+/// Arguments of value = (x − mean) / sqrt(variance + eps) · gain (+ bias) (+ residual) for each
+/// row. The mean is 0 if not centered.
 struct NormForward {
   ElementType element;
   Gain gain;
@@ -157,11 +162,11 @@ struct NormForward {
   const void* bias;      ///< [features]; null: 0
   const void* residual;  ///< [rows, features]; null: 0
   void* value;           ///< [rows, features]
-  float* mean;           ///< [rows]; where it is centered
+  float* mean;           ///< [rows]; if centered
   float* rstd;           ///< [rows]: 1 / sqrt(variance + eps)
 };
 
-/// The gradient of x, and what goes on past the norm added to it.
+/// Arguments of the gradient of x, plus the gradient of the residual.
 struct NormBackward {
   ElementType element;
   Gain gain;
@@ -171,20 +176,21 @@ struct NormBackward {
   const void* x;                  ///< [rows, features]
   const void* weight;             ///< [features]
   const void* residual_gradient;  ///< [rows, features]; null: 0
-  const float* mean;              ///< [rows]; where it is centered
+  const float* mean;              ///< [rows]; if centered
   const float* rstd;              ///< [rows]
   void* dx;                       ///< [rows, features]
 };
 
-/// Values that share a block's absmax, and blocks whose absmax share a nested one.
+/// Values per absmax, and absmax values per nested absmax.
 inline constexpr int64_t kNf4Block = 64;
 inline constexpr int64_t kNf4NestedBlock = 256;
 inline constexpr int64_t kNf4SuperBlock = kNf4Block * kNf4NestedBlock;
 inline constexpr int kMaxNf4Weights = 16;
 
-/// NF4 with double quantisation (Dettmers et al. 2023, arXiv 2305.14314) of weights that lie end to end, each in whole
-/// superblocks: a value is values[index] · (absmax_codes[absmax] · nested_absmax + the weight's nested_offset), of two
-/// indices in a byte the first in the high bits. Computed as ATen does, to the bit.
+/// Arguments of the dequantization of NF4 with double quantization (Dettmers et al. 2023, arXiv
+/// 2305.14314) for contiguous weights, each in whole superblocks. A value is values[index] ·
+/// (absmax_codes[absmax] · nested_absmax + the weight's nested_offset). Each byte holds two
+/// indices, the first in the high bits. Bit-identical to ATen.
 struct Nf4Dequantize {
   ElementType element;  ///< of the result
   int64_t super_blocks;
@@ -193,14 +199,15 @@ struct Nf4Dequantize {
   const float* nested_absmax;  ///< [super_blocks]
   const float* nested_offset;  ///< [weights]
   const float* absmax_codes;   ///< [256]
-  int64_t code_stride;         ///< from one of these to the next
+  int64_t code_stride;         ///< elements between codes
   void* result;                ///< [super_blocks · 16384]
   float values[16];
   int weights;
   int64_t first_super_block[kMaxNf4Weights];  ///< of each weight
 };
 
-/// result = (values · the row's absmax) · step, two roundings to fp32 and one to the result's type.
+/// Arguments of result = (values · row absmax) · step, with two roundings to fp32 and one to the
+/// result's type.
 struct Int8Dequantize {
   ElementType element;  ///< of the result
   int64_t rows, columns;
@@ -210,98 +217,103 @@ struct Int8Dequantize {
   void* result;  ///< [rows, columns]
 };
 
-/// Elements of a tensor whose moments share a scale, where they have 8 bits; and codes of these.
+/// Elements per scale of 8-bit moments, and the number of their codes.
 inline constexpr int64_t kMomentBlock = 256;
 inline constexpr int kMomentCodes = 256;
 
+/// Storage of AdamW's moments.
 enum class MomentFormat : int32_t {
   kFp32,
-  kBf16,  ///< in whole blocks
-  k8Bit,  ///< codes in whole blocks, fp32 absmax for each
+  kBf16,  ///< in whole blocks of kMomentBlock
+  k8Bit,  ///< codes in whole blocks, with an fp32 absmax for each
 };
 
-/// What AdamW moves of a tensor. Both moments: the mean of gradients, then of their squares.
+/// A parameter of AdamW. The moments are the averages of the gradient and of its square.
 struct AdamWTensor {
   float* master;
   const float* gradient;
-  void* weight;        ///< 16 bits, refreshed from the master; null where the master is the weight
-  void* moments[2];    ///< as MomentFormat says
-  float* absmax[2];    ///< [blocks]; with 8 bits
-  const float* steps;  ///< how many this tensor has done, this one included
+  void* weight;        ///< 16 bits, updated from the master; null if the master is the weight
+  void* moments[2];    ///< in the MomentFormat
+  float* absmax[2];    ///< [blocks]; with k8Bit
+  const float* steps;  ///< number of updates, this one included
   int64_t count;       ///< elements
-  uint32_t tensor_id;  ///< of the tensor, for random numbers
+  uint32_t tensor_id;  ///< index of the tensor, for random numbers
   bool is_aligned;     ///< master, gradient, weight and fp32 moments can be read in packs of 16 bytes
 };
 
-inline constexpr int kMaxAdamWTensors = 40;  ///< that the arguments of a launch have room for
-inline constexpr int64_t kAdamWBlocks = 64;  ///< of a tensor, that a block of threads takes
+inline constexpr int kMaxAdamWTensors = 40;  ///< as many as the arguments of a launch (4 KiB) can hold
+inline constexpr int64_t kAdamWBlocks =
+    64;  ///< moment blocks per thread block, which loads its code tables once for all of them
 
-/// A step of AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101), of tensors whose moments are held alike.
+/// Arguments of an AdamW update (Loshchilov and Hutter 2017, arXiv 1711.05101) of parameters with
+/// one moment format.
 struct AdamW {
   MomentFormat moments;
   ElementType weight_element;
   int tensors;
   AdamWTensor tensor[kMaxAdamWTensors];
-  int64_t first_block[kMaxAdamWTensors + 1];  ///< of threads, of each tensor, and how many in all
+  int64_t first_block[kMaxAdamWTensors + 1];  ///< thread block with which each tensor begins, and their total
   double learning_rate, beta1, beta2;
   float decay;              ///< learning rate · weight decay
   float beta[2];            ///< β₁, β₂
   float one_minus_beta[2];  ///< 1 − β₁, 1 − β₂
   float epsilon;
   const float* divisor;  ///< of the gradients; null: 1
-  const float* skipped;  ///< where it is not 0, nothing changes
-  const float* codes;    ///< [2, 256], ascending; with 8 bits
-  const float* bounds;   ///< [2, 256], between codes, the last of each not used
-  uint64_t seed;         ///< of bf16's rounding
+  const float* skipped;  ///< if not 0, nothing changes
+  const float* codes;    ///< [2, 256], ascending; with k8Bit
+  const float* bounds;   ///< [2, 256], between codes, the last of each unused
+  uint64_t seed;         ///< of the stochastic rounding to bf16
 };
 static_assert(sizeof(AdamW) <= 4096, "arguments of a kernel on every architecture");
 
 inline constexpr int64_t kPixelChannels = 3;
 
-/// Pictures cut into patches, a row each, line by line, channel by channel: (byte − mean) / deviation of the channel,
-/// two roundings to fp32 and one to the rows' type. Pixels beyond the last whole patch of a picture are dropped.
+/// Arguments of the patches of images, one row each, in order of channel, line, column: (byte −
+/// mean) / deviation of the channel, with two roundings to fp32 and one to the rows' type. Pixels
+/// beyond the last whole patch are dropped.
 struct Patchify {
   ElementType element;  ///< of the rows
   int64_t num_images;
-  int64_t height, width;              ///< of a picture
+  int64_t height, width;              ///< of an image
   int64_t patch_height, patch_width;  ///< of a patch, which has less than 2³¹ bytes
-  const uint8_t* bytes;               ///< [any, kPixelChannels, height, width]
-  const int64_t* order;               ///< [pictures], which of them; null: the first
+  const uint8_t* bytes;               ///< [images, kPixelChannels, height, width]
+  const int64_t* order;               ///< [num_images]: indices of images; null: the first ones
   float mean[kPixelChannels], deviation[kPixelChannels];
-  void* rows;  ///< [pictures · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kPixelChannels · patch]
+  void* rows;  ///< [num_images · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kPixelChannels · patch_height ·
+               ///< patch_width]
 };
 
-/// Rows from this one to the next stream's whose random numbers have this key.
+/// Rows, up to the next stream's first, whose random numbers have this key.
 struct DropoutStream {
   uint64_t key;
   int64_t first_row;
 };
 
-inline constexpr int kMaxDropoutStreams = 240;  ///< that the arguments of a launch have room for
+inline constexpr int kMaxDropoutStreams = 240;  ///< as many as the arguments of a launch (4 KiB) can hold
 
-/// What is dropped of x [rows, columns] by readers that drop independently of each other. Of 16 random bits for an
-/// element, and 16 more where the first are equal to `keep_thresholds[0]`, it follows whether it is kept: a function of
-/// its stream's key, its row within the stream, its column and the reader.
+/// Arguments of the dropout masks of several readers of x [rows, columns]. 16 random bits decide
+/// whether an element is kept, and 16 more if the first equal `keep_thresholds[0]`. The bits are a
+/// function of the stream's key, the row within the stream, the column and the reader.
 struct DropoutMask {
   ElementType element;
   int64_t columns;
-  int64_t reader_stride;  ///< elements from what a reader has of all rows to what the next has
+  int64_t reader_stride;  ///< elements between the tensors of two readers
   int readers;
-  float scale;                  ///< of what is kept
-  uint32_t keep_thresholds[2];  ///< the upper 16 bits of the probability to be kept, times 2³², and the lower
-  int64_t first_row, rows;      ///< of these streams
+  float scale;                  ///< of kept elements
+  uint32_t keep_thresholds[2];  ///< upper and lower 16 bits of the keep probability · 2³²
+  int64_t first_row, rows;      ///< rows of the streams below
   int streams;
   DropoutStream stream[kMaxDropoutStreams];
 };
 
-/// Of each reader x · mask · scale.
+/// Arguments of dropped = x · mask · scale for each reader.
 struct Dropout {
   DropoutMask mask;
   const void* x;  ///< [rows, columns]
   void* dropped;  ///< [readers, rows, columns]
 };
 
-/// sum + Σ x · mask · scale over the readers, in place.
+/// Arguments of sum += Σ x · mask · scale over the readers.
 struct DropoutBackward {
   DropoutMask mask;
   const void* x;  ///< [readers, rows, columns]
@@ -310,8 +322,9 @@ struct DropoutBackward {
 static_assert(sizeof(Dropout) <= 4096 && sizeof(DropoutBackward) <= 4096,
               "arguments of a kernel on every architecture");
 
-/// Each starts a kernel on a stream, a cudaStream_t, of the current device, and gives 0 or a cudaError_t. Tensors are
-/// dense where nothing else is said, and none is empty.
+/// The kernels' entry points. Each launches a kernel on a stream (cudaStream_t) of the current
+/// device and returns 0 or a cudaError_t. Tensors are dense unless a stride is given, and not
+/// empty.
 struct Launchers {
   int (*gated_activation_forward)(const GatedActivationForward&, void* stream);
   int (*gated_activation_backward)(const GatedActivationBackward&, void* stream);

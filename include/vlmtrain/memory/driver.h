@@ -7,62 +7,70 @@
 
 namespace vlmtrain::memory {
 
-/// The oldest driver that CUDA 13 runs on, as docs and messages name it.
+/// The oldest NVIDIA driver branch that CUDA 13 supports, for docs and messages.
 inline constexpr const char* kOldestDriver = "580";
 
-/// Whether LibTorch has code for a card of this compute capability (× 10): machine code for the same major version that
-/// is not newer than the card. It comes without PTX, which a driver could compile for a newer one.
+/// Returns whether LibTorch has machine code for a GPU of this compute capability (× 10): code for
+/// the same major version and no newer minor version. LibTorch ships no PTX that the driver could
+/// compile for newer GPUs.
 bool has_kernel_code(int architecture);
 
-/// Where a machine says what NVIDIA hardware and driver it has; other places are for tests.
+/// Locations of the NVIDIA driver's files; tests use others.
 struct DriverPaths {
   std::filesystem::path library = "libcuda.so.1";  ///< as dlopen() takes it
   std::filesystem::path proc = "/proc/driver/nvidia";
   std::filesystem::path devices = "/dev";
 };
 
+/// Whether a machine's GPUs can be used.
 enum class DriverState {
-  kAbsent,    ///< no driver, or no card: the CPU is what this machine has
-  kHidden,    ///< CUDA_VISIBLE_DEVICES hides every card on purpose (empty, or -1)
-  kUnusable,  ///< a card or a driver is there, and does not serve: training on the CPU instead would be an accident
+  kAbsent,    ///< no driver or no GPU: the machine has only its CPU
+  kHidden,    ///< CUDA_VISIBLE_DEVICES hides every GPU on purpose (empty, or -1)
+  kUnusable,  ///< a GPU or driver exists but does not work; falling back to the CPU would hide that
   kUsable,
 };
 
+/// A GPU that this process may use.
 struct VisibleGpu {
-  std::string name;      ///< NVIDIA H100 80GB HBM3
+  std::string name;      ///< "NVIDIA H100 80GB HBM3"
   int architecture = 0;  ///< compute capability × 10
 };
 
-/// Why no training is possible on a card for which has_kernel_code() is false, with the remedy, as part of a sentence.
+/// Returns why a GPU without kernel code cannot be used, and what to do, as a clause of a message.
+/// REQUIRES: !has_kernel_code(gpu.architecture).
 std::string explain_missing_kernel_code(const VisibleGpu& gpu);
 
+/// The result of probing the driver.
 struct DriverProbe {
   DriverState state = DriverState::kAbsent;
-  /// Which case it is, one of the short fixed names that docs/doctor.md lists: "no driver", "too old", "usable".
+  /// One of the short fixed names that docs/doctor.md lists: "no driver", "too old", "usable".
   std::string name = "no driver";
-  /// Why it is not usable, with the remedy, as part of a sentence; of kAbsent empty where there is nothing to say.
+  /// Why the driver is not usable and what to do, as a clause of a message. May be empty for
+  /// kAbsent.
   std::string reason;
-  std::vector<VisibleGpu> gpus;  ///< of kUsable: those that this process sees, in CUDA's order
+  std::vector<VisibleGpu> gpus;  ///< if kUsable: in CUDA's order
 };
 
-/// Asks the driver's library what this process may use; LibTorch's CUDA library is not needed for it. Never throws.
-/// Makes no context.
+/// Queries the driver library for the GPUs that this process may use. Does not load LibTorch's CUDA
+/// library and creates no context. Never throws.
 DriverProbe probe_driver(const DriverPaths& paths = {});
 
-/// The version of the kernel's module, such as 550.54.15; empty where there is none.
+/// Returns the version of the kernel module, such as "550.54.15", or an empty string if none is
+/// loaded.
 std::string module_version(const DriverPaths& paths = {});
 
-/// Of a card, for any process.
+/// Memory of a GPU, for any process.
 struct GpuMemoryInfo {
   int64_t total_bytes = 0;
-  int64_t free_bytes = 0;  ///< beside a context, which it takes to ask
-  int error = 0;           ///< of the driver's call that failed, as cuda.h counts; -1: there is no such call
+  int64_t free_bytes = 0;  ///< while a context exists, which the query needs
+  int error = 0;           ///< CUresult of the failed driver call; -1: the function does not exist
 };
 
-/// The driver's out of memory (CUDA_ERROR_OUT_OF_MEMORY), also where not even a context finds room.
+/// CUDA_ERROR_OUT_OF_MEMORY, which the driver also returns if it cannot create a context.
 inline constexpr int kDriverOutOfMemory = 2;
 
-/// Asks the driver, with a context that lives meanwhile. `index`: among DriverProbe::cards. Never throws.
+/// Queries the driver for a GPU's memory with a temporary context. `index` is an index into
+/// DriverProbe::gpus. Never throws.
 GpuMemoryInfo query_gpu_memory(int index, const DriverPaths& paths = {});
 
 }  // namespace vlmtrain::memory

@@ -6,59 +6,62 @@
 
 namespace vlmtrain::memory {
 
-/// What a compute capability fixes (CUDA C++ Programming Guide, table "Technical Specifications per Compute
-/// Capability").
+/// Limits that a compute capability implies (CUDA C++ Programming Guide, table "Technical
+/// Specifications per Compute Capability").
 struct Architecture {
   int number = 0;  ///< compute capability × 10: 90 is sm_90
   int threads_per_multiprocessor = 0;
   int blocks_per_multiprocessor = 0;
   int64_t shared_bytes_per_multiprocessor = 0;
-  int64_t shared_bytes_per_block = 0;  ///< the most that a kernel can opt in to
+  int64_t shared_bytes_per_block = 0;  ///< maximum that a kernel can opt in to
 };
 
-/// One card. Rates are NVIDIA's data sheets', dense, per second; 0 where the card has no such unit.
+/// Data of one GPU model. Rates are the dense rates of NVIDIA's data sheets, per second; 0 if the
+/// GPU lacks the unit.
 struct Gpu {
-  std::string_view name;         ///< short, lower case: h100
-  std::string_view device_name;  ///< as the driver calls it
+  std::string_view name;         ///< short, lower case: "h100"
+  std::string_view device_name;  ///< as the driver reports it
   int architecture = 0;          ///< Architecture::number
   int multiprocessors = 0;
   int64_t l2_cache_bytes = 0;
-  int64_t memory_bytes = 0;  ///< as the driver reports it (cudaDeviceProp::totalGlobalMem), less than the name says
+  int64_t memory_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem, less than the marketing size
   bool memory_measured = false;
-  int64_t context_bytes = 0;  ///< what a process of LibTorch takes beside its allocator
+  int64_t context_bytes = 0;  ///< memory of a LibTorch process outside its allocator
   bool context_measured = false;
-  double fp32_flops = 0;  ///< multiply and add count as two
+  double fp32_flops = 0;  ///< a multiply-add counts as two
   double tf32_flops = 0;
-  double bf16_flops = 0;  ///< fp16 too, with fp32 sums
-  double fp16_flops = 0;
-  double memory_bandwidth = 0;  ///< bytes a second
-  /// Bytes a second each way, all links together, of cards that come on boards with NVLink only (SXM); else 0.
+  double bf16_flops = 0;        ///< with fp32 accumulation
+  double fp16_flops = 0;        ///< with fp32 accumulation
+  double memory_bandwidth = 0;  ///< bytes per second
+  /// Bytes per second in each direction over all links, for boards with NVLink (SXM); else 0.
   double nvlink_bandwidth = 0;
 };
 
-/// Every known card, smallest architecture first.
+/// Returns all known GPUs, by architecture, then by memory.
 std::span<const Gpu> gpus();
 
-/// Parts of such cards (MIG): h100-mig-3g.40gb, with the rates that they have a share of.
+/// Returns the MIG slices of known GPUs, such as "h100-mig-3g.40gb", with their share of the rates.
 std::span<const Gpu> mig_slices();
 
-/// A card or a part of one; null if there is no such.
+/// Returns the GPU or MIG slice of this name, or null.
 const Gpu* find_gpu(std::string_view name);
 
-/// The same card with another number of multiprocessors, and as much more or less of what goes with them.
+/// Returns `gpu` with another number of multiprocessors and proportional rates. Bandwidth and cache
+/// shrink but do not grow.
 Gpu scale_multiprocessors(Gpu gpu, int multiprocessors);
 
-/// A card that LibTorch for CUDA 13 has no code for.
+/// A GPU model for which LibTorch for CUDA 13 has no code.
 struct UnsupportedGpu {
   std::string_view name;
   std::string_view device_name;
   int architecture = 0;
 };
 
-/// Null if there is no such old card.
+/// Returns the unsupported GPU of this name, or null.
 const UnsupportedGpu* find_unsupported_gpu(std::string_view name);
 
-/// The limits of an architecture; of one that is not in the table those of the next older, or of the oldest.
+/// Returns the limits of an architecture. An architecture that is not in the table has the limits of
+/// the next older one, or of the oldest.
 const Architecture& architecture(int number);
 
 }  // namespace vlmtrain::memory

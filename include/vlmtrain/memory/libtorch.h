@@ -6,35 +6,37 @@
 
 namespace vlmtrain::memory {
 
-/// What makes the loader find a library where it does.
+/// The reason why the loader finds a library where it does.
 enum class LibrarySource {
-  kProgram,      ///< the path that is written into the program
+  kProgram,      ///< the path in the program (DT_RPATH)
   kLibraryPath,  ///< LD_LIBRARY_PATH
   kPreload,      ///< LD_PRELOAD
-  kSystem,       ///< the loader's cache or its default folders
+  kSystem,       ///< the loader's cache or default directories
 };
 
+/// Returns a name for messages.
 const char* to_string(LibrarySource source);
 
-/// The LibTorch that this process runs on.
+/// The LibTorch libraries of this process.
 struct LibTorch {
-  std::string compiled_version{};        ///< 2.11.0
-  std::string loaded_version{};          ///< the version that the library itself names; empty: it names none
-  std::filesystem::path cpu_library{};   ///< libtorch_cpu.so as the loader has it; empty: not known
-  std::filesystem::path core_library{};  ///< libc10.so
-  std::filesystem::path cuda_library{};  ///< libtorch_cuda.so beside the first; empty: there is none
+  std::string compiled_version{};        ///< "2.11.0"
+  std::string loaded_version{};          ///< as the library reports it; may be empty
+  std::filesystem::path cpu_library{};   ///< loaded libtorch_cpu.so; empty if unknown
+  std::filesystem::path core_library{};  ///< loaded libc10.so
+  std::filesystem::path cuda_library{};  ///< libtorch_cuda.so in the same directory; empty if it does not exist
   LibrarySource source = LibrarySource::kProgram;
 
   bool matches_compiled_version() const { return loaded_version.empty() || loaded_version == compiled_version; }
 };
 
+/// Describes the libraries of this process.
 LibTorch describe_libtorch();
 
-/// The version in what at::show_config() says: TORCH_VERSION=2.11.0 among its words.
+/// Returns the value of TORCH_VERSION in the text of at::show_config(), or an empty string.
 std::string parse_torch_version(const std::string& configuration);
 
-/// Why the loader finds the folder, from what the environment holds (null: nothing) and the folders that it searches
-/// for the program, in order.
+/// Returns why the loader finds `folder`. `library_path` and `preload` are values of LD_LIBRARY_PATH
+/// and LD_PRELOAD, or null; `search_folders` are the loader's search directories in order.
 LibrarySource find_library_source(const std::filesystem::path& folder, const char* library_path, const char* preload,
                                   const std::vector<std::filesystem::path>& search_folders);
 

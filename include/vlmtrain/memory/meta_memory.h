@@ -4,10 +4,11 @@
 
 namespace vlmtrain::memory {
 
-/// While it lives, tensors on LibTorch's meta device are counted as if they had memory: an operation there makes the
-/// tensors that it would make elsewhere, computes nothing and takes no memory. Allocations are told to AllocationTrace
-/// as the CPU's and the GPU's are. Only tensors that were made since then are counted; one at a time in a process; for
-/// one thread.
+/// A scope that counts tensors on LibTorch's meta device as if they had memory. Operations there
+/// create the same tensors as on another device but compute nothing. Allocations are reported to
+/// AllocationTrace like those of a CPU or GPU. Only tensors created in the scope are counted.
+///
+/// REQUIRES: one instance at a time per process, used by one thread.
 class MetaMemoryTracker {
  public:
   MetaMemoryTracker();
@@ -15,12 +16,15 @@ class MetaMemoryTracker {
   MetaMemoryTracker(const MetaMemoryTracker&) = delete;
   MetaMemoryTracker& operator=(const MetaMemoryTracker&) = delete;
 
+  /// Returns the bytes of live meta tensors.
   int64_t live_bytes() const;
-  /// Since reset_peak().
+  /// Returns the maximum of live_bytes() since construction or reset_peak().
   int64_t peak_bytes() const;
-  /// The same of tensors below kLargeBlockBytes.
+  /// Returns the live bytes of tensors smaller than kLargeBlockBytes.
   int64_t small_live_bytes() const;
+  /// Returns the maximum of small_live_bytes() since construction or reset_peak().
   int64_t small_peak_bytes() const;
+  /// Sets the peaks to the current values.
   void reset_peak();
 };
 

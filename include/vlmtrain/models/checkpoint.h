@@ -15,76 +15,78 @@
 
 namespace vlmtrain::models {
 
-/// Builds the model that `folder`/config.json describes, with uninitialised weights. Of weight files, if there are any,
-/// only the names of their tensors are read. Throws UserError (kBadData) that names the known families for an unknown
-/// one. With `lora` the Linears that it targets have adapters, and only these are trained; a target that matches no
-/// Linear is a UserError that lists near names. `quantization` is of the frozen weights of all Linears; it asks for
-/// `lora`. `shard` is this process's of the weights of blocks.
+/// Builds the model that `folder`/config.json describes, with uninitialized weights. Reads only
+/// tensor names of weight files. With `lora`, the targeted Linears have adapters and only these are
+/// trained. `quantization` applies to the frozen weights of all Linears and requires `lora`.
+/// `shard` is this rank's share of the weights of blocks. Throws UserError: kBadData, which lists
+/// the supported families, for an unknown one; kUsage, with suggestions, for a LoRA target that
+/// matches no Linear.
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype,
                                                  const std::optional<nn::LoraSettings>& lora = std::nullopt,
                                                  nn::Quantization quantization = nn::Quantization::kNone,
                                                  const nn::Shard& shard = {});
 
-/// In what a checkpoint may differ from the model that its config.json describes. Modules and tensors are given by
-/// names of their path, as nn::is_under_module.
+/// Permitted differences between a checkpoint and the model that its config.json describes. Modules
+/// and tensors are given by names in their path, as in nn::is_under_module().
 struct LoadSettings {
-  std::vector<std::string> allow_missing{};     ///< these are drawn at random, as by initialize_weights
-  std::vector<std::string> allow_unexpected{};  ///< these are left out
-  /// Embedding and output may have other rows than the vocabulary; new rows are the mean of those that are there.
+  std::vector<std::string> allow_missing{};     ///< initialized randomly, as by initialize_weights()
+  std::vector<std::string> allow_unexpected{};  ///< skipped
+  /// Allows other row counts of embedding and output. New rows are the mean of the existing ones.
   bool resize_embeddings = false;
-  uint64_t seed = 0;  ///< of what is drawn
-  /// Values may be infinite or not numbers: of a run's own checkpoint, whose optimizer state has the fp32 values.
+  uint64_t seed = 0;  ///< of random values
+  /// Allows infinite values and NaN: in a run's own checkpoint, whose optimizer state has the fp32
+  /// values.
   bool allow_non_finite = false;
 };
 
-/// In what it did. Names are the checkpoint's.
+/// The differences that load_weights() met. Names are the checkpoint's.
 struct LoadResult {
   std::vector<nn::Parameter> initialized;
   std::vector<nn::Parameter> resized;
   std::vector<std::string> skipped;
 };
 
-/// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to its dtype or
-/// quantised, one tensor at a time. Strict:
-/// missing and unexpected tensors and other shapes are listed in one UserError (kBadData), as far as
-/// `settings` do not allow them. Weights that the model looks
-/// for elsewhere (VisionLanguageModel::external_weight) come from there. Adapters are left as they are
-/// (models/adapter.h), here and in the two functions below.
+/// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to
+/// its dtype or quantized, one tensor at a time. Weights with an external_weight() come from there.
+/// Adapters are not changed. Throws one UserError (kBadData) that lists all missing and unexpected
+/// tensors and shape mismatches that `settings` do not allow.
 LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path& folder,
                         const LoadSettings& settings = {});
 
-/// Draws the weights at random, each from its parameter's initial values: matrices and embeddings normal with variance
-/// 1 / fan-in, less at the end of residual branches, biases 0, norms' weights 1. Small models learn from there several
-/// times faster than from transformers' deviation of 0.02. The values depend on seed and name only.
+/// Initializes the weights randomly: matrices and embeddings normal with variance 1 / fan-in, less
+/// at the end of residual branches, biases 0, norm weights 1. Small models train several times
+/// faster from there than from transformers' standard deviation of 0.02. Values depend on seed and
+/// name only.
 void initialize_weights(VisionLanguageModel& model, uint64_t seed);
 
-/// The processor of `folder`'s family; of an adapter's folder, its base's.
+/// Returns the processor of the family of `folder`; for an adapter's folder, that of its base.
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings);
 
-/// Writes a checkpoint that transformers loads into the existing folder `out`: the weights in the model's dtype, and
-/// config.json, tokenizer, processor and template files as `source` has them, with the config's dtype set. Throws
-/// UserError (kUsage) for quantised weights.
+/// Writes a checkpoint for transformers into the existing folder `out`: the weights in the model's
+/// dtype, and config.json, tokenizer, processor and template files of `source`, with the config's
+/// dtype set. Throws UserError (kUsage) if the weights are quantized.
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
                      const std::filesystem::path& out, int64_t max_shard_bytes);
 
-/// The models that `vlmtrain init --preset` knows.
+/// Returns the names of the presets of `vlmtrain init --preset`.
 std::vector<std::string> list_presets();
 
-/// The published model whose tokenizer.json a preset is for, as Hugging Face names it; empty for a preset that comes
-/// with its own.
+/// Returns the Hugging Face name of the model whose tokenizer.json a preset needs; empty if the
+/// preset has its own.
 std::string get_tokenizer_source(const std::string& preset);
 
-/// Writes a randomly initialized checkpoint of a preset to `out`, which must not exist or be empty. `tokenizer` is a
-/// tokenizer.json for presets that come without one; empty for the others. `dtype` is float32, bfloat16 or float16; the
-/// 16-bit values are the float32 ones rounded. Memory holds one tensor at a time. Throws UserError: kUsage, naming the
-/// known presets, for an unknown one; kBadData for a tokenizer that is none, or none for this preset; kFailed where the
-/// disk has no room.
+/// Writes a randomly initialized checkpoint of a preset to `out`, which must not exist or be empty.
+/// `tokenizer` is a tokenizer.json for presets without one, else empty. `dtype` is float32,
+/// bfloat16 or float16; 16-bit values are the rounded float32 ones. Memory holds one tensor at a
+/// time. Throws UserError: kUsage, which lists the presets, for an unknown one; kBadData for an
+/// invalid tokenizer; kFailed if the disk is full.
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out, at::ScalarType dtype = at::kFloat);
 
-/// Writes the files of a preset as they are, without weights, into the existing `folder`: enough for build_model and
-/// shape_of, but not for load_processor where the preset comes without a tokenizer. Errors as write_preset's.
+/// Writes the unchanged files of a preset, without weights, into the existing `folder`. They
+/// suffice for build_model() and compute_sample_shape(); load_processor() also needs a tokenizer.
+/// Throws as write_preset().
 void write_preset_config(const std::string& preset, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

@@ -10,34 +10,66 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/models/model_output.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/models/recompute_blocks.h"
-#include "vlmtrain/nn/key_value_cache.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 
-/// A tensor of a checkpoint.
+/// The output of the vision tower and projector for some tiles or patches.
+struct ImageFeatures {
+  at::Tensor features{};  ///< [image tokens, hidden], in the order of the pixels; undefined without images
+  /// DeepStack features: deepstack_features[i], [image tokens, hidden], is added to the hidden
+  /// states of the image tokens after text block i.
+  std::vector<at::Tensor> deepstack_features{};
+  /// The projector's input, on request: [rows, tower width], one row per patch in the order of the
+  /// pixels, and one per class token if the family's projector takes it.
+  at::Tensor dense{};
+
+  /// Returns the features of `count` image tokens from `first` on, without `dense`.
+  ImageFeatures narrow(int64_t first, int64_t count) const;
+  /// Returns the concatenation of `parts`. Skips parts without images.
+  static ImageFeatures join(const std::vector<ImageFeatures>& parts);
+};
+
+/// The tensors to compute in a forward pass.
+struct OutputRequest {
+  at::Tensor positions;                ///< int64 [n], rows to return the hidden state after the final norm of
+  std::vector<int64_t> text_blocks{};  ///< blocks of the language model to return the output of, for all rows
+  bool dense_features = false;         ///< whether to return ImageFeatures::dense
+};
+
+/// The output of a forward pass, as an OutputRequest asks for it.
+struct ModelOutput {
+  at::Tensor hidden;  ///< [n, hidden]
+  /// [tokens, hidden] for each requested block, before DeepStack features are added.
+  std::vector<at::Tensor> text_blocks{};
+  at::Tensor dense_features{};  ///< undefined without request or without images
+};
+
+/// A tensor of another checkpoint.
 struct ExternalWeight {
   std::filesystem::path folder;
   std::string name;
 };
 
-/// What a vision tower sees in one pass.
+/// The input of a vision tower in one pass.
 struct VisionInput {
-  at::Tensor pixel_values;                     ///< as data::MicroBatch::pixel_values, of the family's type and shape
+  at::Tensor pixel_values;                     ///< as data::MicroBatch::pixel_values, in the family's dtype and shape
   std::vector<data::PatchGrid> grids;          ///< as data::MicroBatch::grids, on the host
-  std::vector<nn::DropoutSegment> units = {};  ///< as data::MicroBatch::pixel_units; empty: nothing is dropped
-  at::Tensor modalities = {};  ///< int64 [rows], the modality of each row of pixels; undefined: of a family that has
-                               ///< none, or none is known
+  std::vector<nn::DropoutSegment> units = {};  ///< as data::MicroBatch::pixel_units; empty: no dropout
+  /// int64 [rows], modality of each row of pixels; undefined if unknown or not supported by the
+  /// family.
+  at::Tensor modalities = {};
 };
 
-/// In how many passes the tower sees it, with at most `rows_per_pass` rows of pixels each (0: all); 0 of no pixels.
+/// Returns the number of passes through the tower with at most `rows_per_pass` rows of pixels each
+/// (0: all); 0 without pixels.
 int64_t count_vision_passes(const VisionInput& vision, int64_t rows_per_pass);
 
-/// A vision-language model on one device. No call reads a value back from the device, so that the same code runs on the
-/// CPU, on CUDA and on a virtual card. Not thread-safe.
+/// A vision-language model on one device. No call reads a value back from the device, so the same
+/// code runs on the CPU, on CUDA and on the virtual GPU. Not thread-safe.
 class VisionLanguageModel {
  public:
   explicit VisionLanguageModel(nn::ParameterSettings settings) : parameters_(std::move(settings)) {}
@@ -45,54 +77,58 @@ class VisionLanguageModel {
   VisionLanguageModel(const VisionLanguageModel&) = delete;
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
 
-  /// Vision tower and projector. A family that cannot give dense features says so with an InternalError.
+  /// Computes vision tower and projector. Throws InternalError if `with_dense` is set for a family
+  /// without dense features.
   virtual ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const = 0;
 
-  /// The text model's part of what is wanted of the packed stream. `image_features` take the rows
-  /// batch.image_positions; without any for a batch without images. `cache`: null, or in generation what it holds of
-  /// the batch's sequences; it takes in the batch.
+  /// Computes the language model on a packed batch. `image_features` are put into the rows
+  /// batch.image_positions; empty for a batch without images. `cache` is null except in generation;
+  /// it holds the keys and values of the batch's sequences and is extended by the batch.
   virtual ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
 
-  /// Whether it draws masks of pictures (data::Masks).
+  /// Returns whether the model predicts masks (data::Masks).
   virtual bool predicts_masks() const { return false; }
-  /// Draws them: `hidden` [masks, hidden] are the states at masks.positions → logits, fp32 [masks, height, width] over
-  /// the whole squares of pixels, of another size than these. At most `images_per_pass` (0: all) pass the mask
-  /// encoder at a time. REQUIRES: predicts_masks(), masks.count() > 0.
+  /// Returns mask logits, fp32 [masks, height, width] over the squares of pixels, in another
+  /// resolution than these. `hidden` [masks, hidden] are the hidden states at masks.positions. At
+  /// most `images_per_pass` images (0: all) pass the mask encoder at a time. REQUIRES:
+  /// predicts_masks(), masks.count() > 0.
   virtual at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const;
 
-  /// The projection to the vocabulary, [vocabulary, hidden]; logits are hidden · weightᵀ.
+  /// Returns the output projection, [vocabulary, hidden]. Logits are hidden · weightᵀ.
   virtual const at::Tensor& output_weight() const = 0;
 
   virtual int64_t vision_blocks() const = 0;
   virtual int64_t language_blocks() const = 0;
 
-  /// What the model's checkpoint calls a parameter.
+  /// Returns the checkpoint's name of a parameter.
   virtual std::string checkpoint_name(const std::string& parameter) const { return parameter; }
-  /// Where its weights are loaded from, if not from the model's own checkpoint. Throws UserError (kBadData) where they
-  /// are nowhere. A saved checkpoint has all weights, under checkpoint_name().
+  /// Returns the tensor that a parameter is loaded from if not from the model's own checkpoint. A
+  /// saved checkpoint has all weights, under checkpoint_name(). Throws UserError (kBadData) if the
+  /// other checkpoint does not exist.
   virtual std::optional<ExternalWeight> external_weight(const std::string& parameter) const;
-  /// Adds to the config.json of a saved checkpoint what the model took from elsewhere.
+  /// Adds to the config.json of a saved checkpoint what the model read from other files.
   virtual void complete_config(nlohmann::ordered_json& config) const;
-  /// Adds to the tensors of a saved checkpoint what it has beside the parameters: tables that are computed.
+  /// Adds computed tables, which are not parameters, to the tensors of a saved checkpoint.
   virtual void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const;
 
-  /// image_features() of all rows of pixels, with at most vision_tiles_per_pass() of them in the tower at a time, but
-  /// never less than one frame of a grid; none where there are no pixels.
+  /// Computes get_image_features() of all rows of pixels, at most vision_tiles_per_pass() at a time
+  /// but at least one frame of a grid. Returns empty features without pixels.
   ImageFeatures get_all_image_features(const VisionInput& vision, bool with_dense = false) const;
-  /// The same with another number of rows at a time; 0: all.
+  /// The same with another number of rows per pass (0: all).
   ImageFeatures get_all_image_features(const VisionInput& vision, int64_t rows_per_pass, bool with_dense) const;
-  /// get_all_image_features() and hidden_states() of a batch.
+  /// Computes get_all_image_features() and hidden_states() of a batch.
   ModelOutput forward(const data::MicroBatch& batch, const OutputRequest& request) const;
 
   const nn::ParameterStore& parameters() const { return parameters_; }
   nn::ParameterStore& parameters() { return parameters_; }
   void set_recompute(RecomputeBlocks blocks) { recompute_ = blocks; }
   const RecomputeBlocks& recompute() const { return recompute_; }
-  /// 0: all that a micro-batch has. Fewer need less memory for temporaries; the features are the same.
+  /// Sets the rows of pixels per vision pass; 0: all of a micro-batch. Fewer need less memory for
+  /// temporaries. The features are the same.
   void set_vision_tiles_per_pass(int64_t tiles) { vision_tiles_per_pass_ = tiles; }
   int64_t vision_tiles_per_pass() const { return vision_tiles_per_pass_; }
-  /// Of the tower, in forward(batch).
+  /// Returns the number of vision passes in forward(batch).
   int64_t num_vision_passes(const data::MicroBatch& batch) const {
     return count_vision_passes({batch.pixel_values, batch.grids}, vision_tiles_per_pass_);
   }
@@ -103,16 +139,16 @@ class VisionLanguageModel {
   int64_t vision_tiles_per_pass_ = 0;
 };
 
-/// The parts of a model whose weights stay as they are.
+/// The parts of a model that are frozen.
 struct FrozenParts {
   bool vision_tower = false;
   bool projector = false;
-  bool language_model = false;  ///< embeddings and output included
-  bool mask_encoder = false;    ///< of a family that draws masks
+  bool language_model = false;  ///< with embedding and output projection
+  bool mask_encoder = false;    ///< of a family that predicts masks
 };
 
-/// Lets gradients be computed for what is not frozen, and for nothing else; of a model with LoRA for the adapters
-/// (and modules_to_save) of what is not frozen. Returns whether anything is left to train.
+/// Enables gradients for the parts that are not frozen, and disables all others. With LoRA, enables
+/// only adapters and modules_to_save of these parts. Returns whether any parameter is trainable.
 bool freeze(VisionLanguageModel& model, const FrozenParts& frozen);
 
 }  // namespace vlmtrain::models

@@ -9,18 +9,23 @@
 
 namespace vlmtrain::models {
 
-/// Processor files of a model that was trained with other settings than its checkpoint's own.
+/// The processor files of a model trained with other settings than its checkpoint's.
 struct ProcessorFiles {
-  std::map<std::string, std::string> files;  ///< contents by name, of those that differ from the checkpoint's
-  /// Settings that transformers' processor of the family has no key for, a sentence each that begins with the key.
+  std::map<std::string, std::string> files;  ///< contents of the changed files, by name
+  /// Settings without a key in transformers' processor, each a sentence that begins with our key.
   std::vector<std::string> unsaved_settings;
 };
 
-/// Returns the processor files with which transformers' processor gives the tokens and pixels that a processor of
-/// `folder` with `settings` gives: limits of pixels, tiles and frames, and the frame rate. All copies of a setting get
-/// the same value. `has_videos`: the model was trained on videos, so that their sampling is saved whatever it is; else
-/// only where `settings` differ from the defaults. Throws UserError as load_processor.
+/// Returns the processor files that make transformers' processor give the same tokens and pixels as
+/// a processor of `folder` with `settings`: limits of pixels, tiles and frames, and the frame rate.
+/// Sets all copies of a setting. `has_videos` saves the video sampling even if `settings` are the
+/// defaults. Throws UserError as load_processor().
 ProcessorFiles make_processor_files(const std::filesystem::path& folder, const ProcessorSettings& settings,
                                     bool has_videos);
+
+/// Returns a key of everything except records and media that sample sizes depend on: the processor
+/// files of the checkpoint `folder` and all of `settings`. Processors with equal keys make samples
+/// of equal sizes.
+std::string compute_sample_key(const std::filesystem::path& folder, const ProcessorSettings& settings);
 
 }  // namespace vlmtrain::models

@@ -5,29 +5,29 @@
 
 namespace vlmtrain::models {
 
-/// How many blocks of a tower, counted from the input, run again in the backward pass instead of keeping their
-/// activations.
+/// Activation checkpointing of a tower: the number of blocks, from the input on, that are
+/// recomputed in the backward pass.
 struct TowerRecompute {
   // NOLINTNEXTLINE(google-explicit-constructor): a number says it where none of them keeps more than its input.
   TowerRecompute(int64_t num_blocks, int64_t num_selective_blocks = 0)
       : count(num_blocks), num_selective(num_selective_blocks) {}
 
   int64_t count;
-  int64_t num_selective;  ///< of these, so many do not run their attention again (nn::CheckpointMode)
+  int64_t num_selective;  ///< recomputed blocks that keep their attention output (nn::CheckpointMode)
 };
 
-/// The same of a model.
+/// Activation checkpointing of a model, as TowerRecompute.
 struct RecomputeBlocks {
   int64_t vision = 0;
   int64_t language = 0;
-  int64_t language_selective = 0;  ///< of `language`
+  int64_t language_selective = 0;  ///< recomputed blocks of `language` that keep their attention output
 
   TowerRecompute language_recompute() const { return {language, language_selective}; }
 
   bool operator==(const RecomputeBlocks&) const = default;
 };
 
-/// At most those of a model that has `all`.
+/// Returns `blocks` limited to the number of blocks of a model.
 inline RecomputeBlocks clamp_blocks(const RecomputeBlocks& blocks, const RecomputeBlocks& model_blocks) {
   const int64_t language = std::min(blocks.language, model_blocks.language);
   return {.vision = std::min(blocks.vision, model_blocks.vision),

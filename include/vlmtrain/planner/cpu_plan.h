@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/shape.h"
-#include "vlmtrain/engine/evaluation.h"
-#include "vlmtrain/engine/step_layout.h"
-#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/engine/generation/evaluation.h"
+#include "vlmtrain/engine/settings/step_layout.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/fused_loss.h"
+#include "vlmtrain/nn/layers/losses.h"
 #include "vlmtrain/planner/communication.h"
 #include "vlmtrain/planner/job.h"
 #include "vlmtrain/planner/split_plan.h"

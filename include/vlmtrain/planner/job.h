@@ -7,14 +7,14 @@
 #include <optional>
 #include <vector>
 
-#include "vlmtrain/engine/objective.h"
-#include "vlmtrain/engine/optimizer.h"
-#include "vlmtrain/engine/options.h"
-#include "vlmtrain/engine/shard.h"
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/lora_settings.h"
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::planner {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/engine/step_layout.h"
+#include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/virtual_gpu.h"
 

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "vlmtrain/engine/cut.h"
+#include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {

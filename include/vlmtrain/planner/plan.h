@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/memory/trace.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/split_plan.h"

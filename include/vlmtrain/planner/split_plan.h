@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/shape.h"
-#include "vlmtrain/nn/fused_loss.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain::planner {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/gpu_table.h"
 #include "vlmtrain/planner/options.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/drawn_steps.h"
-#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/order/sample_order.h"
 
 namespace vlmtrain::planner {
 

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/content_index.h"
-#include "vlmtrain/data/histogram.h"
-#include "vlmtrain/data/ledger.h"
-#include "vlmtrain/data/pack_census.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/index/content_index.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/order/sample_order.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/data/sources.h"
-#include "vlmtrain/models/seen_picture.h"
+#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::report {

@@ -13,37 +13,43 @@ namespace vlmtrain::text {
 
 struct ExternalToken;
 
-/// Token ids of a text and where in that text each token begins.
+/// Token ids of a text, and the offset at which each token begins.
 struct Encoding {
   std::vector<int64_t> ids;
-  /// Byte offset in the original text (before normalisation) at which the token's text begins; as many as `ids`,
-  /// never decreasing. A token that begins inside a character keeps the exact byte. What a normalizer inserts takes the
-  /// offset of what follows it. Tokens that the post-processor adds take the offset of their neighbour: the next
-  /// token's before the text, the last token's after it.
+  /// Byte offset in the original text (before normalization) at which each token's text begins;
+  /// same size as `ids`, never decreasing. A token that begins inside a character keeps the exact
+  /// byte. Text that a normalizer inserts has the offset of the text after it. Tokens of the
+  /// post-processor have the offset of their neighbor: the next token's before the text, the last
+  /// token's after it.
   std::vector<uint32_t> starts;
 };
 
-/// A byte-pair-encoding tokenizer as a Hugging Face `tokenizer.json` defines it (library `tokenizers`, format version
-/// 1.0): added tokens, normalizer, pre-tokenizer, BPE model, post-processor, decoder. Sections `truncation` and
-/// `padding` are ignored, since transformers sets both in each call. Gives the ids that `tokenizers` gives, except that
-/// character classes in regexes follow PCRE2's Unicode version and `\s` also takes U+180E.
+/// A byte-pair-encoding tokenizer as a Hugging Face `tokenizer.json` defines it (library
+/// `tokenizers`, format version 1.0): added tokens, normalizer, pre-tokenizer, BPE model,
+/// post-processor, decoder. The sections `truncation` and `padding` are ignored, because
+/// transformers sets both in each call. The ids equal those of `tokenizers`, with one exception:
+/// character classes in regular expressions follow PCRE2's Unicode version, and `\s` also matches
+/// U+180E.
 ///
-/// Immutable after loading: all methods may be called from any number of threads at once.
+/// Immutable after construction and thread-safe.
 class Tokenizer {
  public:
-  /// Reads `tokenizer_json` alone; read_tokenizer() reads all files of a checkpoint. Throws UserError (bad data) if the
-  /// file cannot be read, is no JSON, has a component or option that is not supported (the message names it and the
-  /// supported ones) or contradicts itself.
+  /// Reads `tokenizer_json` alone; read_tokenizer() reads all files of a checkpoint. Throws
+  /// UserError (bad data) if the file cannot be read, is not JSON, contradicts itself, or has an
+  /// unsupported component or option (the message lists the supported ones).
   ///
-  /// Of `extra_special_tokens`, those that the file has not are added behind all others, in order, as special tokens
-  /// that are not normalised: what transformers makes of from_pretrained(…, extra_special_tokens=…).
+  /// Each of `extra_special_tokens` that the file lacks gets the next id, as a special token that
+  /// is not normalized, like transformers' from_pretrained(…, extra_special_tokens=…).
   static Tokenizer from_file(const std::filesystem::path& tokenizer_json,
                              std::span<const std::string> extra_special_tokens = {});
-  /// The same from memory; `source_name` stands for the file in messages.
+
+  /// Parses the content of a tokenizer.json. `source_name` names the file in messages. Otherwise as
+  /// from_file().
   static Tokenizer from_json(std::string_view json_text, const std::string& source_name,
                              std::span<const std::string> extra_special_tokens = {});
 
-  /// The same with tokens that other files name (read_tokenizer), in the order in which they get their ids.
+  /// Parses the content of a tokenizer.json and adds the tokens of other files, in the order of
+  /// their ids. Otherwise as from_json().
   static Tokenizer from_json_with_tokens(std::string_view json_text, const std::string& source_name,
                                          std::span<const ExternalToken> external_tokens);
 
@@ -51,24 +57,32 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Encodes `text`, which must be UTF-8: a UserError (bad data) gives the offset of the first byte that is not.
-  /// Added tokens inside the text become their ids. With `add_special_tokens` the post-processor puts its tokens around
-  /// (such as `<s>`). Takes O(n log n) for any input.
+  /// Returns the tokens of `text`. Added tokens inside the text become their ids. With
+  /// `add_special_tokens`, the post-processor adds its tokens (such as `<s>`). Takes O(n log n) for
+  /// any input. Throws UserError (bad data) with the offset of the first invalid byte if `text` is
+  /// not UTF-8.
   Encoding encode(std::string_view text, bool add_special_tokens = false) const;
 
-  /// The text of `ids`. Ids that no token has are left out, and special tokens too if `skip_special_tokens`. Bytes that
-  /// make no UTF-8 become U+FFFD.
+  /// Returns the text of `ids`. Skips unknown ids, and with `skip_special_tokens` special tokens.
+  /// Bytes that are not UTF-8 become U+FFFD.
   std::string decode(std::span<const int64_t> ids, bool skip_special_tokens) const;
 
+  /// Returns the id of the token with this spelling, or nothing.
   std::optional<int64_t> token_to_id(std::string_view token) const;
-  /// The token as the vocabulary spells it (byte-level tokens in their printable alphabet), empty if `id` is of none.
-  /// Valid as long as the tokenizer.
+
+  /// Returns the token as the vocabulary spells it (byte-level tokens in their printable alphabet),
+  /// empty for unknown ids. Valid as long as the tokenizer.
   std::string_view id_to_token(int64_t id) const;
-  /// Whether `id` is an added token marked `special`.
+
+  /// Returns whether `id` is an added token that is marked `special`.
   bool is_special(int64_t id) const;
-  /// The added tokens as the files spell them, by ascending ids. Valid as long as the tokenizer.
+
+  /// Returns the added tokens as the files spell them, by ascending id. Valid as long as the
+  /// tokenizer.
   std::vector<std::string_view> added_tokens() const;
-  /// Highest id, added tokens included, plus one. A model's embedding may have more rows.
+
+  /// Returns the highest id plus one, added tokens included. A model's embedding may have more
+  /// rows.
   int64_t vocab_size() const;
 
  private:

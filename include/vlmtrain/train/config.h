@@ -6,13 +6,14 @@
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/options.h"
-#include "vlmtrain/engine/options.h"
-#include "vlmtrain/engine/shard.h"
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/settings/options.h"
+#include "vlmtrain/nn/weights/quantization.h"
 #include "vlmtrain/planner/options.h"
 
 namespace vlmtrain::train {
 
+/// Section `model`: the checkpoint, its quantization and its frozen parts.
 struct ModelOptions {
   std::string path;
   std::string adapter;
@@ -26,7 +27,7 @@ struct ModelOptions {
   nn::Quantization quantization = nn::Quantization::kNone;
 };
 
-/// Section `lora`: what nn::LoraSettings says, with rank 0 for none.
+/// Section `lora`: the fields of nn::LoraSettings; rank 0 means no LoRA.
 struct LoraOptions {
   int64_t rank = 0;
   double alpha = 16;
@@ -39,42 +40,45 @@ struct LoraOptions {
   bool operator==(const LoraOptions&) const = default;
 };
 
+/// training.resume: whether a run continues from a checkpoint in output.dir, and with which settings.
 enum class ResumePolicy { kAuto, kChanged, kNever };
 
-/// Where the learning rate's course begins.
+/// The step at which the learning rate schedule starts: that of the run, or of its last change of
+/// settings.
 enum class ScheduleOrigin { kStart, kChange };
 
-/// What the best checkpoint is best by.
+/// The metric that selects the best checkpoint.
 enum class BestMetric { kLoss, kExactMatch, kDice };
 
-/// As the configuration writes it.
+/// Returns the name that the configuration uses.
 const char* to_string(BestMetric metric);
 
-/// Of section `training`: evaluations on data.eval while the run goes (docs/evaluation.md).
+/// The keys of section `training` for evaluations on data.eval during a run (docs/evaluation.md).
 struct EvaluationOptions {
-  Auto<int64_t> steps = 0;  ///< auto: at the ends of epochs and of the run only; 0: none
-  Auto<int64_t> samples;    ///< auto: all
+  Auto<int64_t> steps = 0;  ///< auto: at the ends of epochs and of the run only; 0: no evaluations
+  Auto<int64_t> samples;    ///< auto: all samples of data.eval
   bool answers = true;
   int64_t max_new_tokens = 32;
   Auto<int64_t> batch_size;
   BestMetric best_metric = BestMetric::kLoss;
-  int64_t patience = 0;  ///< evaluations; 0: without end
+  int64_t patience = 0;  ///< evaluations without a better one that end the run; 0: it never ends early
 
   bool is_enabled() const { return !steps || *steps > 0; }
 };
 
-/// The type of saved weights.
+/// The data type of saved weights.
 enum class OutputDtype { kAuto, kFp32, kBf16, kFp16 };
 
-/// Whether training goes on while a checkpoint is written.
+/// Whether training continues while a checkpoint is written.
 enum class AsyncSave { kAuto, kTrue, kFalse };
 
-/// Section `distributed`: what ranks share.
+/// Section `distributed`: how the ranks of a run share work and memory.
 struct DistributedOptions {
   Auto<engine::Sharding> sharding = engine::Sharding::kNone;
   int64_t rendezvous_seconds = 60;
 };
 
+/// Section `output`: what a run writes, and when.
 struct OutputOptions {
   std::string dir;
   OutputDtype dtype = OutputDtype::kAuto;
@@ -89,7 +93,7 @@ struct OutputOptions {
   bool log_samples = false;
 };
 
-/// Everything that a configuration file can say.
+/// A whole configuration.
 struct Config {
   ModelOptions model;
   LoraOptions lora;
@@ -103,32 +107,34 @@ struct Config {
   DistributedOptions distributed;
 };
 
-/// The options of all sections, bound to `config`, which must outlive the table.
+/// Returns the options of all sections, bound to `config`, which must outlive the table.
 OptionTable declare(Config& config);
 
-/// Steps of the run: training.max_steps, or what training.epochs of `samples` take, rounded up.
+/// Returns the steps of a run: training.max_steps, or what training.epochs of `samples` take,
+/// rounded up.
 int64_t compute_total_steps(const engine::TrainingOptions& training, double units);
 
-/// The same of a run that has done `steps` and goes on with other settings: `epochs` passes over the `samples` are
-/// done.
+/// Returns the steps of a run that continues with other settings after `steps`, at which `epochs`
+/// passes over `samples` were done.
 int64_t compute_total_steps_after_change(int64_t steps, double epochs, const engine::TrainingOptions& training,
                                          double units);
 
-/// The largest micro-batch on the CPU: training.micro_batch_size, or for `auto` up to 8 samples, of a step that is not
-/// made of packs a divisor of its samples.
+/// Returns the largest micro-batch on the CPU: training.micro_batch_size, or for `auto` at most 8
+/// samples, a divisor of the rank's share of the global batch unless samples are packed.
 int64_t compute_max_micro_batch_size(const Config& config, int64_t world_size = 1);
 
-/// Throws UserError (kUsage) where training.micro_batch_size does not divide the global batch; packs have no number of
-/// samples that it could.
+/// Throws UserError (kUsage) where training.micro_batch_size does not divide the global batch, or
+/// where it is set for packs, which have no fixed number of samples.
 void check_micro_batch(const Config& config);
 
-/// Throws UserError (kUsage) where so many ranks cannot share what it says; the log says that one has nothing to share.
+/// Throws UserError (kUsage) where `world_size` ranks cannot use distributed.sharding. Logs that a
+/// single rank has nothing to share.
 void check_sharding(const Config& config, int64_t world_size);
 
-/// Throws UserError (kUsage) where so many ranks do not know how many samples a step has.
+/// Throws UserError (kUsage) where several ranks would have steps of an unknown number of samples.
 void check_global_batch_tokens(const Config& config, int64_t world_size);
 
-/// Throws UserError (kUsage) where so many ranks cannot train on it: each has an equal part of the global batch.
+/// Throws UserError (kUsage) where `world_size` ranks cannot have equal parts of the global batch.
 void check_world_size(const Config& config, int64_t world_size);
 
 }  // namespace vlmtrain::train

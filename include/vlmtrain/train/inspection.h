@@ -5,25 +5,25 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/planner/limit.h"
+#include "vlmtrain/planner/target_gpu.h"
 #include "vlmtrain/report/inspection.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {
 
-/// What is to be found out beside what is always.
+/// The optional parts of an inspection.
 struct InspectionRequest {
-  std::string model;                              ///< as the user named it
-  bool decode = false;                            ///< all pictures and videos, not only headers
-  int64_t samples = 3;                            ///< to show: those that a run draws first
-  std::vector<std::string> records = {};          ///< to show besides: ids, or places from 1
-  std::optional<planner::TargetGpu> target = {};  ///< to predict memory for
+  std::string model;                              ///< model.path as the user gave it
+  bool decode = false;                            ///< decodes all images and videos, not only their headers
+  int64_t samples = 3;                            ///< samples to show, in the order in which a run draws them
+  std::vector<std::string> records = {};          ///< further records to show: ids, or positions from 1
+  std::optional<planner::TargetGpu> target = {};  ///< the GPU to predict memory for
 };
 
-/// What a run of this configuration would train on: all samples are looked at, as a run looks at them, and what it kept
-/// of its look before is used. Nothing is written. model.path is a folder; no weights are read. Throws UserError:
-/// kBadData where the data set cannot be opened or has no records, kUsage where a record is asked for that is not
-/// there. Samples that cannot be used are no error.
+/// Returns what a run of this configuration would train on. Reads all samples, with the cache of
+/// earlier runs; writes nothing and reads no weights. model.path is a folder. Throws UserError:
+/// kBadData where the data set cannot be opened or is empty, kUsage where a requested record does
+/// not exist. Unusable samples are part of the result.
 report::Inspection inspect_data(const Config& config, const InspectionRequest& request);
 
 }  // namespace vlmtrain::train

@@ -13,49 +13,56 @@
 
 namespace vlmtrain::train {
 
-/// Whether a run may go on with another value of a key (docs/resuming.md).
+/// Whether a run may continue with another value of a key (docs/resuming.md).
 enum class ChangePolicy : uint8_t {
-  kAllowed,      ///< it goes on as the same run
+  kAllowed,      ///< as the same run
   kIfRequested,  ///< with training.resume: changed
-  kNever,        ///< the weights of its checkpoints, or the order of its samples, would not be those of this run
+  kNever,        ///< no: the weights of its checkpoints or the order of its samples would not be those of this run
 };
 
-/// Each key of the configuration is among those of one kind.
+/// Returns the keys with `policy`. Each key of the configuration has exactly one policy.
 std::span<const std::string_view> get_keys_with_policy(ChangePolicy policy);
 
-/// Keys of a fingerprint that stand for what follows from the configuration and the data set.
+/// Fingerprint keys that stand for values derived from the configuration and the data set.
 inline constexpr const char* kSamplesKey = "samples in data.train";
 inline constexpr const char* kOrderKey = "sizes of the samples in data.train";
-/// models::base_fingerprint(); checkpoints of older versions lack it.
+
+/// models::compute_base_fingerprint(); checkpoints of older versions lack it.
 inline constexpr const char* kBaseKey = "weights in model.path";
 inline constexpr const char* kStepsKey = "steps (training.max_steps or training.epochs)";
 
-/// What the numbers of a run depend on: its value, as text, by the key that the user knows.
+/// Returns the settings that the numbers of a run depend on: each value as text, by its key.
 nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t samples);
 
-/// The value of a key as text, whatever a file has there; empty without one.
+/// Returns the value of a key as text, whatever its JSON type; empty where it is missing.
 std::string get_setting_text(const nlohmann::ordered_json& fingerprint, const std::string& key);
 
-/// A setting that is another one than the run had so far.
+/// A setting that differs from that of the run's checkpoint.
 struct SettingChange {
   std::string key;
-  std::string old_value;  ///< shortened for people, as `is`
+  std::string old_value;  ///< shortened for messages, as `new_value` is
   std::string new_value;
   ChangePolicy policy = ChangePolicy::kIfRequested;
 
-  /// "training.seed: was 0, is 7".
+  /// Returns for example "training.seed: was 0, is 7".
   std::string text() const;
 };
 
-/// In what `current` differs from the fingerprint of a checkpoint. What that one lacks, a version did not know which
-/// did as the default does.
+/// Returns in what `current` differs from `saved`, the fingerprint of a checkpoint. A key that
+/// `saved` lacks had its default: the version that wrote it did not know the key.
 std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& current);
 
+/// Returns whether one of `keys` is among `changes`.
 bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
 
-/// Throws UserError (kUsage) that lists `changes` and says how to go on all the same: with training.resume: changed,
-/// where that serves and `resume` is not that word, or with a new run of the checkpoint's weights. Returns where all of
-/// them may be made.
+/// Returns whether the samples of data.train, or the order in which they are drawn, are others.
+bool changes_samples(const std::vector<SettingChange>& changes);
+
+/// Returns whether the learning rate of some step is another; so it is where the samples are others.
+bool changes_schedule(const std::vector<SettingChange>& changes);
+
+/// Throws UserError (kUsage) where `resume` does not allow `changes`. The message lists them and
+/// names the way to continue: training.resume: changed, or a new run of the checkpoint's weights.
 void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resume,
                    const std::filesystem::path& checkpoint);
 

@@ -8,102 +8,70 @@
 #include <optional>
 #include <vector>
 
-#include "vlmtrain/data/ledger.h"
-#include "vlmtrain/data/order.h"
-#include "vlmtrain/engine/consensus.h"
-#include "vlmtrain/engine/optimizer.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/train/run_state.h"
 
 namespace vlmtrain::train {
 
 struct CheckpointContent;  // train/checkpoint_content.h
 
-/// What a run's evaluations have shown so far.
-struct EvaluationState {
-  /// What was evaluated and by what: the values of another are not compared with these. Null where the run has no
-  /// evaluations.
-  nlohmann::ordered_json basis;
-  std::optional<int64_t> best_step;  ///< both or none
-  std::optional<double> best_value;
-  std::optional<double> best_loss;  ///< at that step, which decides between equal values; not in older checkpoints
-  int64_t evaluations_without_improvement = 0;  ///< evaluations in a row since then
-  bool is_due = false;  ///< the one after the newest step is still to be made, since a stop came first
-};
-
-/// Where a run stands between two steps. Random numbers need no state: each step's stream is a function of seed and
-/// step.
-struct RunState {
-  int64_t step = 0;              ///< steps done
-  int64_t last_change_step = 0;  ///< of these, when settings were last changed on purpose (train/run_changes.h)
-  /// Of the whole run, as it was when it began: what follows from it, such as the learning rate, does not change where
-  /// samples are mended or damaged between two starts. Nothing in checkpoints of older versions.
-  std::optional<int64_t> total_steps;
-  int64_t skipped_steps = 0;            ///< of these, whose loss or gradients were not finite: nothing was moved
-  data::Cursor cursor;                  ///< where the next step's samples are drawn
-  nlohmann::ordered_json task_balance;  ///< TaskBalance::state(), null without it
-  EvaluationState evaluation;
-  nlohmann::ordered_json host_memory;  ///< of a run on the CPU: the limit and the cut that it started with, else null
-  /// The same of a run on a GPU whose steps are cut by memory, each for its own samples; else null.
-  nlohmann::ordered_json device_memory;
-  /// Where the learning rate's course began: at the start, or with training.schedule_origin at a change.
-  struct {
-    int64_t step = 0;
-    int64_t skipped_steps = 0;  ///< of these
-  } schedule_start;
-  /// Keys of the parts that are frozen and were trained earlier in the run: their weights are its own, not the base's.
-  std::vector<std::string> frozen_after_training;
-  /// What the numbers depend on: a resumed run must have the same.
-  nlohmann::ordered_json fingerprint;
-};
-
-/// Of the run in `run_dir`; nothing where it has none. Writes nothing.
+/// Returns the newest checkpoint of the run in `run_dir`; nothing where it has none. Writes
+/// nothing.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_dir);
-/// The one that the newest one's state calls the best, if it is there.
+
+/// Returns the checkpoint that the newest one's state calls the best; nothing where that was
+/// removed.
 std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir);
 
-/// What a rank writes of a checkpoint of several.
+/// The part of a sharded checkpoint that one rank writes.
 struct RankShard {
   engine::Shard shard{};             ///< of the optimizer's state
-  bool is_replica = false;           ///< another rank writes the same
-  bool writes_shared_files = false;  ///< writes all else, too
+  bool is_replica = false;           ///< another rank writes the same shard
+  bool writes_shared_files = false;  ///< writes everything else as well
   std::function<void()>
-      join_remaining_passes{};  ///< goes along while the first one reads weights that all have parts of
+      join_remaining_passes{};  ///< takes part in collective reads of sharded weights while rank 0 writes them
 };
 
-/// What RunCheckpoints::check() reads of the newest checkpoint.
+/// The files that RunCheckpoints::check() reads of the newest checkpoint.
 enum class CheckScope {
-  kSmallFiles,  ///< headers of tensors, and small files whole
-  kAll,         ///< each file once; of weights and states as many gigabytes as there are
+  kSmallFiles,  ///< headers of tensors, and small files as a whole
+  kAll,         ///< every file once; gigabytes of weights and states
 };
 
-/// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA an adapter that PEFT
-/// loads, and `trainer_state/`. Each is written under a temporary name and renamed, so that a kill at any instant
-/// leaves the previous one whole. trainer_state/checksums.json has a checksum of each other file, made while it is
+/// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA
+/// an adapter that PEFT loads, and the folder trainer_state. Each is written under a temporary name
+/// and renamed, so that a kill at any instant leaves the previous checkpoint whole.
+/// trainer_state/checksums.json has the checksum of every other file, computed while it was
 /// written.
+///
+/// Not thread-safe.
 class RunCheckpoints {
  public:
-  /// `keep` newest ones stay, with `keep_best` also the best. Removes what a killed run left unfinished, here and in
-  /// `run_dir` itself.
+  /// Keeps the `save_total_limit` newest checkpoints, and with `keep_best` the best one as well.
+  /// Removes unfinished files of a killed run, here and in `run_dir`.
   RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best = true);
 
-  /// The folder of the newest checkpoint, if there is one.
+  /// Returns the folder of the newest checkpoint; nothing where there is none.
   std::optional<std::filesystem::path> newest() const;
 
-  /// Throws UserError (kBadData) that says how to go on where the newest checkpoint is not whole or not as it was
-  /// written (trainer_state/checksums.json), as one that was copied in part, or where something else has a checkpoint's
-  /// name.
+  /// Throws UserError (kBadData), with the way to continue, where the newest checkpoint is
+  /// incomplete or differs from its checksums, for example after a partial copy, or where another
+  /// kind of file has a checkpoint's name.
   void check(CheckScope scope = CheckScope::kAll) const;
 
-  /// Makes checkpoints/best a link to the checkpoint of `best_step`, or removes the link where none is kept. A file
-  /// system without links is a warning.
+  /// Makes checkpoints/best a link to the checkpoint of `best_step`, or removes the link where that
+  /// checkpoint is not kept. Warns where the file system has no links.
   void link_best(std::optional<int64_t> best_step);
 
-  /// Returns the checkpoint's folder. Older ones than `keep` go; what cannot be removed of them is a warning. On any
-  /// thread, while no other uses this. Errors as io/atomic.h, and where the run's folder is gone: it is not made again,
-  /// since all else that the run writes would be missing there.
+  /// Writes a checkpoint and returns its folder. Removes the oldest ones above the limit; warns
+  /// where that fails. May run on any thread. Throws as io/atomic.h does, and UserError where the
+  /// run's folder is gone: writing creates no new one, which would lack all other files of the run.
   std::filesystem::path write(const CheckpointContent& content);
-  /// The same by all ranks of `consensus` at once, each with its part of the optimizer's state: the first writes the
-  /// checkpoint and its part, all others their parts into it. Its folder has its name when all are whole.
+  /// Writes the checkpoint with all ranks of `consensus`, each with its shard of the optimizer's
+  /// state: the rank with writes_shared_files writes the rest. Renames the folder when all shards
+  /// are whole.
   std::filesystem::path write_sharded(const CheckpointContent& content, const RankShard& shard,
                                       const engine::Consensus& consensus);
 
@@ -116,25 +84,27 @@ class RunCheckpoints {
   std::filesystem::path folder_;
   int64_t save_total_limit_;
   bool keep_best_;
-  bool supports_links_ = true;                    // as far as is known
-  std::vector<std::filesystem::path> undeleted_;  // of old checkpoints, to be tried again
+  bool supports_links_ = true;                    // assumed until a link fails
+  std::vector<std::filesystem::path> undeleted_;  // old checkpoints to delete again
 };
 
-/// The checkpoint that `folder` stands for: where it is the folder of a run, the best one in it or, without
-/// evaluations, the newest one, which the log names; else `folder` itself. Throws UserError (kBadData) for a run that
-/// has none yet, and where its weights are not as they were written (trainer_state/checksums.json): reads them once.
+/// Returns the checkpoint that `folder` stands for: the best one of a run's folder, or without
+/// evaluations the newest one, which is logged; else `folder` itself. Throws UserError (kBadData)
+/// for a run without checkpoints, and for weights that differ from their checksums: reads them
+/// once.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder);
 
-/// Reads trainer_state/state.json. Throws UserError (kBadData) that names file and key where a number cannot be one of
-/// a run with its fingerprint, as after an edit: it would be believed, and a run end before its last step.
-RunState load_run_state(const std::filesystem::path& checkpoint);
-/// Restores moments and master weights.
+/// Restores moments and master weights. Throws UserError (kBadData).
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
-/// The same of a run that goes on with other settings, as far as they fit (AdamW::migrate_state). Masters that the
-/// state lacks, since the weights were saved in fp32, are those of `checkpoint_weights`, the checkpoint itself.
+
+/// Restores the optimizer of a run that continues with other settings, as far as parameters match
+/// (AdamW::migrate_state). Master weights that the state lacks, because the checkpoint's weights
+/// are fp32, come from `checkpoint_weights`.
 engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
                                         const models::BaseWeights& checkpoint_weights, const nn::ParameterStore& store,
                                         engine::AdamW& optimizer);
+
+/// Reads trainer_state/ledger.json. Throws UserError (kBadData).
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);
 
 }  // namespace vlmtrain::train

@@ -15,8 +15,8 @@ STEPS, SAVE_STEPS, STEPS_BEFORE = 20, 5, 12
 SMALL = {"training.max_steps": STEPS, "output.save_steps": SAVE_STEPS, "training.learning_rate": "1.0e-4"}
 # A run that was interrupted may differ from one that was not by a few times what two runs that were not differ by.
 REPEAT_FACTOR = 4
-RESUME = "src/train/resumption.cpp and src/train/run_checkpoint.cpp; on a GPU, what the state does not hold; the runs lie in {}"
-SAVER = "src/train/run_saver.cpp: what is copied from the device, and when; the runs lie in {}"
+RESUME = "src/train/checkpoint/resume.cpp and src/train/checkpoint/run_checkpoint.cpp; on a GPU, what the state does not hold; the runs lie in {}"
+SAVER = "src/train/loop/run_saver.cpp: what is copied from the device, and when; the runs lie in {}"
 CHANGED = {"a learning rate 1 % higher after it": {"training.resume": "changed", "training.learning_rate": "1.01e-4"},
            "without the checkpoint": {"without": "checkpoint"}}
 

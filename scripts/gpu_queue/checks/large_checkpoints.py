@@ -15,7 +15,7 @@ from harness.check import Check
 STEPS, SAVE_STEPS, WARM_UP = 12, 4, 2
 # Of losses in bf16 whose sums are added in another order.
 LOSS_TOLERANCE = 5e-3
-FIX = "src/train/run_saver.cpp; the runs lie in {}"
+FIX = "src/train/loop/run_saver.cpp; the runs lie in {}"
 
 
 class StepTimes:

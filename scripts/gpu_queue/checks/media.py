@@ -17,7 +17,7 @@ SCORED_STEPS = 64
 SCORED = {"training.max_steps": SCORED_STEPS, "training.learning_rate": "2.0e-3", "training.micro_batch_size": 4, "output.save_steps": 0}
 LEAST_DICE = 0.2
 FIXES = {"video": "src/image (frames), the positions of frames in src/models", "volume": "src/models/brain_llava, src/image (volumes)",
-         "mask": "src/models/prs_med, src/nn/mask_loss.cpp, src/nn/convolution.cpp"}
+         "mask": "src/models/prs_med, src/nn/layers/losses.cpp, src/nn/layers/convolution.cpp"}
 WRITERS = {"video": media_inputs.write_video_data, "volume": media_inputs.write_volume_data, "mask": media_inputs.write_mask_data}
 
 

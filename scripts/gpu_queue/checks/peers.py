@@ -165,7 +165,7 @@ def against(quantization="none", liger=False):
             return results.dry(f"first losses {apart:.1e} apart; the same tokens, labels and {plan['trained_parameters']} trained "
                                "parameters; speed is compared on a GPU only")
         if ours < theirs:
-            return results.failed(text, "what the step waits for: data_wait_seconds, launches, src/engine/step.cpp", **figures)
+            return results.failed(text, "what the step waits for: data_wait_seconds, launches, src/engine/step/step.cpp", **figures)
         return results.passed(text, **figures)
 
     return do

@@ -44,7 +44,7 @@ def at_cap(job, cap, next_larger=False):
         if ended.code == 3 and plan is None:
             return results.measured(f"the plan refuses it: {ended.reason()}", refused=True)
         if ended.code == 3:
-            return results.failed(f"planned, and then: {ended.reason()}", "src/planner/limit.cpp, and what the guard says in events.jsonl")
+            return results.failed(f"planned, and then: {ended.reason()}", "src/planner/model/target_gpu.cpp, and what the guard says in events.jsonl")
         lines = run.lines()
         whole = total_bytes(plan, lines)
         tolerance = PEAK_TOLERANCE_OF_TINY_MODELS if bench.is_virtual else PEAK_TOLERANCE
@@ -55,7 +55,7 @@ def at_cap(job, cap, next_larger=False):
             larger_fails, measured_value = next_larger_fails(bench, job_settings, name, plan, whole)
             comparison["next_larger"] = measured_value
             if not larger_fails:
-                bad.append("the next larger micro-batch fits too, or was refused where it fits (src/planner/option_search.cpp)")
+                bad.append("the next larger micro-batch fits too, or was refused where it fits (src/planner/search/config_search.cpp)")
         text = describe(comparison)
         if bad:
             return results.failed(text, "; ".join(bad), **comparison)
@@ -79,7 +79,7 @@ def compare(plan, lines, has_times, tolerance=PEAK_TOLERANCE):
             comparison["bad"].append(f"the {kind} peak is {100 * (measured_value / planned - 1):+.1f} % of the plan's: what the virtual GPU does not "
                                 "model (src/vgpu; compare two runs' memory step by step)")
     if comparison["allocation_retries"] or comparison["oom_splits"] or comparison["foreseen_splits"]:
-        comparison["bad"].append("the planned batch did not run undisturbed (src/planner/limit.cpp: context and margin)")
+        comparison["bad"].append("the planned batch did not run undisturbed (src/planner/model/target_gpu.cpp: context and margin)")
     if not has_times:
         return comparison
     seconds = measure_seconds(lines)
@@ -88,7 +88,7 @@ def compare(plan, lines, has_times, tolerance=PEAK_TOLERANCE):
                  first_step_seconds=lines[0]["step_seconds"],
                  data_wait_seconds=statistics.median(line["data_wait_seconds"] for line in lines[WARM_UP:]))
     if not 1 / TIME_FACTOR <= ratio <= TIME_FACTOR:
-        comparison["bad"].append("predicted times are off (the efficiencies in src/planner/cost_recorder.cpp)")
+        comparison["bad"].append("predicted times are off (the efficiencies in src/planner/dry_run/cost_recorder.cpp)")
     return comparison
 
 

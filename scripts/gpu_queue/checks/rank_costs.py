@@ -12,8 +12,8 @@ from checks.planned_job import GLOBAL_BATCH, WARM_UP, Job, context_bytes, gigaby
 
 SECONDS = 120
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
-MEMORY = "what NCCL holds outside PyTorch's memory: kNcclBytesPerChannelAndPeer in src/planner/limit.cpp"
-COUNTED = "StepSums in src/planner/rehearsed_options.cpp against the buckets that src/engine sums"
+MEMORY = "what NCCL holds outside PyTorch's memory: kNcclBytesPerChannelAndPeer in src/planner/model/target_gpu.cpp"
+COUNTED = "StepSums in src/planner/search/plan_evaluator.cpp against the buckets that src/engine sums"
 
 
 def make_job(bench, ranks):

@@ -61,7 +61,7 @@ def against_transformers(preset):
         if [line["tokens"] for line in lines] != [line["tokens"] for line in peer] or apart > 2e-2:
             return results.failed(text + "; the two did not do the same work", "bench/peer_transformers.py or the processor of the family", **figures)
         if ours < theirs:
-            return results.failed(text, "what the step waits for: data_wait_seconds, launches, src/engine/step.cpp", **figures)
+            return results.failed(text, "what the step waits for: data_wait_seconds, launches, src/engine/step/step.cpp", **figures)
         return results.passed(text, **figures)
 
     return do

@@ -91,7 +91,7 @@ def about_as_far(preset, overrides, fix=KERNELS):
 
 def compressed_states(states, factor):
     """The gpu's compressed moments against the CPU's, in parts of what compressing them changes on the CPU."""
-    fix = "src/engine/moments.cpp and src/engine/compressed_states.cpp"
+    fix = "src/engine/optimizer/moments.cpp and src/engine/optimizer/compressed_states.cpp"
 
     def do(bench):
         overrides = {"training.optimizer_states": states}
@@ -125,7 +125,7 @@ def dropout(bench):
     gradient, name = comparison.gradients_apart(cut, whole)
     verdict.at_most(comparison.FP32_GRADIENT, gradient, "worst gradient", name)
     verdict.at_least(1e-2, comparison.whole_gradients_apart(whole, none), "gradients against no dropout")
-    return describe_outcome(verdict, "src/nn/dropout.cpp, and what recomputation remembers of it (src/nn/recompute.cpp)")
+    return describe_outcome(verdict, "src/nn/layers/dropout.cpp, and what recomputation remembers of it (src/nn/layers/recompute.cpp)")
 
 
 def parse_json(ended, what):
@@ -152,7 +152,7 @@ def answers(preset):
                 first = next((i for i, (a, b) in enumerate(zip(*token_ids)) if a != b), min(map(len, token_ids)))
                 apart.append(f"'{prompt}' differs from token {first + 1} on")
         if apart:
-            return results.failed("; ".join(apart), "src/engine/generate.cpp and attention_to_slots in src/nn/attention.cpp "
+            return results.failed("; ".join(apart), "src/engine/generation/generate.cpp and attention_to_slots in src/nn/attention/attention.cpp "
                                   "(a near tie of two tokens is possible: compare with --no-cache)", tokens=tokens)
         return results.passed(f"2 answers, {tokens} tokens, are the CPU's", tokens=tokens)
 
@@ -197,7 +197,7 @@ def variant_checks(_):
         checks.append(Check(name, 20, do, {what.replace("_", " "): overrides for what, overrides in faults.items()}))
 
     bf16, fp16 = {"training.precision": "bf16"}, {"training.precision": "fp16", "training.loss_scale": 1024}
-    windows = "flash attention with windows: src/nn/attention.cpp, segments of src/models/qwen2_vl"
+    windows = "flash attention with windows: src/nn/attention/attention.cpp, segments of src/models/qwen2_vl"
     for preset in PRESETS:
         add(f"{preset}: bf16" + (", flash attention with windows" if "qwen" in preset else ""),
             about_as_far(preset, bf16, windows if "qwen" in preset else KERNELS),
@@ -210,15 +210,15 @@ def variant_checks(_):
     add_fp16(PRESETS[0])
     for quantization, other in (("nf4", "int8"), ("int8", "nf4")):
         quantized = {**LORA, "model.quantization": quantization}
-        add(f"smolvlm-tiny: {quantization} with LoRA, fp32", same_in_fp32("smolvlm-tiny", quantized, fix="src/nn/quantization.cpp"),
+        add(f"smolvlm-tiny: {quantization} with LoRA, fp32", same_in_fp32("smolvlm-tiny", quantized, fix="src/nn/weights/quantization.cpp"),
             **{f"{other}_in_its_place": {"model.quantization": other}})
     add("qwen2.5-vl-tiny: nf4 with LoRA, bf16",
-        about_as_far("qwen2.5-vl-tiny", {**LORA, "model.quantization": "nf4", **bf16}, "src/nn/quantization.cpp"),
+        about_as_far("qwen2.5-vl-tiny", {**LORA, "model.quantization": "nf4", **bf16}, "src/nn/weights/quantization.cpp"),
         fp32_in_its_place={"training.precision": "fp32"})
     # Codes at a bound of two may fall either way; what bf16 states round is drawn, and the GPU draws otherwise.
     add("smolvlm-tiny: 8-bit optimizer states", compressed_states("8bit", 0.5), fp32_states={"training.optimizer_states": "fp32"})
     add("smolvlm-tiny: bf16 optimizer states", compressed_states("bf16", 2), a_learning_rate_1_percent_higher=FASTER)
-    layouts = "src/nn/recompute.cpp, src/engine/step.cpp: no layout of a step changes its result"
+    layouts = "src/nn/layers/recompute.cpp, src/engine/step/step.cpp: no layout of a step changes its result"
     add("smolvlm-tiny: everything recomputed", same_in_fp32("smolvlm-tiny", gpu_overrides={"memory.recompute": "all"}, fix=layouts),
         a_learning_rate_1_percent_higher=FASTER)
     add("qwen2.5-vl-tiny: everything recomputed", same_in_fp32("qwen2.5-vl-tiny", gpu_overrides={"memory.recompute": "all"}, fix=layouts),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 # The place to look when the GPU's values are not the CPU's.
-KERNELS = "the kernels that the run used (src/nn/attention.cpp, src/nn/matmul.cpp), then tests/gpu for the first tensor that differs"
+KERNELS = "the kernels that the run used (src/nn/attention/attention.cpp, src/nn/layers/matmul.cpp), then tests/gpu for the first tensor that differs"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-#include "app/front.h"
+#include "app/front/front.h"
 
 int main(int argc, char** argv) {
   return vlmtrain::app::run_front_end({argv + 1, argv + argc}, argv);

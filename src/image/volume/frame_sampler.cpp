@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "image/vectorised.h"
+#include "image/pixel_layout.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {

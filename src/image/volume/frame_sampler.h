@@ -5,21 +5,21 @@
 #include <functional>
 #include <vector>
 
-#include "image/volume/axis_samples.h"
 #include "image/volume/nifti_header.h"
+#include "image/volume/sampled_grid.h"
 #include "image/volume/volume_stream.h"
 
 namespace vlmtrain::image {
 
-/// The outputs of an axis in the order in which a file that is read from its beginning has their voxels.
+/// The outputs of an axis, ordered by the voxels that they need when the file is read forward.
 class OutputSchedule {
  public:
   OutputSchedule(const AxisSamples& samples, int64_t voxels);
 
-  /// Whether any output is made of the voxel.
+  /// Returns whether any output depends on the voxel.
   bool is_needed(int64_t voxel) const { return is_needed_[voxel]; }
 
-  /// Calls `visit` with each output whose last voxel this is.
+  /// Calls `visit` with each output whose last voxel is `voxel`.
   template <class Use>
   void for_each_completed(int64_t voxel, const Use& visit) const {
     for (int64_t i = output_begin_[voxel]; i < output_begin_[voxel + 1]; ++i) visit(outputs_[i]);
@@ -31,19 +31,20 @@ class OutputSchedule {
   std::vector<bool> is_needed_;
 };
 
-/// Reads frames of a scan from first voxel to last and resamples them (trilinear) as they come: rows along the first
-/// axis, these to planes, and these to the volume, so that of the scan itself a block of rows is in memory.
+/// A trilinear resampler of a scan's frames that works while the file is read: it resamples rows
+/// along the first axis, blends them to planes, and planes to the volume. Only a block of rows of
+/// the scan is in memory.
 class FrameSampler {
  public:
-  /// `samples` are by the file's axes. Both must outlive the sampler.
+  /// `samples`: by the file's axes. Both arguments must outlive the sampler.
   FrameSampler(const NiftiHeader& header, const std::array<AxisSamples, 3>& samples);
 
-  /// A plane of the resampled frame, `size` values of the first and second axis, the first one's side by side; `index`
-  /// along the third.
+  /// Receives a plane of the resampled frame: `size` values of the first and second axis, the first
+  /// contiguous; `index` along the third axis.
   using PlaneCallback = std::function<void(int64_t index, const float* plane, int64_t size)>;
 
-  /// The frame that the stream stands at; each plane is handed out once, in the file's order of them.
-  /// A data error where a voxel of it is NaN or infinite, or does not fit fp32.
+  /// Reads the next frame of the stream and calls `callback` once for each plane, in file order.
+  /// Throws UserError (kBadData) if a voxel is NaN, infinite or beyond fp32.
   void read(VolumeStream& stream, const PlaneCallback& callback);
 
  private:
@@ -51,7 +52,7 @@ class FrameSampler {
   void process_row(int64_t row, const float* voxels);
   void check_finite(const std::string& name) const;
 
-  /// Of a row or plane: the one with that number is in place number % 2.
+  /// The last two rows and planes: number i is at index i % 2.
   std::array<std::vector<float>, 2> rows_;
   std::array<std::vector<float>, 2> planes_;
   int64_t plane_ = 0;

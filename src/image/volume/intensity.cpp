@@ -9,7 +9,8 @@
 namespace vlmtrain::image {
 namespace {
 
-/// Count, mean and squared deviations from it, joined piece by piece (Chan): no cancellation far from zero.
+/// Count, mean and sum of squared deviations, merged chunk by chunk (Chan et al., 1979), which
+/// avoids cancellation for values far from zero.
 class Moments {
  public:
   template <class IsCounted>
@@ -66,7 +67,8 @@ IntensityTransform make_z_score(const std::vector<float>& values, const IsCounte
         name);
   }
   const auto standard_deviation = static_cast<float>(moments.standard_deviation());
-  // The mean of equal values may be a rounding beside them.
+  // The mean of equal values may differ from them by a rounding, so that their deviation is not
+  // exactly 0.
   const auto first_counted = std::ranges::find_if(values, is_counted);
   const bool differs =
       std::ranges::any_of(first_counted, values.end(), [&](float v) { return is_counted(v) && v != *first_counted; });

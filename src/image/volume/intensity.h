@@ -7,12 +7,12 @@
 
 namespace vlmtrain::image {
 
-/// What a value becomes: (value - subtract) / divide, in fp32.
+/// A transform of intensities: (value - subtract) / divide, in fp32.
 struct IntensityTransform {
   float subtract = 0;
   float divide = 1;
-  bool is_clipped = false;  ///< to 0 and 1
-  bool keeps_zero = false;  ///< values that are 0 stay so
+  bool is_clipped = false;  ///< clip to 0 and 1
+  bool keeps_zero = false;  ///< zeros stay 0
 
   float apply(float value) const {
     if (keeps_zero && value == 0) return 0;
@@ -22,12 +22,12 @@ struct IntensityTransform {
   }
 };
 
-/// That of the settings for these values. A data error where they do not differ, or none is foreground.
-/// `values` is put into another order only where it says so: by percentiles, of which it is a copy.
+/// Returns the transform of the settings for these values. Throws UserError (kBadData), with
+/// `name`, if the values are constant or have no foreground and the normalization needs them.
 IntensityTransform make_intensity_transform(const std::vector<float>& values, const VolumeSettings& settings,
                                             const std::string& name);
 
-/// Two percentiles as numpy takes them, linear between the two nearest ranks.
+/// Returns two percentiles as numpy does, linear between the two nearest ranks.
 std::array<double, 2> compute_percentiles(std::vector<float> values, const std::array<double, 2>& percentiles);
 
 }  // namespace vlmtrain::image

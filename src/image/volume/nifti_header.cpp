@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "image/volume/axis_directions.h"
+#include "image/volume/affine.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {
@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kHint = "copy or convert the scan again";
 constexpr int32_t kNifti1Bytes = sizeof(nifti_1_header), kNifti2Bytes = sizeof(nifti_2_header);
 
-/// Extensions may lie between header and voxels; four bytes say whether.
+/// Four bytes after the header that tell whether extensions follow before the voxels.
 constexpr int64_t kExtenderBytes = 4;
 
 struct RawHeader {
@@ -42,7 +42,7 @@ UserError make_pair_error(const std::string& name) {
       name);
 }
 
-/// NIfTI-1's fields that count here, with those of NIfTI-2's names.
+/// Copies the fields of a NIfTI-1 header that are used here.
 nifti_2_header widen(const nifti_1_header& nifti1) {
   nifti_2_header nifti2{};
   nifti2.datatype = nifti1.datatype;
@@ -148,7 +148,7 @@ VoxelType to_voxel_type(int datatype, const std::string& name) {
   }
 }
 
-/// Fills sizes and frames.
+/// Reads sizes and frames.
 void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeader& header) {
   const int64_t axes = fields.dim[0];
   if (axes < 1 || axes > 7) {
@@ -203,7 +203,7 @@ int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
 }
 
 void check_file_size(const NiftiHeader& header, int64_t begin, const VolumeStream& stream) {
-  // No overflow: 2^32 voxels, 2^14 frames and 8 bytes at most.
+  // Cannot overflow: at most 2^32 voxels, 2^14 frames and 8 bytes per voxel.
   const auto expected_bytes = static_cast<uint64_t>(begin + header.frame_bytes() * header.frames);
   if (expected_bytes <= stream.max_bytes()) return;
   throw data_error(

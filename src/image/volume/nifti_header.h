@@ -4,19 +4,20 @@
 #include <cstdint>
 #include <optional>
 
-#include "image/volume/best_affine.h"
+#include "image/volume/affine.h"
 #include "image/volume/volume_stream.h"
-#include "image/volume/voxel_rows.h"
+#include "image/volume/voxel_converter.h"
 #include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {
 
-/// What of a NIfTI-1 or NIfTI-2 header counts here; checked, so that the file may well hold what it promises.
+/// The validated fields of a NIfTI-1 or NIfTI-2 header. The file is large enough for the voxels
+/// that they promise.
 struct NiftiHeader {
   std::array<int64_t, 3> size;
   int64_t frames;
   VoxelType type;
-  bool is_swapped;  ///< the file's bytes are in the other order than this machine's
+  bool is_swapped;  ///< the file's byte order differs from this machine's
   std::optional<VoxelScaling> scaling;
   AffineMatrix affine;
 
@@ -25,8 +26,9 @@ struct NiftiHeader {
   int64_t frame_bytes() const { return size[2] * plane_bytes(); }
 };
 
-/// Reads it from the beginning of the stream, which stands at the first voxel thereafter.
-/// Source of the formats: nifti1.h (NIfTI-1.1) and nifti2.h of the NIfTI reference library.
+/// Reads the header at the start of the stream and advances it to the first voxel. Throws UserError
+/// (kBadData). Source of the formats: nifti1.h (NIfTI-1.1) and nifti2.h of the NIfTI reference
+/// library.
 NiftiHeader read_nifti_header(VolumeStream& stream);
 
 VolumeInfo make_volume_info(const NiftiHeader& header);

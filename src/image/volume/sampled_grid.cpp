@@ -3,20 +3,21 @@
 #include <algorithm>
 #include <cmath>
 
-#include "image/volume/axis_directions.h"
+#include "image/volume/affine.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {
+
 namespace {
 
-/// MONAI's AFFINE_TOL: a spacing so near to the wanted one is left alone.
+/// MONAI's AFFINE_TOL: a spacing this close to the requested one is not changed.
 constexpr double kSpacingTolerance = 1e-3;
 
 double snap_spacing(double original, double requested) {
   return std::abs(original - requested) <= kSpacingTolerance ? original : requested;
 }
 
-/// MONAI's rule too: where nothing would move, nothing is touched.
+/// Returns whether resampling changes anything; if not, MONAI skips it.
 bool is_resampled(const RasShape& shape, const std::array<double, 3>& sizes, const Axes<double>& spacing) {
   for (int axis = 0; axis < 3; ++axis) {
     const double step = snap_spacing(shape.spacing[axis], spacing[axis]) / shape.spacing[axis];
@@ -59,6 +60,12 @@ std::array<AxisSamples, 3> make_spaced_axis_samples(const VolumeInfo& info, cons
   return result;
 }
 
+void add_sample(AxisSamples& samples, int64_t voxels, int64_t first, float weight) {
+  samples.first.push_back(static_cast<int32_t>(first));
+  samples.second.push_back(static_cast<int32_t>(std::min(first + (weight > 0 ? 1 : 0), voxels - 1)));
+  samples.weight.push_back(weight);
+}
+
 }  // namespace
 
 RasShape get_ras_shape(const VolumeInfo& info) {
@@ -83,7 +90,7 @@ std::array<double, 3> compute_sampled_sizes(const RasShape& shape, const VolumeS
       continue;
     }
     const double spacing = snap_spacing(shape.spacing[axis], (*settings.spacing)[axis]);
-    // To the even number from the middle between two, as numpy rounds.
+    // Rounds halves to even, as numpy does.
     result[axis] = std::nearbyint(static_cast<double>(shape.size[axis] - 1) * shape.spacing[axis] / spacing + 1);
   }
   return result;
@@ -98,7 +105,8 @@ SampledGrid make_sampled_grid(const VolumeInfo& info, const AffineMatrix& affine
   result.samples = settings.spacing ? make_spaced_axis_samples(info, affine, sizes, *settings.spacing)
                                     : make_fitted_axis_samples(shape, settings.size);
   for (int axis = 0; axis < 3; ++axis) {
-    // MONAI's ResizeWithPadOrCrop: the odd voxel is cropped in front and padded behind.
+    // As in MONAI's ResizeWithPadOrCrop, an odd voxel is cropped at the start and padded at the
+    // end.
     const int64_t outputs = result.samples[axis].size();
     const int64_t requested = settings.size[axis];
     result.crop_begin[axis] = outputs > requested ? outputs / 2 - requested / 2 : 0;
@@ -120,6 +128,67 @@ std::array<AxisSamples, 3> order_samples_by_file_axis(const SampledGrid& grid, c
         directions.is_flipped[axis] ? mirror_samples(grid.samples[axis], info.size[file_axis]) : grid.samples[axis];
   }
   return result;
+}
+
+// Source: area_pixel_compute_source_index and guard_index_and_lambda in ATen/native/UpSample.h.
+AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs) {
+  AxisSamples result;
+  const float scale = static_cast<float>(voxels) / static_cast<float>(outputs);
+  for (int64_t i = 0; i < outputs; ++i) {
+    const float position = std::max(scale * (static_cast<float>(i) + 0.5F) - 0.5F, 0.0F);
+    const auto first = std::min(static_cast<int64_t>(position), voxels - 1);
+    add_sample(result, voxels, first, std::clamp(position - static_cast<float>(first), 0.0F, 1.0F));
+  }
+  return result;
+}
+
+AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step) {
+  // A position this close to a voxel is snapped to it, so that a background of 0 stays exactly 0.
+  constexpr double kRounding = 1e-9;
+  AxisSamples result;
+  for (int64_t i = 0; i < outputs; ++i) {
+    double position = std::clamp(begin + static_cast<double>(i) * step, 0.0, static_cast<double>(voxels - 1));
+    if (const double rounded = std::round(position); std::abs(position - rounded) < kRounding) position = rounded;
+    const double first = std::floor(position);
+    add_sample(result, voxels, static_cast<int64_t>(first), static_cast<float>(position - first));
+  }
+  return result;
+}
+
+std::vector<int64_t> space_evenly(int64_t range, int64_t count) {
+  std::vector<int64_t> result;
+  const double step = count > 1 ? static_cast<double>(range - 1) / static_cast<double>(count - 1) : 0;
+  for (int64_t i = 0; i < count; ++i) {
+    result.push_back(static_cast<int64_t>(std::nearbyint(step * static_cast<double>(i))));
+  }
+  return result;
+}
+
+AxisSamples make_voxel_samples(int64_t voxels, int64_t outputs) {
+  AxisSamples result;
+  for (const int64_t voxel : space_evenly(voxels, outputs)) add_sample(result, voxels, voxel, 0);
+  return result;
+}
+
+AxisSamples select_samples(const AxisSamples& samples, int64_t begin, int64_t count) {
+  const auto slice = [&](const auto& values) {
+    return std::decay_t<decltype(values)>(values.begin() + begin, values.begin() + begin + count);
+  };
+  return {slice(samples.first), slice(samples.second), slice(samples.weight)};
+}
+
+AxisSamples mirror_samples(AxisSamples samples, int64_t voxels) {
+  const auto mirror_voxel = [voxels](int32_t& voxel) { voxel = static_cast<int32_t>(voxels - 1 - voxel); };
+  std::ranges::for_each(samples.first, mirror_voxel);
+  std::ranges::for_each(samples.second, mirror_voxel);
+  return samples;
+}
+
+AxisSamples reverse_samples(AxisSamples samples) {
+  std::ranges::reverse(samples.first);
+  std::ranges::reverse(samples.second);
+  std::ranges::reverse(samples.weight);
+  return samples;
 }
 
 }  // namespace vlmtrain::image

@@ -1,24 +1,30 @@
 #include "vlmtrain/image/volume_slices.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
-#include "image/volume/axis_directions.h"
+#include "image/volume/affine.h"
 #include "image/volume/frame_sampler.h"
 #include "image/volume/intensity.h"
 #include "image/volume/nifti_header.h"
 #include "image/volume/sampled_grid.h"
-#include "image/volume/turned_copy.h"
 #include "image/volume/volume_stream.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {
+
 namespace {
 
-/// Of right, front and top: which one the slices follow each other along, and which are a picture's rows and columns.
+/// The axes (right, anterior, superior) across the slices and along the rows and columns of an
+/// image.
 struct PlaneAxes {
   int across;
   int rows;
@@ -38,8 +44,8 @@ PlaneAxes get_plane_axes(SlicePlane plane) {
   return {kRightAxis, kTopAxis, kFrontAxis};
 }
 
-/// The samples of each of right, front and top. Rows and columns begin at the end of their axes, where top, front and
-/// right are.
+/// Returns the samples along right, anterior and superior. Rows and columns start at the end of
+/// their axes, so that superior and anterior are up and right is on the left.
 SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& settings) {
   const RasShape shape = get_ras_shape(info);
   const auto [across, rows, columns] = get_plane_axes(settings.plane);
@@ -51,7 +57,7 @@ SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& setting
   return grid;
 }
 
-/// From the file's order to [slices, rows, columns].
+/// Returns the copy from file order to [slices, rows, columns].
 StridedCopy make_slice_copy(const SampledGrid& grid, const VolumeInfo& info, SlicePlane plane) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<int64_t, 3> axis_strides{};
@@ -72,7 +78,7 @@ uint8_t to_gray(float value, const IntensityTransform& window) {
   return static_cast<uint8_t>(std::lround(255 * window.apply(value)));
 }
 
-/// One for each channel, or one for all.
+/// Returns one transform for each channel, or one for all.
 std::vector<IntensityTransform> make_windows(const std::vector<float>& values, const SliceSettings& settings,
                                              const std::string& name) {
   VolumeSettings volume_settings;
@@ -109,6 +115,17 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
   });
   stream.finish();
   return values;
+}
+
+/// Returns the quantile `share` of sorted values.
+double get_quantile(const at::Tensor& sorted, double share) {
+  const auto index = static_cast<int64_t>(std::llround(share * static_cast<double>(sorted.numel() - 1)));
+  return sorted[index].item<double>();
+}
+
+/// Returns the RAS axis of a letter of VolumeInfo::orientation.
+size_t get_ras_axis(char code) {
+  return code == 'L' || code == 'R' ? 0 : code == 'P' || code == 'A' ? 1 : 2;
 }
 
 }  // namespace
@@ -167,6 +184,49 @@ std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSetti
     }
   }
   return result;
+}
+
+at::Tensor render_orthogonal_slices(const at::Tensor& volume) {
+  VLMTRAIN_CHECK(volume.dim() == 4 && volume.size(0) == 1 && volume.numel() > 0, "a volume of {} dimensions",
+                 volume.dim());
+  const at::Tensor voxels = volume[0].to(at::kFloat);
+  const auto select_middle = [&](int64_t axis) { return voxels.select(axis, voxels.size(axis) / 2); };
+  // Rows and columns are mirrored: the subject's right is on the left, and anterior or superior is
+  // up.
+  const std::vector<at::Tensor> planes{select_middle(2).t().flip({0, 1}), select_middle(1).t().flip({0, 1}),
+                                       select_middle(0).t().flip({0, 1})};
+  int64_t height = 0;
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& plane : planes) {
+    height = std::max(height, plane.size(0));
+    values.push_back(plane.flatten());
+  }
+  const at::Tensor sorted = std::get<0>(at::cat(values).sort());
+  const double black = get_quantile(sorted, 0.01), white = std::max(get_quantile(sorted, 0.99), black + 1e-12);
+  std::vector<at::Tensor> columns;
+  for (const at::Tensor& plane : planes) {
+    at::Tensor padded = at::full({height, plane.size(1)}, black, plane.options());
+    padded.narrow(0, (height - plane.size(0)) / 2, plane.size(0)).copy_(plane);
+    columns.push_back(padded);
+  }
+  const at::Tensor gray = ((at::cat(columns, 1) - black) / (white - black)).clamp(0, 1).mul(255).round().to(at::kByte);
+  return gray.unsqueeze(0).expand({3, -1, -1}).contiguous();
+}
+
+at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t longest) {
+  const VolumeInfo info = read_volume_info(scan);
+  const auto get_extent = [&info](size_t axis) { return static_cast<double>(info.size[axis]) * info.spacing[axis]; };
+  const double longest_extent = std::max({get_extent(0), get_extent(1), get_extent(2)});
+  const double pixel_mm =
+      std::max(longest_extent / static_cast<double>(longest), *std::ranges::min_element(info.spacing));
+  VolumeSettings settings;
+  settings.normalization = VolumeNormalization::kNone;
+  settings.series = SeriesUse::kMean;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    settings.size[get_ras_axis(info.orientation[axis])] =
+        std::max<int64_t>(1, std::llround(get_extent(axis) / pixel_mm));
+  }
+  return render_orthogonal_slices(read_volume(scan, settings)[0]);
 }
 
 }  // namespace vlmtrain::image

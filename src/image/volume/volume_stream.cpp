@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <span>
+#include <utility>
 
-#include "image/volume/gzip_stream.h"
-#include "image/volume/volume_input.h"
+#include "image/codec/byte_source.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/lfs_pointer.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
+
 namespace {
 
 class PlainVolumeStream final : public VolumeStream {
@@ -29,6 +32,11 @@ class PlainVolumeStream final : public VolumeStream {
   VolumeInput input_;
 };
 
+constexpr size_t kInputBufferBytes = size_t{1} << 16;
+
+/// Argument of zlib's inflateInit2: the largest window (15), plus 16 for the gzip format.
+constexpr int kGzipWindowBits = 15 + 16;
+
 }  // namespace
 
 std::unique_ptr<VolumeStream> open_volume_stream(const io::MediaRef& scan) {
@@ -44,6 +52,112 @@ std::unique_ptr<VolumeStream> open_volume_stream(const io::MediaRef& scan) {
   input.seek(0);
   if (has_magic && magic == kGzipMagic) return std::make_unique<GzipStream>(std::move(input));
   return std::make_unique<PlainVolumeStream>(std::move(input));
+}
+
+VolumeInput::VolumeInput(const io::MediaRef& scan) : name_(scan.path), bytes_(scan.bytes) {
+  if (bytes_) {
+    size_ = io::get_media_bytes(scan).size();
+    return;
+  }
+  check_is_file(name_, "the scan");
+  file_.open(name_, std::ios::binary | std::ios::ate);
+  if (!file_) throw data_error("{}: the scan cannot be opened; check the path and data.image_root", name_);
+  size_ = static_cast<uint64_t>(file_.tellg());
+  file_.seekg(0);
+}
+
+size_t VolumeInput::read(std::span<uint8_t> out) {
+  if (position_ >= size_) return 0;
+  const size_t count = std::min<uint64_t>(out.size(), size_ - position_);
+  if (bytes_) {
+    std::memcpy(out.data(), bytes_->data() + position_, count);
+  } else {
+    file_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(count));
+    if (file_.bad() || static_cast<size_t>(file_.gcount()) != count) {
+      throw data_error("{}: the scan cannot be read to its end; check the disk or network", name_);
+    }
+  }
+  position_ += count;
+  return count;
+}
+
+void VolumeInput::seek(uint64_t position) {
+  position_ = position;
+  if (!bytes_) file_.seekg(static_cast<std::streamoff>(position));
+}
+
+GzipStream::GzipStream(VolumeInput input) : input_(std::move(input)), input_buffer_(kInputBufferBytes) {
+  if (inflateInit2(&zlib_, kGzipWindowBits) != Z_OK) throw run_error("{}: no memory to inflate the scan", name());
+}
+
+GzipStream::~GzipStream() {
+  inflateEnd(&zlib_);
+}
+
+void GzipStream::refill() {
+  if (zlib_.avail_in > 0) return;
+  const size_t count = input_.read(input_buffer_);
+  if (count == 0) throw data_error("{}: the compressed scan is cut off; copy or convert it again", name());
+  zlib_.next_in = input_buffer_.data();
+  zlib_.avail_in = static_cast<uInt>(count);
+}
+
+void GzipStream::start_next_member() {
+  // Some archivers pad with zeros, which gzip ignores too.
+  while (*zlib_.next_in == 0) {
+    ++zlib_.next_in;
+    --zlib_.avail_in;
+    refill();
+  }
+  if (*zlib_.next_in != kGzipMagic[0]) {
+    throw data_error(
+        "{}: the compressed scan ends before its voxels do, and something else follows; copy or convert it again",
+        name());
+  }
+  inflateReset(&zlib_);
+  member_has_ended_ = false;
+}
+
+void GzipStream::inflate_next() {
+  refill();
+  if (member_has_ended_) start_next_member();
+  const int result = inflate(&zlib_, Z_NO_FLUSH);
+  member_has_ended_ = result == Z_STREAM_END;
+  // Z_BUF_ERROR: zlib needs more input.
+  if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
+    throw data_error("{}: the compressed scan is damaged ({}); copy or convert it again", name(),
+                     zlib_.msg == nullptr ? "zlib knows no more" : zlib_.msg);
+  }
+}
+
+void GzipStream::read(std::span<uint8_t> out) {
+  zlib_.next_out = out.data();
+  zlib_.avail_out = static_cast<uInt>(out.size());
+  while (zlib_.avail_out > 0) inflate_next();
+}
+
+void GzipStream::skip(uint64_t bytes) {
+  std::vector<uint8_t> discarded(std::min<uint64_t>(bytes, kInputBufferBytes));
+  while (bytes > 0) {
+    const size_t count = std::min<uint64_t>(bytes, discarded.size());
+    read(std::span(discarded).first(count));
+    bytes -= count;
+  }
+}
+
+void GzipStream::finish() {
+  // Data after the last voxel is not an error. The member then continues, and its checksum is not
+  // read.
+  uint8_t extra_byte = 0;
+  zlib_.next_out = &extra_byte;
+  zlib_.avail_out = 1;
+  while (!member_has_ended_ && zlib_.avail_out > 0) inflate_next();
+}
+
+uint64_t GzipStream::max_bytes() const {
+  // Deflate encodes at most 258 bytes in 2 bits (https://zlib.net/zlib_tech.html).
+  constexpr uint64_t kMaxInflationRatio = 1032;
+  return input_.size() * kMaxInflationRatio;
 }
 
 }  // namespace vlmtrain::image

@@ -1,4 +1,4 @@
-#include "kernels/cuda/activations.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
 
@@ -6,7 +6,60 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 256;
+// Elementwise functions and their derivatives.
+
+__device__ __forceinline__ float sigmoid(float x) {
+  return 1 / (1 + expf(-x));
+}
+
+/// x σ(x), with derivative σ (1 + x (1 − σ)). 1 − σ(x) is computed as σ(−x), which is exact where σ
+/// is almost 1.
+struct Silu {
+  static __device__ __forceinline__ float value(float x) { return x * sigmoid(x); }
+  static __device__ __forceinline__ float derivative(float x) { return sigmoid(x) * (1 + x * sigmoid(-x)); }
+};
+
+/// x / 2 · (1 + tanh u) with u = √(2/π) (x + 0.044715 x³) (Hendrycks and Gimpel 2016, arXiv
+/// 1606.08415), computed as x σ(2u).
+struct GeluTanh {
+  static constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308F;  // 2 √(2/π)
+  static constexpr float kCubicCoefficient = 0.044715F;
+  static __device__ __forceinline__ float argument(float x) {
+    return kTwoSqrtTwoOverPi * (x + kCubicCoefficient * x * x * x);
+  }
+  static __device__ __forceinline__ float value(float x) { return x * sigmoid(argument(x)); }
+  static __device__ __forceinline__ float derivative(float x) {
+    const float s = sigmoid(argument(x)), complement = sigmoid(-argument(x));
+    return s + x * s * complement * kTwoSqrtTwoOverPi * (1 + 3 * kCubicCoefficient * x * x);
+  }
+};
+
+/// x Φ(x) (Hendrycks and Gimpel 2016, arXiv 1606.08415), with derivative Φ(x) + x φ(x).
+struct Gelu {
+  static constexpr float kSqrtHalf = 0.7071067811865476F;
+  static constexpr float kDensityAtZero = 0.3989422804014327F;  // 1 / √(2π)
+  static __device__ __forceinline__ float cdf(float x) { return 0.5F * erfcf(-x * kSqrtHalf); }
+  static __device__ __forceinline__ float value(float x) { return x * cdf(x); }
+  static __device__ __forceinline__ float derivative(float x) {
+    return cdf(x) + x * kDensityAtZero * expf(-0.5F * x * x);
+  }
+};
+
+/// x σ(1.702 x), as in OpenAI's CLIP.
+struct QuickGelu {
+  static constexpr float kSigmoidScale = 1.702F;
+  static __device__ __forceinline__ float value(float x) { return x * sigmoid(kSigmoidScale * x); }
+  static __device__ __forceinline__ float derivative(float x) {
+    return sigmoid(kSigmoidScale * x) * (1 + kSigmoidScale * x * sigmoid(-kSigmoidScale * x));
+  }
+};
+
+struct Relu {
+  static __device__ __forceinline__ float value(float x) { return x > 0 ? x : 0; }
+  static __device__ __forceinline__ float derivative(float x) { return x > 0 ? 1.0F : 0.0F; }
+};
+
+constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
 
 template <class Function, class T, int kCount>
 __global__ void forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t count) {
@@ -68,6 +121,98 @@ int activate(const Activate& args, void* stream) {
     }
     return 1;  // cudaErrorInvalidValue
   });
+}
+
+namespace {
+
+/// blockIdx.x is the row; blocks in y divide its columns.
+template <class Activation, class T, int kCount>
+__global__ void gated_activation_forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t features) {
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
+  if (column >= features) return;
+  const T* const row = x + int64_t{blockIdx.x} * 2 * features;
+  const auto gate = load<kCount>(row + column);
+  const auto up = load<kCount>(row + features + column);
+  Pack<T, kCount> result;
+  for (int i = 0; i < kCount; ++i)
+    result.values[i] = from_float<T>(Activation::value(to_float(gate.values[i])) * to_float(up.values[i]));
+  store<kCount>(value + int64_t{blockIdx.x} * features + column, result);
+}
+
+template <class Activation, class T, int kCount>
+__global__ void gated_activation_backward_kernel(const T* __restrict__ gradient, const T* __restrict__ x,
+                                                 T* __restrict__ dx, int64_t features) {
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
+  if (column >= features) return;
+  const int64_t row = int64_t{blockIdx.x} * 2 * features;
+  const auto dy = load<kCount>(gradient + int64_t{blockIdx.x} * features + column);
+  const auto gate = load<kCount>(x + row + column);
+  const auto up = load<kCount>(x + row + features + column);
+  Pack<T, kCount> d_gate, d_up;
+  for (int i = 0; i < kCount; ++i) {
+    const float g = to_float(dy.values[i]), a = to_float(gate.values[i]);
+    d_gate.values[i] = from_float<T>(g * to_float(up.values[i]) * Activation::derivative(a));
+    d_up.values[i] = from_float<T>(g * Activation::value(a));
+  }
+  store<kCount>(dx + row + column, d_gate);
+  store<kCount>(dx + row + features + column, d_up);
+}
+
+Size make_grid(int64_t rows, int64_t packs) {
+  return {static_cast<unsigned>(rows), count_blocks(packs, kThreads), 1};
+}
+
+template <class Activation, class T, int kCount>
+int launch_kernel(const GatedActivationForward& args, void* stream) {
+  return launch(gated_activation_forward_kernel<Activation, T, kCount>, make_grid(args.rows, args.features / kCount),
+                Size{kThreads, 1, 1}, stream, static_cast<const T*>(args.x), static_cast<T*>(args.value),
+                args.features);
+}
+
+template <class Activation, class T, int kCount>
+int launch_kernel(const GatedActivationBackward& args, void* stream) {
+  return launch(gated_activation_backward_kernel<Activation, T, kCount>, make_grid(args.rows, args.features / kCount),
+                Size{kThreads, 1, 1}, stream, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
+                static_cast<T*>(args.dx), args.features);
+}
+
+template <class T, int kCount>
+bool fits(const GatedActivationForward& args) {
+  return can_load_packs<T, kCount>(args.features, static_cast<const T*>(args.x), static_cast<const T*>(args.value));
+}
+
+template <class T, int kCount>
+bool fits(const GatedActivationBackward& args) {
+  return can_load_packs<T, kCount>(args.features, static_cast<const T*>(args.gradient), static_cast<const T*>(args.x),
+                                   static_cast<const T*>(args.dx));
+}
+
+template <class Activation, class Call>
+int launch_gated_packed(const Call& args, void* stream) {
+  return dispatch_element_type(args.element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kCount = kPackElements<T>;
+    if (fits<T, kCount>(args)) return launch_kernel<Activation, T, kCount>(args, stream);
+    // Rows such as the 3420 features of Qwen2.5-VL's vision tower are aligned to half a pack only.
+    if (fits<T, kCount / 2>(args)) return launch_kernel<Activation, T, kCount / 2>(args, stream);
+    return launch_kernel<Activation, T, 1>(args, stream);
+  });
+}
+
+template <class Call>
+int dispatch_activation(const Call& args, void* stream) {
+  return args.activation == GateActivation::kSilu ? launch_gated_packed<Silu>(args, stream)
+                                                  : launch_gated_packed<GeluTanh>(args, stream);
+}
+
+}  // namespace
+
+int gated_activation_forward(const GatedActivationForward& args, void* stream) {
+  return dispatch_activation(args, stream);
+}
+
+int gated_activation_backward(const GatedActivationBackward& args, void* stream) {
+  return dispatch_activation(args, stream);
 }
 
 }  // namespace vlmtrain::kernels

@@ -7,21 +7,21 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-// A warp takes a block of 256 elements at a time, whose moments share a scale where they have 8 bits. A lane takes four
-// neighbours of each half, so that fp32 is read and written in whole lines.
+// A warp processes a moment block of 256 elements at a time. A lane has four neighboring elements
+// of each half, so that a warp reads and writes fp32 in whole cache lines.
 constexpr int kElements = 8;
 constexpr int kPack = 4;
 constexpr int64_t kHalf = int64_t{kLanes} * kPack;
 static_assert(kElements * kLanes == kMomentBlock && 2 * kHalf == kMomentBlock);
 
-/// A lane's elements of a block, in fp32.
+/// A lane's elements of a moment block, in fp32.
 struct LaneElements {
   float values[kElements];
 };
 
-/// Where they are in a tensor.
+/// The position of a lane's elements in a tensor.
 struct LanePosition {
-  int64_t first;  ///< of the block
+  int64_t first;  ///< of the moment block
   int lane;
 
   __device__ __forceinline__ int64_t pack_offset(int pack) const {
@@ -29,7 +29,7 @@ struct LanePosition {
   }
 };
 
-/// Of a tensor of `count` elements.
+/// Loads a lane's elements; zeros beyond the tensor's `count` elements.
 template <class T>
 __device__ __forceinline__ LaneElements load_elements(const T* from, const LanePosition& position, int64_t count,
                                                       bool packs) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_elements(T* to, const LaneElements& elemen
     store_fp32<kPack>(to, elements.values + pack * kPack, position.pack_offset(pack), count, packs);
 }
 
-/// Of a block that is held whole, whatever is done with its elements.
+/// Loads from a tensor that is stored in whole moment blocks.
 template <class T, class Function>
 __device__ __forceinline__ void load_block(const T* from, const LanePosition& position, Function process) {
   for (int pack = 0; pack < kElements / kPack; ++pack) {
@@ -64,15 +64,16 @@ __device__ __forceinline__ void store_block(T* to, const LanePosition& position,
   }
 }
 
-constexpr unsigned kThreads = 256;
+constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
 constexpr int64_t kWarps = kThreads / kLanes;
-/// Blocks of a tensor that a block of threads takes, so that its tables are loaded for many.
+/// Moment blocks per thread block, so that its code tables are loaded once for many.
 constexpr int64_t kMomentBlocksPerBlock = kAdamWBlocks;
 
-/// Where the nth smallest of 255 bounds lies, n from 1 on: the root of a tree of binary search at 1, the children of
-/// place k at 2k and 2k + 1 (Eytzinger's order). What the lanes of a warp may meet in a step are neighbours then, in
-/// different banks of shared memory up to the sixth step; in ascending order they lie powers of two apart, eight in one
-/// bank. Of normally distributed gradients a warp reads shared memory 21 times for two codes, and not 64.
+/// Returns the position of the n-th smallest of 255 bounds, from 1, in Eytzinger order: the root of
+/// the binary search tree at 1, the children of k at 2k and 2k + 1. The bounds that a warp's lanes
+/// compare with in one step are then neighbors, in different banks of shared memory up to the sixth
+/// step. In ascending order they would be powers of two apart, eight in one bank. For normally
+/// distributed gradients a warp reads shared memory 21 times for two codes instead of 64.
 __device__ __forceinline__ unsigned eytzinger_index(unsigned n) {
   return (kMomentCodes + n) >> __ffs(static_cast<int>(n));
 }
@@ -92,7 +93,7 @@ struct Fp32Moments {
   }
 };
 
-/// In bf16, rounded up with the probability of what is cut off. Blocks are held whole.
+/// Moments in bf16, in whole blocks, rounded up with a probability equal to the truncated fraction.
 struct Bf16Moments {
   static constexpr bool kHasTables = false;
 
@@ -115,7 +116,7 @@ struct Bf16Moments {
   }
 };
 
-/// In 8 bits, as bitsandbytes holds them: a code of the largest absolute value of the block.
+/// Moments in 8 bits as in bitsandbytes: codes relative to the block's largest absolute value.
 struct EightBitMoments {
   static constexpr bool kHasTables = true;
 
@@ -128,7 +129,7 @@ struct EightBitMoments {
     return elements;
   }
 
-  /// How many bounds lie below a value, of 255, which lie in the order of eytzinger_index().
+  /// Returns how many of the 255 bounds, in the order of eytzinger_index(), are below the value.
   static __device__ __forceinline__ int find_code(float value, const float* bounds) {
     int node = 1;
     for (int step_bounds = 1; step_bounds < kMomentCodes; step_bounds *= 2)
@@ -139,7 +140,7 @@ struct EightBitMoments {
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
                                                       const LanePosition& position, const LaneElements& elements,
                                                       const AdamW& /*call*/, const float* bounds) {
-    constexpr float kMinAbsmax = 1e-38F;  // of what is divided by: a block of zeros stays one
+    constexpr float kMinAbsmax = 1e-38F;  // avoids a division by zero: a block of zeros stays zero
     float absmax = 0;
     for (int i = 0; i < kElements; ++i) absmax = fmaxf(absmax, fabsf(elements.values[i]));
     for (int mask = kLanes / 2; mask > 0; mask /= 2) absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffffU, absmax, mask));
@@ -150,9 +151,9 @@ struct EightBitMoments {
   }
 };
 
-/// What the bias of the moments is corrected by after so many steps.
+/// Bias corrections of the moments after n updates.
 struct BiasCorrection {
-  float rate;  // of a step: learning rate / (1 − β₁ⁿ)
+  float rate;  // step size: learning rate / (1 − β₁ⁿ)
   float root;  // √(1 − β₂ⁿ)
 };
 
@@ -187,7 +188,7 @@ __global__ void adamw_kernel(const __grid_constant__ AdamW args) {
   const int64_t first_block = (int64_t{blockIdx.x} - args.first_block[tensor_index]) * kMomentBlocksPerBlock;
 
   for (int64_t block = first_block + warp; block < first_block + kMomentBlocksPerBlock; block += kWarps) {
-    if (block * kMomentBlock >= tensor.count) return;  // the whole warp
+    if (block * kMomentBlock >= tensor.count) return;  // true for the whole warp
     const LanePosition position{block * kMomentBlock, static_cast<int>(threadIdx.x % kLanes)};
     const LaneElements gradient = load_elements(tensor.gradient, position, tensor.count, tensor.is_aligned);
     LaneElements master = load_elements(tensor.master, position, tensor.count, tensor.is_aligned);

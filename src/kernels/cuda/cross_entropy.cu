@@ -6,19 +6,20 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-// A block takes a row.
-constexpr unsigned kThreads = 512;
+// A thread block processes a row.
+constexpr unsigned kThreads = 512;  // divides the threads per multiprocessor of every architecture
 constexpr int kWarps = static_cast<int>(kThreads) / kLanes;
 
-/// Σ exp(logit − most) over some logits, none as yet.
+/// Σ exp(logit − max) over some logits; initially over none.
 struct ExpSum {
   float max = -INFINITY;
   float sum = 0;
 };
 
-/// Both sums over one largest logit (Milakov and Gimelshein 2018, arXiv 1805.02867).
+/// Combines two sums relative to their common maximum (Milakov and Gimelshein 2018, arXiv
+/// 1805.02867).
 __device__ __forceinline__ ExpSum merge(const ExpSum& a, const ExpSum& b) {
-  if (a.max == b.max) return {a.max, a.sum + b.sum};  // −∞ of no logits, too
+  if (a.max == b.max) return {a.max, a.sum + b.sum};  // also for −∞ of no logits
   const float max = a.max > b.max ? a.max : b.max;
   return {max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max)};
 }
@@ -46,7 +47,7 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy args) 
     const auto packed = load<kCount>(logits + column);
     ExpSum pack;
     for (int i = 0; i < kCount; ++i) pack.max = fmaxf(pack.max, to_float(packed.values[i]));
-    const float shift = pack.max == -INFINITY ? 0 : pack.max;  // what is not a number stays none
+    const float shift = pack.max == -INFINITY ? 0 : pack.max;  // NaN stays NaN
     for (int i = 0; i < kCount; ++i) pack.sum += expf(to_float(packed.values[i]) - shift);
     thread_sum = merge(thread_sum, pack);
   }
@@ -56,10 +57,10 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy args) 
     max_by_warp[warp] = thread_sum.max;
     sum_by_warp[warp] = thread_sum.sum;
   }
-  __syncthreads();  // also: everyone has read the label's logit before anyone writes
+  __syncthreads();  // also: all threads have read the label's logit before any thread overwrites it
   ExpSum row_sum;
   for (int i = 0; i < kWarps; ++i) row_sum = merge(row_sum, {max_by_warp[i], sum_by_warp[i]});
-  const float log_sum_exp = logf(row_sum.sum);  // over the largest, which is not added: it may be large
+  const float log_sum_exp = logf(row_sum.sum);  // relative to the maximum, which is not added because it may be large
   if (threadIdx.x == 0) {
     args.cross_entropy[row] = row_sum.max - logit + log_sum_exp;
     args.is_correct[row] = logit == row_sum.max ? 1 : 0;

@@ -1,6 +1,7 @@
 #pragma once
 
-// What kernels are written in: CUDA C++, compiled by nvcc; or, with VLMTRAIN_EMULATED, by g++ for the CPU.
+// The dialect of the kernels: CUDA C++ compiled by nvcc, or, with VLMTRAIN_EMULATED, C++ compiled
+// by g++ for the CPU.
 
 #ifdef VLMTRAIN_EMULATED
 #include "kernels/emulation/device.h"
@@ -17,7 +18,7 @@ namespace vlmtrain::kernels {
 
 using Size = dim3;
 
-/// Starts a kernel: 0, or a cudaError_t.
+/// Launches a kernel; returns 0 or a cudaError_t.
 template <class... Parameters, class... Arguments>
 int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, Arguments... arguments) {
   // clang-format off
@@ -26,12 +27,13 @@ int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, A
   return static_cast<int>(cudaGetLastError());
 }
 
+/// Four 32-bit words, the widest store.
 struct Vector4 {
   uint32_t values[4];
 };
 
-/// Writes the whole of it in as few instructions as there can be: of an assignment nvcc may make one for each element,
-/// in the order in which they are computed (tests/kernel_stores.py looks for it).
+/// Stores `values` in as few instructions as possible. For an assignment nvcc may emit one store
+/// per element, in the order of computation (tests/kernel_stores.py checks for it).
 template <class Values>
 __device__ __forceinline__ void store_vectorized(Values* to, const Values& values) {
   constexpr int kBytes = sizeof(Values), kMaxBytes = sizeof(Vector4);
@@ -54,7 +56,8 @@ __device__ __forceinline__ void store_vectorized(Values* to, const Values& value
   }
 }
 
-/// The place itself, which is a multiple of the size of T: emulation sees where it is not, and a card faults.
+/// Returns the pointer. REQUIRES: it is a multiple of sizeof(T). Emulation reports a violation; a
+/// GPU faults.
 template <class T>
 __device__ __forceinline__ T* aligned(T* pointer) {
   return pointer;
@@ -64,7 +67,7 @@ __device__ __forceinline__ T* aligned(T* pointer) {
 
 #define VLMTRAIN_SHARED(type, name, count) __shared__ type name[count]
 
-/// Ahead of a loop: so many of its iterations read before the first of them computes.
+/// Before a loop: unrolls it so that four iterations read before the first computes.
 #define VLMTRAIN_UNROLL_4 _Pragma("unroll 4")
 
 #endif

@@ -1,14 +1,43 @@
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/neighbours.h"
 #include "kernels/cuda/philox.h"
 
 namespace vlmtrain::kernels {
 
 namespace {
 
-constexpr unsigned kThreads = 128;
+constexpr unsigned kThreads = 128;  // divides the threads per multiprocessor of every architecture
 
-/// Of a row.
+/// Neighboring elements of a thread in fp32: as many as one call of Philox has random numbers for.
+constexpr int kNeighbors = 8;
+struct Neighbors {
+  float values[kNeighbors];
+};
+
+/// Neighbors that are read or written at a time.
+template <class T>
+constexpr int kNeighborsPerPack = kNeighbors < kPackElements<T> ? kNeighbors : kPackElements<T>;
+
+/// Loads the elements from `first` on of the `count` elements at `from`; zeros beyond the end.
+/// `packs`: whole packs can be read.
+template <class T>
+__device__ __forceinline__ Neighbors load_neighbors(const T* from, int64_t first, int64_t count, bool packs) {
+  constexpr int kCount = kNeighborsPerPack<T>;
+  Neighbors neighbors;
+  for (int offset = 0; offset < kNeighbors; offset += kCount)
+    load_fp32<kCount>(neighbors.values + offset, from, first + offset, count, packs);
+  return neighbors;
+}
+
+template <class T>
+__device__ __forceinline__ void store_neighbors(T* to, const Neighbors& neighbors, int64_t first, int64_t count,
+                                                bool packs) {
+  constexpr int kCount = kNeighborsPerPack<T>;
+  for (int offset = 0; offset < kNeighbors; offset += kCount)
+    store_fp32<kCount>(to, neighbors.values + offset, first + offset, count, packs);
+}
+
+/// Returns the stream of a row, by binary search.
 __device__ __forceinline__ const DropoutStream& find_stream(const DropoutMask& mask, int64_t row) {
   int first = 0;
   for (int end = mask.streams; end - first > 1;) {
@@ -22,9 +51,10 @@ __device__ __forceinline__ const DropoutStream& find_stream(const DropoutMask& m
   return mask.stream[first];
 }
 
-/// Which of eight neighbours a reader keeps, a bit each. 16 random bits decide for nearly all, so that eight take one
-/// Philox: 32 for each would take longer than to read and write them. The rare one whose bits are those of the bound
-/// gets 16 more, so that the probability is exact to 2⁻³².
+/// Which of eight neighbors a reader keeps, one bit each. 16 random bits decide for almost all
+/// elements, so that one Philox suffices for eight; 32 bits each would take longer than the memory
+/// accesses. An element whose bits equal the threshold gets 16 more, so that the probability is
+/// exact to 2⁻³².
 struct KeepMask {
   uint32_t bits = 0;
 
@@ -49,7 +79,7 @@ struct KeepMask {
   __device__ __forceinline__ bool is_kept(int i) const { return (bits >> i & 1U) != 0; }
 };
 
-/// A block takes the columns that it can of one row: blockIdx.x is the row.
+/// blockIdx.x is the row; blocks in y divide its columns.
 struct Position {
   int64_t row, column;
 };

@@ -30,12 +30,12 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
   return __float2half_rn(value);
 }
 
-/// Bytes that a thread reads or writes at a time where it can.
+/// Bytes that a thread reads or writes at a time if alignment allows.
 constexpr int kPackBytes = 16;
 template <class T>
 constexpr int kPackElements = kPackBytes / static_cast<int>(sizeof(T));
 
-/// kCount neighbours, which move as one.
+/// kCount neighboring elements, which are read or written at once.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Pack {
   T values[kCount];
@@ -51,7 +51,8 @@ __device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
   store_vectorized(aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
 }
 
-/// In fp32 kCount of `count` elements from the `first` on; zeros behind the end. `packs`: these can be read in packs.
+/// Loads kCount of `count` elements from `first` on, as fp32; zeros beyond the end. `packs`: whole
+/// packs can be read.
 template <int kCount, class T>
 __device__ __forceinline__ void load_fp32(float* to, const T* from, int64_t first, int64_t count, bool packs) {
   if (packs && first + kCount <= count) {
@@ -62,7 +63,7 @@ __device__ __forceinline__ void load_fp32(float* to, const T* from, int64_t firs
   }
 }
 
-/// The reverse; nothing behind the end.
+/// Stores kCount elements like load_fp32(); nothing beyond the end.
 template <int kCount, class T>
 __device__ __forceinline__ void store_fp32(T* to, const float* from, int64_t first, int64_t count, bool packs) {
   if (packs && first + kCount <= count) {
@@ -76,14 +77,14 @@ __device__ __forceinline__ void store_fp32(T* to, const float* from, int64_t fir
   }
 }
 
-/// Whether these columns, and what begins at these places, can be read in packs of kCount.
+/// Returns whether rows of this many columns at these addresses can be accessed in packs of kCount.
 template <class T, int kCount = kPackElements<T>, class... Pointee>
 bool can_load_packs(int64_t columns, const Pointee*... pointers) {
   constexpr uintptr_t kBytes = sizeof(T) * kCount;
   return columns % kCount == 0 && ((reinterpret_cast<uintptr_t>(pointers) % kBytes == 0) && ...);
 }
 
-/// Calls `function` with a value of the type that `element` stands for.
+/// Calls `function` with a zero of the C++ type of `element`.
 template <class Function>
 int dispatch_element_type(ElementType element, Function function) {
   switch (element) {

@@ -4,7 +4,7 @@
 
 namespace vlmtrain::kernels {
 
-// A file each; what they do stands with their arguments.
+// Each is implemented in the file of its kernel. The argument types document them (launchers.h).
 int gated_activation_forward(const GatedActivationForward& args, void* stream);
 int gated_activation_backward(const GatedActivationBackward& args, void* stream);
 int activate(const Activate& args, void* stream);

@@ -6,18 +6,19 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-// A block takes a row, with no more warps than there is to read.
+// A thread block processes a row, with no more warps than there are packs to read.
 constexpr int kMaxWarps = 16;
-/// Of a thread, which fill a row's registers: all are on their way at once, and are read once. Wider rows are read
-/// again, from the cache, for each sum.
+/// Packs per thread that are held in registers: all reads are in flight at once, and each value is
+/// read once. Wider rows are read again from the cache for each sum.
 constexpr int kRegisterPacks = 4;
 
-/// The sum over a block's threads, in all of them. All threads come here.
+/// Returns the sum over the block's threads to all of them. REQUIRES: all threads of the block call
+/// it.
 __device__ __forceinline__ float block_sum(float value) {
   VLMTRAIN_SHARED(float, by_warp, kMaxWarps);
   value = warp_sum(value);
   if (blockDim.x == kLanes) return value;
-  __syncthreads();  // what was summed before has been read
+  __syncthreads();  // all threads have read the previous sum
   if (threadIdx.x % kLanes == 0) by_warp[threadIdx.x / kLanes] = value;
   __syncthreads();
   float sum = 0;
@@ -25,13 +26,13 @@ __device__ __forceinline__ float block_sum(float value) {
   return sum;
 }
 
-/// Packs of zeros where there is nothing to read.
+/// Returns zeros for a null pointer.
 template <int kCount, class T>
 __device__ __forceinline__ Pack<T, kCount> load_or_zero(const T* from, int64_t index) {
   return from != nullptr ? load<kCount>(from + index) : Pack<T, kCount>{};
 }
 
-/// A row's packs that are a thread's: kNumPacks at most, or, with 0, any number.
+/// A thread's packs of a row: at most kNumPacks in registers, or, if 0, any number in memory.
 template <class T, int kCount, int kNumPacks>
 class Row {
  public:
@@ -42,7 +43,7 @@ class Row {
     }
   }
 
-  /// function(column, its pack)
+  /// Calls function(column, pack) for each pack.
   template <class Function>
   __device__ __forceinline__ void for_each(Function function) const {
     if constexpr (kNumPacks > 0) {
@@ -102,8 +103,8 @@ __global__ void forward_kernel(const __grid_constant__ NormForward args) {
   });
 }
 
-/// With x̂ = (x − mean) r, g the gradient and w the gain: dx = r (g w − mean(g w) − x̂ mean(g w x̂)), of which mean(g w)
-/// comes from centering.
+/// With x̂ = (x − mean) r, the gradient g and the gain w: dx = r (g w − mean(g w) − x̂ mean(g w
+/// x̂)). The term mean(g w) exists only if the norm is centered.
 template <class T, int kCount>
 __global__ void backward_kernel(const __grid_constant__ NormBackward args) {
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kCount, stride = int64_t{blockDim.x} * kCount;

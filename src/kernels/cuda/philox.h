@@ -4,15 +4,16 @@
 
 namespace vlmtrain::kernels {
 
-/// 128 random bits of a key and a counter (Philox4x32-10; Salmon et al. 2011, Parallel Random Numbers: As Easy as 1, 2,
-/// 3): the same wherever and whenever they are drawn.
+/// 128 random bits, a function of a key and a counter (Philox4x32-10; Salmon et al. 2011, "Parallel
+/// Random Numbers: As Easy as 1, 2, 3").
 struct RandomBits {
   uint32_t words[4];
 
-  /// Of eight 16-bit numbers the one at `index`.
+  /// Returns one of eight 16-bit numbers.
   __device__ __forceinline__ uint32_t half(int index) const { return words[index / 2] >> (index % 2 * 16) & 0xffffU; }
 };
 
+/// Computes Philox4x32-10. The constants are those of the paper.
 __device__ __forceinline__ RandomBits philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
   constexpr uint64_t kMultiplierA = 0xD2511F53, kMultiplierB = 0xCD9E8D57;
   constexpr uint32_t kWeylA = 0x9E3779B9, kWeylB = 0xBB67AE85;

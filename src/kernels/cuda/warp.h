@@ -6,7 +6,8 @@ namespace vlmtrain::kernels {
 
 constexpr int kLanes = 32;
 
-/// Blocks of one size, in whole warps and of at most so many threads, so that few threads have nothing to do.
+/// Blocks of equal size, in whole warps and of at most `max_threads` threads, so that few threads
+/// are idle.
 struct EvenBlocks {
   unsigned blocks, threads;
 
@@ -15,19 +16,21 @@ struct EvenBlocks {
         threads(count_blocks(total_threads, blocks * int64_t{kLanes}) * kLanes) {}
 };
 
-/// The sum over each `lanes` neighbouring lanes of a warp, a power of two, in all of them. All lanes come here.
+/// Returns the sum over each `lanes` neighboring lanes, a power of two, to all of them. REQUIRES:
+/// all lanes of the warp call it.
 __device__ __forceinline__ float sum_lanes(float value, int lanes) {
   for (int mask = lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
   return value;
 }
 
-/// The sum over those lanes of a warp that lie `lanes` apart, a power of two, in all of them. All lanes come here.
+/// Returns the sum over the lanes that are `lanes` apart, a power of two, to all of them. REQUIRES:
+/// all lanes of the warp call it.
 __device__ __forceinline__ float sum_across_groups(float value, int lanes) {
   for (int mask = lanes; mask < kLanes; mask *= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
   return value;
 }
 
-/// The sum over a warp's lanes, in all of them. All lanes come here.
+/// Returns the sum over the warp's lanes to all of them. REQUIRES: all lanes call it.
 __device__ __forceinline__ float warp_sum(float value) {
   return sum_lanes(value, kLanes);
 }

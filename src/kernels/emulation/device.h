@@ -1,6 +1,6 @@
 #pragma once
 
-// In the place of the CUDA compiler: what kernels/cuda/device.h needs to run kernels on the CPU, for tests.
+// Replaces the CUDA compiler's language extensions, so that kernels run on the CPU in tests.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -32,6 +32,7 @@ namespace vlmtrain::kernels {
 
 namespace emulation {
 
+/// An array in shared memory.
 template <class T, int kCount>
 class Shared {
  public:
@@ -75,7 +76,7 @@ void store_vectorized(Values* to, const Values& values) {
 
 }  // namespace vlmtrain::kernels
 
-/// Of a block of one launch; blocks run one after another.
+/// Shared memory of a block. Blocks of a launch run one after another.
 #define VLMTRAIN_SHARED(type, name, count) static ::vlmtrain::kernels::emulation::Shared<type, count> name
 #define VLMTRAIN_UNROLL_4
 
@@ -103,7 +104,7 @@ inline float __fsub_rn(float a, float b) {
 inline float __fdiv_rn(float a, float b) {
   return a / b;
 }
-/// The place of the lowest bit, from 1 on; 0 of none.
+/// Returns the position of the lowest set bit, from 1; 0 if no bit is set.
 inline int __ffs(int bits) {
   return std::countr_zero(static_cast<unsigned>(bits)) % 32 + (bits != 0 ? 1 : 0);
 }

@@ -14,13 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/emulation/settings.h"
-
 namespace vlmtrain::kernels::emulation {
 
 namespace {
 
-constexpr size_t kStackBytes = size_t{64} << 10;
+constexpr size_t kStackBytes = size_t{64} << 10;  // a kernel that overflows it crashes the test
 constexpr size_t kWarpSize = 32;
 
 enum class State { kReady, kAtShuffle, kAtBarrier, kDone };
@@ -40,13 +38,13 @@ struct SharedMemory {
   int64_t bytes;
 };
 
-/// One block at a time in the process.
+/// The state of the running launch; one block runs at a time.
 struct Emulator {
   std::mutex launch_mutex;
   ucontext_t scheduler{};
   std::vector<Fiber> fibers;
   Fiber* running = nullptr;
-  size_t num_done = 0;  // of the block's
+  size_t num_done = 0;  // in the block
   bool is_misaligned = false;
   const std::function<void()>* body = nullptr;
   Size3 block, grid_size, block_size;
@@ -92,7 +90,7 @@ std::vector<size_t> make_thread_order(size_t threads) {
   return order;
 }
 
-/// Lets the lanes of a warp go on that have all come to a shuffle.
+/// Resumes a warp's lanes once all of them wait at a shuffle.
 bool release_warp(std::span<Fiber> lanes) {
   const auto is_waiting = [](const Fiber& lane) { return lane.state == State::kAtShuffle; };
   const auto is_waiting_or_done = [&](const Fiber& lane) { return is_waiting(lane) || lane.state == State::kDone; };
@@ -141,10 +139,10 @@ void run_block(Emulator& current, std::span<Fiber> fibers) {
     const size_t first_lane = order[next] / kWarpSize * kWarpSize;
     current.running = &fibers[order[next]];
     swapcontext(&current.scheduler, &current.running->context);
-    // Begins anew, so that a warp runs to its next barrier before another begins.
+    // Restart the order, so that a warp runs to its next barrier before another warp starts.
     if (release_warp(fibers.subspan(first_lane, std::min(kWarpSize, fibers.size() - first_lane)))) next = SIZE_MAX;
   }
-  // Not where it happened, since exceptions do not leave a fiber.
+  // Throw here, because exceptions cannot leave a fiber.
   if (std::exchange(current.is_misaligned, false)) throw std::runtime_error("a kernel uses a misaligned address");
 }
 

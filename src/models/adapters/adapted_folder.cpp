@@ -10,14 +10,13 @@
 #include <string>
 #include <system_error>
 
-#include "models/adapters/auxiliary_files.h"
-#include "models/checkpoints/companion_files.h"
-#include "models/checkpoints/config_changes.h"
+#include "models/checkpoints/auxiliary_files.h"
 #include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/unfinished.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {
 
@@ -25,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The base's files as links, and the files that take the places of some.
+/// A temporary folder with links to the base's files and with files that replace some of them.
 class SymlinkFolder {
  public:
   SymlinkFolder(const fs::path& base, const std::map<std::string, std::string>& files) {
@@ -67,7 +66,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
   }
 }
 
-/// A message about a folder of links, about the files instead.
+/// Returns `message` with paths in the temporary folder replaced by the original ones.
 std::string restore_original_paths(std::string message, const fs::path& link_folder, const fs::path& base,
                                    const fs::path& adapter, const std::map<std::string, std::string>& files) {
   for (const auto& [name, content] : files) {

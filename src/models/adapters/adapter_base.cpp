@@ -3,12 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "models/adapters/adapter_layout.h"
+#include "models/adapters/adapter_format.h"
 #include "models/checkpoints/read_model_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/io/hub_name.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 
@@ -26,7 +25,7 @@ std::string read_base_path(const fs::path& adapter) {
   return io::get<std::string>(io::read_json(source), "base_model_name_or_path", source.string());
 }
 
-/// Throws where `base` is a folder, but not that of a whole checkpoint. `source` names it: a key of a file or a flag.
+/// Throws UserError if `base` is not a full checkpoint. `source` is the key or flag that gave it.
 void check_is_checkpoint(const fs::path& base, const std::string& source) {
   if (is_adapter(base)) {
     throw data_error(
@@ -52,8 +51,10 @@ std::vector<fs::path> list_safetensors(const fs::path& folder) {
   return files;
 }
 
-/// Some of a file's bytes, from all of it.
+/// Returns samples of a file's bytes, spread over the file.
 std::string read_samples(const fs::path& path, uintmax_t bytes) {
+  // 256 KiB decide whether two files of gigabytes are equal: fast, and any training step changes
+  // nearly all weights.
   constexpr uintmax_t kSamples = 64;
   constexpr uintmax_t kBytesEach = 4096;
   std::ifstream file(path, std::ios::binary);

@@ -1,23 +1,30 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "models/adapters/adapter_tensors.h"
+#include "models/adapters/adapter_format.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 
-/// Throws UserError (kBadData) that lists every difference between an adapter's tensors and what a model that was built
-/// with its settings needs: missing, unexpected, of another shape or type, or an output projection that should be the
-/// embedding and is not. Loading and merging refuse the same. The model may be on the meta device.
+/// Throws UserError (kBadData) that lists all differences between an adapter's tensors and a model
+/// built with its settings: missing and unexpected tensors, shape and dtype mismatches, and an
+/// output projection that should equal the embedding but does not. The model may be on the meta
+/// device.
 void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& tensors);
 
-/// Throws UserError (kBadData) where values of an adapter that fits are infinite or not numbers, in the file or in the
-/// model's type. Not for a run's own checkpoint, whose optimizer state has the fp32 values.
+/// Throws UserError (kBadData) if values of an adapter are infinite or NaN, in the file or in the
+/// model's dtype. Not for a run's own checkpoint, whose optimizer state has the fp32 values.
 void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors);
 
-/// The parameters of a model that an adapter brings: low-rank ones and those of modules_to_save.
+/// Returns the parameters that an adapter provides: low-rank ones and those of modules_to_save.
 std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model);
+
+/// Throws UserError (kBadData) if an adapter's folder has weights in other files, which would be
+/// ignored: a projector trained by LLaVA's or ms-swift's scripts, a value head, a part of the
+/// vision tower. Ignores optimizer states and the like.
+void refuse_foreign_weights(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

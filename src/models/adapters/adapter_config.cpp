@@ -4,20 +4,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <mutex>
 #include <set>
 #include <string_view>
 
-#include "models/adapters/adapter_layout.h"
+#include "models/adapters/adapter_format.h"
+#include "models/adapters/lora_targets.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/read_model_config.h"
-#include "models/checkpoints/size_limits.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/unread_keys.h"
-#include "vlmtrain/nn/lora_settings.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
 
 namespace vlmtrain::models {
 
@@ -38,7 +38,8 @@ constexpr std::array<std::string_view, 14> kReadKeys{"peft_type",
                                                      "ensure_weight_tying",
                                                      "init_lora_weights"};
 
-/// Keys of PEFT's LoraConfig (0.21.2) that change what an adapter computes or holds, in ways that are not supported.
+/// Keys of peft's LoraConfig (0.21.2) that change an adapter's computation or contents and are not
+/// supported.
 constexpr std::array<std::string_view, 12> kUnsupportedKeys{"layer_replication", "trainable_token_indices",
                                                             "target_parameters", "alora_invocation_tokens",
                                                             "lora_bias",         "use_qalora",
@@ -76,7 +77,8 @@ constexpr std::array kHarmlessKeys{
     io::HarmlessKey{"merge_weights", "PEFT's before 0.3: whether layers merge while they are evaluated"},
 };
 
-/// "model.layers.3.q_proj", which is a single module, and not "q_proj", of which a model may have many or none.
+/// Returns whether a target names a single module, as "model.layers.3.q_proj", and not a suffix, as
+/// "q_proj".
 bool names_single_module(const std::string& target) {
   const auto is_number = [](std::string_view text) {
     return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
@@ -103,7 +105,7 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
     throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and take the result",
                      source, key, io::make_json_excerpt(*it));
   }
-  // Such starts (PiSSA, OLoRA, …) change the base weights as well.
+  // These initializations (PiSSA, OLoRA, …) change the base weights as well.
   const auto init = config.value("init_lora_weights", nlohmann::json());
   constexpr std::array kAdapterOnlyInits{"gaussian", "orthogonal", "eva", "mica"};
   if (init.is_string() && std::ranges::find(kAdapterOnlyInits, init) == kAdapterOnlyInits.end()) {
@@ -112,7 +114,7 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
   }
 }
 
-/// Warns once in a process: an adapter is read several times on the way to a model.
+/// Warns once per process and file, since an adapter is read several times while a model is loaded.
 void warn_about_unread_keys(const nlohmann::json& config, const std::string& source) {
   std::vector<std::string_view> known(kReadKeys.begin(), kReadKeys.end());
   known.insert(known.end(), kUnsupportedKeys.begin(), kUnsupportedKeys.end());
@@ -144,7 +146,7 @@ nlohmann::json read_pattern(const nlohmann::json& config, const char* key, const
   return *it;
 }
 
-/// A pattern of rank_pattern or alpha_pattern and its number.
+/// An entry of rank_pattern or alpha_pattern.
 struct ModulePattern {
   std::string text;
   nn::LoraTarget target;
@@ -156,7 +158,7 @@ std::vector<ModulePattern> parse_module_patterns(std::string_view key, const nlo
   std::vector<ModulePattern> result;
   for (const auto& [text, value] : patterns.items()) {
     try {
-      // As PEFT's get_pattern_key.
+      // As in peft's get_pattern_key().
       result.push_back({text, nn::LoraTarget("(.*\\.)?(" + text + ")"), io::get<double>(patterns, text, source)});
     } catch (const UserError& error) {
       throw data_error("{}: {}: \"{}\" is not read: {}", source, key, text, error.what());
@@ -165,8 +167,8 @@ std::vector<ModulePattern> parse_module_patterns(std::string_view key, const nlo
   return result;
 }
 
-/// Throws where `patterns` give one of `paths` another number than `default_value`. The first pattern that a path ends
-/// in counts.
+/// Throws UserError (kBadData) if `patterns` gives one of `paths` a value other than
+/// `default_value`. The first matching pattern counts.
 void check_pattern(std::string_view key, const nlohmann::json& patterns, double default_value,
                    const std::vector<std::string>& paths, const std::string& source) {
   const auto parsed = parse_module_patterns(key, patterns, source);
@@ -226,7 +228,8 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const auto path = folder / kAdapterConfigName;
   const std::string source = path.string();
   if (!std::filesystem::exists(path)) {
-    if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);  // which names a run's checkpoint
+    // Its error names a run's checkpoint.
+    if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);
     throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source);
   }
   const auto json = io::read_json(path);
@@ -249,6 +252,53 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
                      config.dropout);
   }
   return config;
+}
+
+namespace {
+
+/// Returns the path that adapter_config.json stores for a base checkpoint.
+std::string make_absolute(const std::filesystem::path& base) {
+  return std::filesystem::absolute(base).lexically_normal().string();
+}
+
+nlohmann::ordered_json make_json_number(double value) {
+  if (value == std::floor(value) && std::abs(value) < 1e9) return static_cast<int64_t>(value);
+  return value;
+}
+
+}  // namespace
+
+std::string make_adapter_config(const VisionLanguageModel& model, const std::filesystem::path& base) {
+  const nn::ParameterStore& store = model.parameters();
+  VLMTRAIN_CHECK(store.lora().has_value(), "a model without adapters");
+  const nn::LoraSettings& lora = *store.lora();
+  auto targets = nlohmann::ordered_json::array();
+  for (const auto& linear : store.linears()) {
+    if (linear.has_adapter) targets.push_back(linear.path);
+  }
+  const auto modules =
+      lora.modules_to_save.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(lora.modules_to_save);
+  const nlohmann::ordered_json config{{"base_model_name_or_path", make_absolute(base)},
+                                      {"bias", "none"},
+                                      {"ensure_weight_tying", saves_tied_output(model)},
+                                      {"fan_in_fan_out", false},
+                                      {"inference_mode", true},
+                                      {"init_lora_weights", true},
+                                      {"lora_alpha", make_json_number(lora.alpha)},
+                                      {"lora_dropout", lora.dropout},
+                                      {"modules_to_save", modules},
+                                      {"peft_type", "LORA"},
+                                      {"r", lora.rank},
+                                      {"target_modules", targets},
+                                      {"task_type", nullptr},
+                                      {"use_dora", lora.use_dora},
+                                      {"use_rslora", lora.use_rslora}};
+  return io::to_json_string(config, 2) + "\n";
+}
+
+LoadSettings make_base_load_settings(const nn::LoraSettings& lora) {
+  // The base may lack modules that the adapter has fully, or have them in another size.
+  return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
 }
 
 }  // namespace vlmtrain::models

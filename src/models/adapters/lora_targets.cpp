@@ -2,11 +2,11 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "models/adapters/output_module.h"
 #include "models/checkpoints/load_parameters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
@@ -15,7 +15,16 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// The modules of a store's parameters, those of numbered blocks left out: `model.connector`, `lm_head`.
+const nn::Parameter* find_output_parameter(const VisionLanguageModel& model) {
+  const auto& all = model.parameters().all();
+  const at::Tensor& output = model.output_weight();
+  const auto it =
+      std::ranges::find_if(all, [&](const nn::Parameter& parameter) { return parameter.tensor.is_same(output); });
+  return it == all.end() ? nullptr : &*it;
+}
+
+/// Returns the modules of a store's parameters outside of numbered blocks: `model.connector`,
+/// `lm_head`.
 std::vector<std::string> list_modules(const nn::ParameterStore& store) {
   std::set<std::string> names;
   for (const auto& parameter : store.all()) {
@@ -25,8 +34,9 @@ std::vector<std::string> list_modules(const nn::ParameterStore& store) {
   return {names.begin(), names.end()};
 }
 
-/// The entries of modules_to_save that no parameter follows from. The output projection that is the embedding is no
-/// parameter, and trained where the embedding is. Throws UserError (kUsage) where it is named alone.
+/// Returns the entries of modules_to_save without a parameter. Throws UserError (kUsage) if an
+/// output projection tied to the embedding is named alone, since it is trained with the embedding
+/// only.
 std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel& model,
                                                       const std::filesystem::path& folder) {
   auto unknown = model.parameters().find_unmatched_modules_to_save();
@@ -45,6 +55,19 @@ std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel&
 }
 
 }  // namespace
+
+const nn::Parameter* find_tied_embedding(const VisionLanguageModel& model) {
+  const nn::Parameter* const output = find_output_parameter(model);
+  return output != nullptr && output->is_embedding ? output : nullptr;
+}
+
+std::string find_output_module(const VisionLanguageModel& model) {
+  const nn::Parameter* const output = find_output_parameter(model);
+  if (output == nullptr) return "lm_head";
+  if (!output->is_embedding) return output->name.substr(0, output->name.rfind('.'));
+  // nanoVLM's head is inside its decoder.
+  return output->name.starts_with("decoder.") ? "decoder.head" : "lm_head";
+}
 
 void check_lora_targets(const VisionLanguageModel& model, const std::filesystem::path& folder) {
   const nn::ParameterStore& store = model.parameters();
@@ -76,6 +99,15 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
   throw usage_error("lora.target_modules: no Linear of {}{} for {}. There are {}, at paths such as {}", folder.string(),
                     lora.excluded_components.empty() ? "" : " outside the frozen parts", fmt::join(problems, ", "),
                     fmt::join(last_names, ", "), store.linears().back().path);
+}
+
+bool saves_tied_output(const VisionLanguageModel& model) {
+  const nn::Parameter* const embedding = find_tied_embedding(model);
+  return embedding != nullptr && embedding->in_modules_to_save;
+}
+
+std::string make_tied_output_name(const VisionLanguageModel& model) {
+  return fmt::format("{}{}.weight", kAdapterPrefix, find_output_module(model));
 }
 
 }  // namespace vlmtrain::models

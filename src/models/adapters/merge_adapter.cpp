@@ -8,54 +8,49 @@
 #include <vector>
 
 #include "models/adapters/adapter_check.h"
-#include "models/adapters/adapter_layout.h"
-#include "models/adapters/adapter_tensors.h"
-#include "models/adapters/auxiliary_files.h"
-#include "models/adapters/load_settings.h"
-#include "models/adapters/output_module.h"
-#include "models/checkpoints/companion_files.h"
-#include "models/checkpoints/config_changes.h"
-#include "models/checkpoints/new_folder.h"
+#include "models/adapters/adapter_config.h"
+#include "models/adapters/adapter_format.h"
+#include "models/adapters/lora_targets.h"
+#include "models/checkpoints/auxiliary_files.h"
 #include "models/checkpoints/overflow.h"
 #include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/io/dtype_name.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/models/base_fingerprint.h"
+#include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/nn/lora_adapter.h"
-#include "vlmtrain/text/checkpoint_templates.h"
+#include "vlmtrain/nn/layers/lora_adapter.h"
+#include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// Returns `values` in `dtype`. Throws UserError (kBadData) where finite values overflow there.
+/// Returns `values` in `dtype`. Throws UserError (kBadData) if finite values overflow.
 at::Tensor cast_checked(const at::Tensor& values, at::ScalarType dtype, std::string_view name) {
   if (!overflows(values, dtype)) return values.to(dtype);
   throw data_error("{}: merged values reach {:.3g}, more than {} holds; merge with --dtype float32", name,
                    values.abs().max().item<double>(), io::to_safetensors_dtype(dtype));
 }
 
-/// One adapted module: W of the base checkpoint, A and B of the adapter, which fit it.
+/// The merge of one adapted module: W of the base checkpoint, A and B of the adapter.
 class LoraMerge {
  public:
-  /// `weight` is what the base calls W of the module at `path`.
+  /// `weight` is the base's name of W of the module at `path`.
   LoraMerge(const io::CheckpointTensors& base, const AdapterTensors& adapter, const std::string& path,
             std::string weight)
       : base_(base), adapter_(adapter), weight_(std::move(weight)), module_(path + ".") {}
 
   const std::string& weight() const { return weight_; }
 
-  /// W + scale · B A in `dtype`; rounding is added to `stats`. Throws UserError (kBadData) where values overflow.
+  /// Returns W + scale · B A in `dtype` and adds the effect of rounding to `stats`. Throws
+  /// UserError (kBadData) if values overflow.
   at::Tensor compute_merged(const nn::LoraSettings& settings, at::ScalarType dtype, MergeStats& stats) const {
     const at::Tensor weight = base_.tensor(weight_);
     at::Tensor merged_weight = at::mm(load_float(kLoraB), load_float(kLoraA)).mul_(settings.scale()).add_(weight);
@@ -83,17 +78,18 @@ class LoraMerge {
   const io::CheckpointTensors& base_;
   const AdapterTensors& adapter_;
   std::string weight_;
-  std::string module_;  // what the names of the adapter's tensors begin with
+  std::string module_;  // prefix of the adapter's tensor names
 };
 
-/// A tensor that takes the place of the base's, or is next to them.
+/// A tensor that replaces one of the base or is added to them.
 struct FullTensor {
   std::vector<int64_t> shape;
   std::function<at::Tensor()> read;
 };
 
-/// What does not come from a sum, by its name in the base: modules_to_save, and an output projection that is tied to a
-/// trained embedding, or is no longer tied to it. REQUIRES: the adapter fits the model.
+/// Returns the tensors, by their names in the base, that do not come from a low-rank sum:
+/// modules_to_save, and an output projection that becomes tied or untied. REQUIRES: the adapter
+/// fits the model.
 std::map<std::string, FullTensor> collect_full_tensors(const AdapterTensors& adapter, const io::CheckpointTensors& base,
                                                        const VisionLanguageModel& model) {
   std::map<std::string, FullTensor> result;
@@ -124,7 +120,7 @@ std::map<std::string, FullTensor> collect_full_tensors(const AdapterTensors& ada
   return result;
 }
 
-/// Lets generation end where training ended answers.
+/// Adds the end of turn of the adapter's chat template to eos_token_id.
 void add_end_of_turn(const std::filesystem::path& base, const std::filesystem::path& adapter,
                      std::map<std::string, std::string>& files) {
   try {
@@ -137,8 +133,8 @@ void add_end_of_turn(const std::filesystem::path& base, const std::filesystem::p
   }
 }
 
-/// The base's with `dtype`, if there is one, and what the adapter changes of the model; byte for byte where that is
-/// nothing.
+/// Returns the base's config.json with `dtype` and the adapter's changes of the model; unchanged
+/// bytes if there are none.
 std::string make_merged_config(const std::filesystem::path& base, const VisionLanguageModel& model,
                                std::optional<at::ScalarType> dtype) {
   const auto path = base / "config.json";
@@ -162,8 +158,8 @@ std::string make_merged_config(const std::filesystem::path& base, const VisionLa
   return is_changed ? io::to_json_string(config, 2) + "\n" : original;
 }
 
-/// The auxiliary files of the base and the adapter, with the chat template that the adapter was trained with: its own
-/// or, where it brings none, the base's.
+/// Returns the auxiliary files of base and adapter. The chat template is the adapter's, else the
+/// base's.
 std::map<std::string, std::string> make_merged_files(const std::filesystem::path& adapter,
                                                      const std::filesystem::path& base, std::string config) {
   auto files = merge_auxiliary_files(base, adapter);
@@ -180,7 +176,7 @@ std::map<std::string, std::string> make_merged_files(const std::filesystem::path
   return files;
 }
 
-/// Says what rounding has kept of the adapter.
+/// Logs the share of the adapter's changes that rounding removed.
 void log_rounding(const MergeStats& stats, const std::filesystem::path& adapter, bool has_full_modules) {
   if (stats.num_changed == 0) {
     if (!has_full_modules) {
@@ -192,7 +188,9 @@ void log_rounding(const MergeStats& stats, const std::filesystem::path& adapter,
     return;
   }
   const double fraction = static_cast<double>(stats.num_unchanged) / static_cast<double>(stats.num_changed);
-  constexpr double kHighFraction = 0.5;  // of a trained adapter in bf16 a fifth is usual
+  // Trained adapters in bf16 usually lose a fifth of the changes; at one half the merged model is
+  // likely to differ visibly from the adapted one.
+  constexpr double kHighFraction = 0.5;
   const std::string text = fmt::format(
       "{}: of {} weights that the adapter changes, {} ({:.1f} %) have the base's value again in the type that they are "
       "written in",
@@ -212,7 +210,8 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
   const auto base = find_adapter_base(adapter, merge_settings.base);
   const auto settings = read_adapter_settings(adapter, base);
   if (!warn_on_base_mismatch(adapter, base)) warn_if_named_base_differs(adapter, base);
-  // Without values: loading reads the names, shapes and types, and refuses what it refuses anywhere.
+  // Loading to the meta device reads names, shapes and dtypes, and detects all errors before
+  // anything is written.
   const auto model = build_model(base, at::kMeta, at::kFloat, settings);
   load_base_weights(*model, base, make_base_load_settings(settings));
   const AdapterModules modules(*model, find_output_module(*model));
@@ -230,7 +229,7 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
     return merge_settings.dtype && c10::isFloatingType(stored_dtype) ? *merge_settings.dtype : stored_dtype;
   };
 
-  // Made when their turn comes, so that memory holds one at a time.
+  // Computed on demand, so that memory holds one tensor at a time.
   MergeStats stats;
   io::LazyTensors merged;
   for (const auto& name : weights.names()) {
@@ -253,7 +252,7 @@ MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesy
       tensor.materialize = [&weights, name, dtype] { return cast_checked(weights.tensor(name), dtype, name); };
     }
   }
-  // What the base lacks and the adapter brings, such as a new projector.
+  // Modules that the adapter adds to the base, such as a new projector.
   for (auto& [name, tensor] : full_tensors) {
     const at::ScalarType dtype = get_dtype(tensor.read().scalar_type());
     merged.push_back(

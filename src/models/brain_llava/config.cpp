@@ -1,6 +1,6 @@
 #include "models/brain_llava/config.h"
 
-#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -8,9 +8,9 @@ namespace vlmtrain::models::brain_llava {
 
 namespace {
 
-constexpr int64_t kMaxVolumes = 4096;
+constexpr int64_t kMaxVolumes = 4096;  // of a sample; more is a damaged config
 
-/// Whether the patches of a volume of `size` are enough for the tokens.
+/// Returns true if a volume of `size` has at least one patch per token.
 bool has_enough_patches(const Config& config, const VolumeAxes& size) {
   const VolumeAxes grid = config.vision.compute_grid(size);
   for (size_t axis = 0; axis < grid.size(); ++axis) {

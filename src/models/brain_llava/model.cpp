@@ -1,10 +1,28 @@
 #include "models/brain_llava/model.h"
 
-#include "models/brain_llava/pooling.h"
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/div.h>
+
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::brain_llava {
 
 namespace {
+
+/// Returns the pooling matrix of an axis, [tokens, patches]. It is created on the features' device,
+/// which avoids a copy.
+at::Tensor make_axis_means(int64_t tokens, int64_t patches, const at::TensorOptions& options) {
+  constexpr std::string_view kFloor = "floor";
+  const auto int_options = options.dtype(at::kLong);
+  const at::Tensor token = at::arange(tokens, int_options).unsqueeze(1), patch = at::arange(patches, int_options);
+  const at::Tensor first = at::div(token * patches, tokens, kFloor);
+  const at::Tensor end = at::div((token + 1) * patches + (tokens - 1), tokens, kFloor);
+  return patch.ge(first).to(at::kFloat) * patch.lt(end).to(at::kFloat) / (end - first);
+}
 
 using nn::Component;
 using nn::ParameterScope;
@@ -14,6 +32,22 @@ ParameterScope make_scope(nn::ParameterStore& store, Component component, const 
 }
 
 }  // namespace
+
+at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options) {
+  const auto axis_means = [&](size_t axis) { return make_axis_means(tokens[axis], patches[axis], options); };
+  const at::Tensor x = axis_means(0).view({tokens[0], 1, 1, patches[0], 1, 1});
+  const at::Tensor y = axis_means(1).view({tokens[1], 1, 1, patches[1], 1});
+  const at::Tensor z = axis_means(2).view({tokens[2], 1, 1, patches[2]});
+  return (x * y * z).flatten(3, 5).flatten(0, 2).to(options.dtype());
+}
+
+at::Tensor pool(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches) {
+  const int64_t length = patches[0] * patches[1] * patches[2];
+  VLMTRAIN_CHECK(features.size(0) % length == 0, "{} features of volumes of {} patches", features.size(0), length);
+  const at::Tensor volumes = features.view({-1, length, features.size(1)});
+  const at::Tensor means = make_pooling_matrix(tokens, patches, features.options());
+  return at::bmm(means.expand({volumes.size(0), -1, -1}), volumes).flatten(0, 1);
+}
 
 Model::Model(const Config& config, const nn::ParameterSettings& settings)
     : VisionLanguageModel(settings),

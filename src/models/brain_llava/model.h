@@ -1,15 +1,25 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include "models/brain_llava/config.h"
 #include "models/llava/model.h"
-#include "models/network/llama/causal_llama.h"
-#include "models/network/volume_transformer/volume_transformer.h"
+#include "models/network/llama.h"
+#include "models/network/volume_transformer.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::brain_llava {
 
-/// A tower of volumes, a pooling of its patches, LLaVA's projector, a text model. Rows of pixels are float or half
-/// [rows, channels, x, y, z], normalised when they were read.
+/// Returns the averaging matrix [tokens, patches] of PyTorch's adaptive_avg_pool3d, with `options`.
+/// A matrix product has a fixed summation order, unlike the pooling's backward pass. REQUIRES: at
+/// most as many tokens as patches along each axis.
+at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options);
+
+/// Pools `features` [rows · patches, hidden] → [rows · tokens, hidden], volume by volume.
+at::Tensor pool(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches);
+
+/// A volume tower, pooling of its patches, LLaVA's projector and a text model. Rows of pixels are
+/// float or half [rows, channels, x, y, z], normalized when read.
 class Model final : public VisionLanguageModel {
  public:
   Model(const Config& config, const nn::ParameterSettings& settings);

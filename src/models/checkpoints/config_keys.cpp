@@ -9,8 +9,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/unread_keys.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
 
@@ -19,9 +18,10 @@ namespace {
 using io::HarmlessKey;
 using nlohmann::json;
 
-// A new family adds here what it reads; a test runs every reference checkpoint and preset through the table.
+// A new family adds its keys here; a test checks every reference checkpoint and preset against the
+// table.
 
-/// Read at the top of config.json.
+/// Keys read at the top of config.json.
 constexpr std::array<std::string_view, 42> kTopLevelKeys{
     "base_model_type", "boi_token_id", "boi_token_index", "downsample_ratio", "dtype", "eoi_token_id",
     "eoi_token_index", "eos_token_id", "image_aspect_ratio", "image_token_id", "image_token_index", "mask_config",
@@ -34,7 +34,7 @@ constexpr std::array<std::string_view, 42> kTopLevelKeys{
     "bos_token_id", "pad_token_id", "image_token", "video_token", "vision_start_token_id", "vision_end_token_id",
     "vision_token_id", "image_seq_length", "tokenizer_model_max_length"};
 
-/// Read in the settings of a text model: text_config, or the top where there is none.
+/// Keys read in the settings of a text model: text_config, or the top level without it.
 constexpr std::array<std::string_view, 36> kTextKeys{"attention_bias",
                                                      "attention_dropout",
                                                      "attn_logit_softcapping",
@@ -81,7 +81,7 @@ constexpr std::array<std::string_view, 48> kVisionKeys{
     "quantization_config", "rope_parameters", "spatial_merge_size", "temporal_patch_size", "tokens_per_second",
     "use_absolute_position_embeddings", "use_mask_token", "use_mean_pooling", "use_qk_norm", "vision_use_head",
     "window_size", "dtype", "torch_dtype",
-    // as transformers, which builds the tower without them
+    // ignored by transformers' tower, too
     "projection_dim", "max_image_size", "size", "spatial_patch_size", "in_chans"};
 
 constexpr std::array<std::string_view, 18> kRopeKeys{"attention_factor",
@@ -214,7 +214,8 @@ constexpr std::array kHarmless{
     HarmlessKey{"vocab_size", "the text model's counts"},
 };
 
-/// A key that changes what a model computes, and the number with which it changes nothing; 0: none but 0.
+/// Key of a setting that changes the computation, and the number that disables the setting (0 if no
+/// other).
 struct ComputationKey {
   std::string_view name;
   double neutral;
@@ -242,7 +243,7 @@ constexpr std::array kComputationKeys{ComputationKey{"alibi", 0},
                                       ComputationKey{"use_qk_norm", 0},
                                       ComputationKey{"use_resampler", 0}};
 
-/// null, false, 0 and empty values, `neutral`, and lists of it.
+/// Returns true for null, false, 0, empty values, `neutral` and lists of these.
 bool is_neutral(const json& value, double neutral) {
   if (io::is_empty_value(value) || value == false || value == 0) return true;
   if (value.is_number()) return value.get<double>() == neutral;
@@ -299,7 +300,7 @@ std::vector<std::string> list_unread_config_keys(const json& config, const std::
   std::vector<std::string> unread;
   const json* const text = find_section(config, "text_config");
   std::vector<std::string_view> top_level_keys(kTopLevelKeys.begin(), kTopLevelKeys.end());
-  // Files of older transformers have the text model's keys at the top as well.
+  // Files of older transformers also have the text model's keys at the top level.
   top_level_keys.insert(top_level_keys.end(), kTextKeys.begin(), kTextKeys.end());
   list_unread(config, top_level_keys, "", unread);
   list_unread_rope_keys(config, "", unread);

@@ -11,13 +11,13 @@
 #include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/io/dtype_name.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// Buffers of older transformers, which are computed from the config.
+/// Buffers stored by older transformers; they are computed from the config instead.
 constexpr std::string_view kComputedTableSuffixes[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq",
                                                        ".embeddings.position_ids"};
 
@@ -28,7 +28,7 @@ std::string format_shape(at::IntArrayRef sizes) {
 }  // namespace
 
 std::vector<std::string> truncate_list(std::vector<std::string> items) {
-  constexpr size_t kMaxItems = 20;
+  constexpr size_t kMaxItems = 20;  // fills about one screen
   if (items.size() > kMaxItems) {
     items.resize(kMaxItems);
     items.emplace_back("…");

@@ -8,66 +8,70 @@
 #include <unordered_set>
 #include <vector>
 
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 
-/// The first of many, and a sign that there are more.
+/// Returns the first of many items, and a last one that says how many follow.
 std::vector<std::string> truncate_list(std::vector<std::string> items);
 
-/// How a tensor's shape is not the parameter's; empty where it is.
+/// Returns the difference between `shape` and the parameter's shape; empty if they are equal.
 std::string describe_shape_mismatch(const nn::Parameter& parameter, at::IntArrayRef shape);
 
-/// "missing: NAME", and for an output projection what makes the embedding of it.
+/// Returns "missing: NAME", with a hint for an output projection.
 std::string describe_missing(const std::string& name);
 
-/// Empty where a tensor of the type can be a parameter's values: F64, F32, BF16, F16. What some program quantized to,
-/// integers or 8-bit numbers with scales of their own, would be taken for the weights themselves.
+/// Returns a problem if tensors of `dtype` cannot be a parameter's values, else an empty string.
+/// Allowed are F64, F32, BF16 and F16: integers and 8-bit types are quantized values without their
+/// scales.
 std::string describe_dtype_mismatch(std::string_view name, at::ScalarType dtype);
 
-/// Whether two matrices differ in nothing but the number of rows.
+/// Returns whether a parameter and `shape` are matrices that differ only in the number of rows.
 bool differs_only_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape);
 
-/// Throws UserError (kBadData) with the problems, if there are any, after `headline`.
+/// Throws UserError (kBadData) with `headline` and the problems, if there are any.
 void refuse_differences(const std::string& headline, const std::vector<std::string>& problems);
 
-/// In what a file may differ from the parameters. What is not set is refused.
+/// Permitted differences between a file and the parameters.
 struct LoadTolerance {
   std::function<bool(std::string_view name)> may_be_missing = nullptr;
   std::function<bool(std::string_view name)> may_be_unused = nullptr;
   std::function<bool(const nn::Parameter& parameter)> may_resize_rows = nullptr;
-  bool may_be_non_finite = false;  ///< values may be infinite or not numbers
+  bool may_be_non_finite = false;  ///< allows infinite values and NaN
 };
 
-/// In what it does, as far as that was allowed.
+/// The differences that load_parameters() met.
 struct LoadDifferences {
-  std::vector<nn::Parameter> missing;  ///< left as they were
+  std::vector<nn::Parameter> missing;  ///< unchanged by the loading
   std::vector<nn::Parameter> resized;
   std::vector<std::string> unused;
 };
 
-/// Copies a table [rows, columns] to a parameter of other rows: the first as they are, further ones as the mean of all
-/// (Hewitt 2021, https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
+/// Copies a table [rows, columns] to a parameter with other rows. New rows are the mean of the
+/// table's (Hewitt 2021, https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
 void copy_rows(const nn::Parameter& parameter, const at::Tensor& table);
 
-/// What copy_rows makes of the table, in the table's type.
+/// Returns the table resized as in copy_rows(), in the table's dtype.
 at::Tensor resize_rows(const nn::Parameter& parameter, const at::Tensor& table);
 
-/// Throws UserError (kBadData) where values of the tensor `name` are not finite, or become infinite in the parameter's
-/// type. Of an embedding, whose rows may never be used, or where `may_be_non_finite`, the first is a warning.
+/// Throws UserError (kBadData) if values of the tensor `name` are not finite or overflow in the
+/// parameter's dtype. Non-finite values of an embedding, whose rows may be unused, only cause a
+/// warning; so they do with `may_be_non_finite`.
 void check_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
                   bool may_be_non_finite, const std::string& headline);
 
-/// Whether a tensor of the name is a table that the config determines: rotary frequencies, numbers of positions.
+/// Returns whether a tensor of this name is a table that the config determines: RoPE frequencies,
+/// position numbers.
 bool is_computed_table(std::string_view name);
 
-/// Whether a checkpoint may have the tensor although no parameter is called so: some with tied embeddings carry the
-/// output projection once more, and older ones carry tables that are computed.
+/// Returns whether a checkpoint may have a tensor of this name without a parameter for it: a copy
+/// of a tied output projection, or a computed table.
 bool may_be_unused(std::string_view name);
 
-/// Copies tensors of a file (io::CheckpointTensors or io::SafetensorsFile) to parameters, whose names there begin with
-/// `prefix`. Strict: what is missing, of another shape, no floating-point numbers, or unexpected is refused after
-/// `headline`, unless `tolerance` allows it. One tensor after the other: host memory does not hold the file.
+/// Copies the tensors of a file (io::CheckpointTensors or io::SafetensorsFile), whose names begin
+/// with `prefix`, to parameters, one at a time. Throws UserError (kBadData), which begins with
+/// `headline`, for missing and unexpected tensors and shape and dtype mismatches that `tolerance`
+/// does not allow.
 template <class Tensors>
 LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, const Tensors& file,
                                 std::string_view prefix, const LoadTolerance& tolerance, const std::string& headline) {

@@ -1,21 +1,22 @@
+#include "models/checkpoints/load_weights.h"
+
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <iterator>
 #include <map>
 
-#include "models/checkpoints/computed_tables.h"
-#include "models/checkpoints/foreign_names.h"
 #include "models/checkpoints/load_parameters.h"
 #include "models/checkpoints/quantized_weights.h"
 #include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/tensor_names.h"
 #include "models/checkpoints/tied_output.h"
-#include "models/checkpoints/weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/checkpoint_remarks.h"
+#include "vlmtrain/models/checkpoint_info.h"
 
 namespace vlmtrain::models {
 
@@ -41,7 +42,8 @@ LoadTolerance make_tolerance(const VisionLanguageModel& model, const LoadSetting
       .may_be_non_finite = settings.allow_non_finite};
 }
 
-/// safetensors' save_model writes of two tied tensors the one whose name comes first. nanoVLM's layout is that one.
+/// Throws UserError for a tied embedding stored under the output's name. safetensors' save_model
+/// keeps the alphabetically first of two tied tensors, which only nanoVLM's layout expects.
 void refuse_swapped_embedding(const nn::Parameter& parameter, const io::CheckpointTensors& weights,
                               const std::filesystem::path& folder) {
   if (!parameter.is_embedding || weights.contains(parameter.name) ||
@@ -54,7 +56,8 @@ void refuse_swapped_embedding(const nn::Parameter& parameter, const io::Checkpoi
                    folder.string(), *output, parameter.name, parameter.name);
 }
 
-/// `checkpoint_parameters` with the checkpoint's names, `model_names` their names in the model.
+/// Throws UserError for missing names. `checkpoint_parameters`: with checkpoint keys;
+/// `model_names`: the corresponding names in the model.
 void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const std::vector<std::string>& model_names,
                  const io::CheckpointTensors& weights, const VisionLanguageModel& model,
                  const std::filesystem::path& folder, const LoadSettings& settings) {
@@ -71,7 +74,8 @@ void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const 
   }
 }
 
-/// An output projection that the model does not have is the embedding once more (build_model).
+/// Throws UserError if the stored output projection of a tied model no longer equals the embedding,
+/// as it did in build_model().
 void check_outputs(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
                    const std::filesystem::path& folder) {
   for (const auto& name : unused) {
@@ -82,7 +86,7 @@ void check_outputs(const std::vector<std::string>& unused, const io::CheckpointT
   }
 }
 
-/// Tables that the config determines are computed, whatever the file has: one that differs is named.
+/// Warns about stored tables that differ from the computed ones, which the config determines.
 void warn_about_tables(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
                        const VisionLanguageModel& model, const std::filesystem::path& folder) {
   io::NamedTensors computed_tables;
@@ -101,6 +105,22 @@ void warn_about_tables(const std::vector<std::string>& unused, const io::Checkpo
 }
 
 }  // namespace
+
+void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::path& folder,
+                       const memory::AvailableHostMemory& available) {
+  int64_t bytes = 0;
+  for (const auto& parameter : model.parameters().all()) {
+    if (!parameter.tensor.is_cpu()) continue;
+    const int64_t num_shards = parameter.sharded ? model.parameters().shard().count : 1;
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) / num_shards;
+  }
+  if (bytes <= available.bytes) return;
+  throw UserError(
+      ExitCode::kDoesNotFit,
+      fmt::format("{} does not fit in host memory: its weights take {:.2f} GB, and this process may have "
+                  "{:.2f} GB ({}); ask for more (SLURM's --mem), or compute in 16 bits (bf16)",
+                  folder.string(), to_gigabytes(bytes), to_gigabytes(available.bytes), available.limit_source));
+}
 
 LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path& folder, const LoadSettings& settings) {
   const at::NoGradGuard no_gradients;

@@ -11,16 +11,17 @@
 #include <limits>
 #include <vector>
 
-#include "vlmtrain/io/dtype_name.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// Elements that a thread checks at a time; enough that starting it does not count.
+/// Elements per thread: 2^18 take long enough that starting the thread costs little; a choice
+/// without a recorded measurement.
 constexpr int64_t kGrain = 1 << 18;
 
-/// Whether a number has all exponent bits set: infinity or not a number.
+/// Returns true if all exponent bits are set: infinity or NaN.
 template <class Bits>
 bool has_full_exponent(const at::Tensor& values, Bits exponent) {
   const auto* const bits = static_cast<const Bits*>(values.const_data_ptr());
@@ -41,7 +42,7 @@ bool has_non_finite(const at::Tensor& values) {
   return !at::isfinite(values).all().item<bool>();
 }
 
-/// "1e+05 at [0, 3]" of the first element that `mask` holds.
+/// Returns "1e+05 at [0, 3]" for the first element selected by `mask`.
 std::string describe_first(const at::Tensor& values, const at::Tensor& mask) {
   const auto position = mask.flatten().to(at::kByte).argmax().item<int64_t>();
   std::vector<int64_t> index(static_cast<size_t>(values.dim()));
@@ -71,7 +72,8 @@ bool is_wider(at::ScalarType from, at::ScalarType to) {
   return max_finite_value(from) > max_finite_value(to);
 }
 
-/// What rounds to infinity: from half a unit in the last place above the largest number on.
+/// Returns a mask of the finite values that round to infinity: at least half a unit in the last
+/// place above the largest number.
 at::Tensor mask_overflow(const at::Tensor& values, at::ScalarType dtype) {
   return at::isfinite(values).logical_and(at::isfinite(values.to(dtype)).logical_not());
 }
@@ -87,7 +89,8 @@ std::string find_non_finite(const at::Tensor& values) {
 bool overflows(const at::Tensor& values, at::ScalarType dtype) {
   if (!is_wider(values.scalar_type(), dtype) || values.numel() == 0 || values.is_meta()) return false;
   if (dtype == at::kHalf) {
-    // Without a copy of the values. From here on numbers round to infinity.
+    // Compares in place, because a converted copy would double the memory. 65520 is the least
+    // number that float16 rounds to infinity (65504 plus half a unit in the last place).
     constexpr double kOverflowThreshold = 65520;
     const auto [smallest, largest] = at::aminmax(values);
     const double low = smallest.item<double>(), high = largest.item<double>();

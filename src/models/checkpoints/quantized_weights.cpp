@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "models/checkpoints/weight_files.h"
+#include "models/checkpoints/tensor_source.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/io/dtype_name.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
 
@@ -24,11 +24,11 @@ using nlohmann::json;
 
 constexpr const char* kQuantizationKey = "quantization_config";
 
-/// A name that only quantized checkpoints have, and the methods that write it.
+/// Tensor name that only quantized checkpoints have, with the methods that write it.
 struct Marker {
   std::string_view pattern;
   std::string_view method;
-  bool is_suffix;  ///< of a tensor's name
+  bool is_suffix;  ///< matches the end of a tensor's name
 };
 
 constexpr std::array kMarkers{
@@ -59,7 +59,7 @@ constexpr std::array kMarkers{
     Marker{".dense_weights", "SpQR", true},
 };
 
-/// Files of older programs next to config.json.
+/// Config files of older quantization programs.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kQuantizationFiles{
     {{"quantize_config.json", "GPTQ"}, {"quant_config.json", "AWQ"}, {"hf_quant_config.json", "ModelOpt"}}};
 
@@ -75,7 +75,7 @@ std::string find_string_value(const json& object, const char* key) {
   return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
-/// "fp8", "compressed-tensors (pack-quantized)".
+/// Returns, for example, "fp8" or "compressed-tensors (pack-quantized)".
 std::string describe_method(const json& section) {
   if (!section.is_object()) return "";
   std::string method;
@@ -87,7 +87,7 @@ std::string describe_method(const json& section) {
   return make_excerpt(format.empty() ? method : method + " (" + format + ")", 60);
 }
 
-/// A method and where it is named.
+/// Quantization method and the file that declares it.
 struct QuantizationMethod {
   std::string method;
   std::string source;
@@ -117,12 +117,13 @@ bool is_integer_buffer(std::string_view name) {
   return name.ends_with("position_ids") || name.ends_with("num_batches_tracked") || name.ends_with("_index");
 }
 
-/// What the headers of the weights show.
+/// Evidence of quantization in the headers of the weights.
 struct QuantizationTraces {
-  bool is_unreadable = false;    ///< as with types that only quantized weights have
-  std::string quantized_tensor;  ///< a tensor that only quantized checkpoints have, and what it shows; empty: none
+  bool is_unreadable = false;  ///< headers have dtypes that only quantized weights use
+  /// Tensor that only quantized checkpoints have, with its methods; empty: no such tensor.
+  std::string quantized_tensor;
   std::string method;
-  std::string integer_tensor;  ///< a tensor of integers that may be weights; empty: none
+  std::string integer_tensor;  ///< integer tensor that may be a weight; empty: no such tensor
 };
 
 QuantizationTraces find_traces(const fs::path& folder) {
@@ -173,13 +174,21 @@ void refuse_quantized_weights(const json& config, const fs::path& folder) {
   static WeightFileCache<QuantizationTraces> cache;
   const auto declared = find_quantization_method(config, folder);
   const QuantizationTraces traces = cache.get(folder, [&] { return find_traces(folder); });
-  // Where the files cannot be read for another reason, whoever loads them says so.
+  // Files that are unreadable for other reasons are reported when they are loaded.
   if (traces.is_unreadable && declared) throw_quantized(folder, declared->method, declared->source);
   const std::string tensor =
       !traces.quantized_tensor.empty() || !declared ? traces.quantized_tensor : traces.integer_tensor;
   if (tensor.empty()) return;
   throw_quantized(folder, declared ? declared->method : traces.method,
                   declared ? fmt::format("{}, tensor {}", declared->source, tensor) : fmt::format("tensor {}", tensor));
+}
+
+void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
+  if (model.parameters().quantization() == nn::Quantization::kNone) return;
+  throw usage_error(
+      "{}: the weights of the model are quantised (model.quantization), so they are not written as a checkpoint; save "
+      "its adapter, and merge that with the base's own weights (vlmtrain merge)",
+      out.string());
 }
 
 }  // namespace vlmtrain::models

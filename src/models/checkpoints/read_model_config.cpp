@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_behind.h"
-#include "vlmtrain/io/hub_name.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folder in `parent` with the highest number behind `prefix`.
+/// Returns the folder in `parent` named `prefix` and the highest number.
 std::optional<fs::path> find_highest_numbered(const fs::path& parent, std::string_view prefix) {
   std::optional<fs::path> result;
   int64_t highest = -1;
@@ -48,13 +48,14 @@ std::string describe_file(const fs::path& file) {
                      file.has_parent_path() ? file.parent_path().string() : ".");
 }
 
-/// What a person took for a checkpoint; nothing where there is no more to say than that config.json is missing.
+/// Returns a description of a folder that a user may mistake for a checkpoint; nothing if a missing
+/// config.json says enough.
 std::optional<std::string> describe_non_checkpoint(const fs::path& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
   if (folder.extension() == ".gguf") return describe_file(folder);
   if (status.type() == fs::file_type::not_found) {
-    if (folder.string().starts_with("~")) return std::nullopt;  // the error of reading says why
+    if (folder.string().starts_with("~")) return std::nullopt;  // the read error explains it
     if (!io::is_hub_name(folder.string())) return "there is no such folder; check the path";
     return fmt::format(
         "there is no such folder, and nothing is downloaded: `hf download {0} --local-dir {1}` fetches it from the "

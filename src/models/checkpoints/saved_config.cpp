@@ -1,14 +1,48 @@
 #include "models/checkpoints/saved_config.h"
 
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <string_view>
+
 #include "models/checkpoints/quantized_weights.h"
 #include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models {
 
 namespace {
+
+/// Sections of config.json that describe the text model of a family.
+constexpr std::array kTextSections{"text_config", "llm_config", "language_config"};
+constexpr std::array kVocabKeys{"vocab_size", "lm_vocab_size"};
+
+/// Calls `function` with the top level of config.json and with each text model section.
+template <class Json, class Function>
+void for_each_level(Json& config, const Function& function) {
+  if (!config.is_object()) return;
+  function(config);
+  for (const char* name : kTextSections) {
+    const auto it = config.find(name);
+    if (it != config.end() && it->is_object()) function(*it);
+  }
+}
+
+template <class Json>
+void write_vocab_size(Json& config, int64_t rows) {
+  bool has_text_model = false;
+  for_each_level(config, [&](Json& level) {
+    const bool is_top = &level == &config;
+    has_text_model |= !is_top;
+    for (const char* name : kVocabKeys) {
+      if (level.contains(name)) level[name] = rows;
+    }
+    // Otherwise readers would use the default of the section's model type.
+    if (!is_top) level[kVocabKeys.front()] = rows;
+  });
+  if (!has_text_model && !config.contains(kVocabKeys.back())) config[kVocabKeys.front()] = rows;
+}
 
 const char* get_config_dtype_name(at::ScalarType dtype) {
   switch (dtype) {
@@ -24,6 +58,13 @@ const char* get_config_dtype_name(at::ScalarType dtype) {
 }
 
 }  // namespace
+
+void set_vocab_size(nlohmann::json& config, int64_t rows) {
+  write_vocab_size(config, rows);
+}
+void set_vocab_size(nlohmann::ordered_json& config, int64_t rows) {
+  write_vocab_size(config, rows);
+}
 
 std::string make_saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
                               std::optional<at::ScalarType> dtype) {

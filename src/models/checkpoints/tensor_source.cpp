@@ -1,11 +1,16 @@
 #include "models/checkpoints/tensor_source.h"
 
+#include <sys/stat.h>
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
 
+#include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/torch_file.h"
@@ -24,7 +29,7 @@ bool is_weight_file(const fs::path& file) {
   return is_torch_file(file) || file.extension() == ".safetensors";
 }
 
-/// The file itself, or the one in the folder.
+/// Returns `path` if it is a file, else the weight file in the folder.
 fs::path find_weight_file(const fs::path& path, const TensorSourceMessages& messages) {
   if (!fs::is_directory(path)) {
     if (is_weight_file(path)) return path;
@@ -44,7 +49,30 @@ fs::path find_weight_file(const fs::path& path, const TensorSourceMessages& mess
                    files.empty() ? "" : fmt::format(" ({})", fmt::join(names, ", ")), messages.choose_file);
 }
 
+io::LazyTensor make_random_weight(const VisionLanguageModel& model, const nn::Parameter& parameter,
+                                  at::ScalarType dtype, uint64_t seed) {
+  return {.name = model.checkpoint_name(parameter.name),
+          .dtype = dtype,
+          .shape = parameter.sizes().vec(),
+          .materialize = [parameter, dtype, seed] { return make_initial_values(parameter, seed).to(dtype); }};
+}
+
 }  // namespace
+
+uintmax_t compute_weights_stamp(const std::filesystem::path& folder) {
+  uintmax_t stamp = 0;
+  std::error_code error;
+  for (auto entry = std::filesystem::directory_iterator(folder, error);
+       !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (entry->path().string().find(".safetensors") == std::string::npos) continue;
+    struct stat file {};
+    if (stat(entry->path().c_str(), &file) != 0) continue;
+    // The sum does not depend on the order of directory entries, which the system does not define.
+    stamp += static_cast<uintmax_t>(file.st_size) * 31 + static_cast<uintmax_t>(file.st_ino) * 17 +
+             static_cast<uintmax_t>(file.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uintmax_t>(file.st_mtim.tv_nsec);
+  }
+  return stamp;
+}
 
 template <class File>
 void TensorSource::add_tensors(File file) {
@@ -87,6 +115,34 @@ const StoredTensor* TensorSource::find(const std::string& name) const {
 bool TensorSource::has_prefix(std::string_view prefix) const {
   const auto it = tensors_.lower_bound(std::string(prefix));
   return it != tensors_.end() && it->first.starts_with(prefix);
+}
+
+int64_t CombinedWeights::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& weight : weights) bytes += weight.bytes();
+  return bytes;
+}
+
+CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vector<WeightSource>& sources,
+                                at::ScalarType dtype, uint64_t seed) {
+  CombinedWeights result{.weights = {}, .num_tensors = std::vector<int64_t>(sources.size())};
+  for (const auto& parameter : get_base_parameters(model)) {
+    std::optional<io::LazyTensor> weight;
+    for (size_t source = 0; source < sources.size() && !weight; ++source) {
+      weight = sources[source](parameter);
+      if (weight) ++result.num_tensors[source];
+    }
+    if (!weight) {
+      ++result.num_random_tensors;
+      result.random_modules.insert(parameter.name.substr(0, parameter.name.find('.')));
+      weight = make_random_weight(model, parameter, dtype, seed);
+    }
+    result.weights.push_back(*std::move(weight));
+  }
+  io::NamedTensors tables;
+  model.complete_weights(tables);
+  for (auto& table : io::make_lazy_tensors(tables)) result.weights.push_back(std::move(table));
+  return result;
 }
 
 }  // namespace vlmtrain::models

@@ -6,40 +6,69 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
+
+/// Returns a hash of number, sizes and modification times of the weight files in a folder. It
+/// changes when they do.
+uintmax_t compute_weights_stamp(const std::filesystem::path& folder);
+
+/// A cache of facts about weight files, by folder. Saves reading them each time that a process
+/// builds a model. Thread-safe.
+template <class Value>
+class WeightFileCache {
+ public:
+  /// Returns the cached result of `compute` for the weight files of a folder.
+  template <class Compute>
+  Value get(const std::filesystem::path& folder, const Compute& compute) {
+    const std::pair key(folder, compute_weights_stamp(folder));
+    const std::scoped_lock lock(mutex_);
+    const auto it = cache_.find(key);
+    return it != cache_.end() ? it->second : cache_.emplace(key, compute()).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::filesystem::path, uintmax_t>, Value> cache_;
+};
 
 /// A tensor of a file.
 struct StoredTensor {
   std::vector<int64_t> shape;
   at::ScalarType dtype;
   std::function<at::Tensor()> read;
-  std::function<void()> release = {};  ///< gives the file's pages back; may be empty
+  std::function<void()> release = {};  ///< releases the file's mapped pages; may be empty
 };
 
-/// What an error says of a place that holds no such weights.
+/// The texts of errors about a path without weights.
 struct TensorSourceMessages {
   std::string not_found;    ///< "is no mask model; give …"
-  std::string choose_file;  ///< what to name where a folder has several files: "give the file of SAM itself"
+  std::string choose_file;  ///< hint for a folder with several files: "give the file of SAM itself"
 };
 
-/// The weights of a model that others have trained, by name. Those of a .pt or .pth file are in memory, others are read
-/// one at a time.
+/// The weights of another model, by name. Those of a .pt or .pth file are in memory, others are
+/// read one at a time.
 class TensorSource {
  public:
-  /// `path`: a folder with config.json and model.safetensors, or shards of it; a file .safetensors, .pt or .pth; a
-  /// folder with one such file. Throws UserError (kBadData) where it is none of these, or damaged.
+  /// Opens the weights. `path` is a folder with config.json and model.safetensors or its shards, a
+  /// .safetensors, .pt or .pth file, or a folder with one such file. Throws UserError (kBadData)
+  /// for other paths and damaged files.
   TensorSource(const std::filesystem::path& path, const TensorSourceMessages& messages);
 
   const std::filesystem::path& path() const { return path_; }
-  /// Where a config.json would lie.
+  /// Returns the folder that may have a config.json.
   std::filesystem::path folder() const;
   const std::map<std::string, StoredTensor>& all() const { return tensors_; }
-  /// Null where there is no such tensor.
+  /// Returns a tensor; null if it does not exist.
   const StoredTensor* find(const std::string& name) const;
   bool has_prefix(std::string_view prefix) const;
 
@@ -50,5 +79,24 @@ class TensorSource {
   std::filesystem::path path_;
   std::map<std::string, StoredTensor> tensors_;
 };
+
+/// A function that returns a parameter's weight in one of the sources of an assembled model, under
+/// the checkpoint's name; nothing if the source has none.
+using WeightSource = std::function<std::optional<io::LazyTensor>(const nn::Parameter& parameter)>;
+
+/// All weights of an assembled model.
+struct CombinedWeights {
+  io::LazyTensors weights;                 ///< of its checkpoint, computed tables included
+  std::vector<int64_t> num_tensors;        ///< tensors from each source
+  int64_t num_random_tensors = 0;          ///< tensors without a source
+  std::set<std::string> random_modules{};  ///< modules of these tensors
+
+  int64_t bytes() const;
+};
+
+/// Returns the weights of `model`, which may be on the meta device: each from the first source that
+/// has it, else random from `seed`, in `dtype`.
+CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vector<WeightSource>& sources,
+                                at::ScalarType dtype, uint64_t seed);
 
 }  // namespace vlmtrain::models

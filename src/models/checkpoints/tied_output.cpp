@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
-#include "models/checkpoints/weight_files.h"
-#include "models/checkpoints/weights.h"
+#include "models/checkpoints/load_weights.h"
+#include "models/checkpoints/tensor_source.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models {
@@ -26,10 +27,10 @@ bool is_embedding(std::string_view name) {
   return std::ranges::any_of(kEmbeddingSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-/// Values of both in blocks of rows, so that memory holds no copy of a table.
+/// Returns true for equal values. Compares blocks of rows, so that memory holds no second table.
 bool have_equal_values(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.dim() != 2) return false;
-  constexpr int64_t kBlockElements = 1 << 20;
+  constexpr int64_t kBlockElements = 1 << 20;  // 4 MB in fp32
   const int64_t block = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, a.size(1)));
   for (int64_t row = 0; row < a.size(0); row += block) {
     const int64_t rows = std::min(block, a.size(0) - row);
@@ -55,10 +56,11 @@ bool get_flag(const Json& config, const char* key, bool fallback) {
   return it == config.end() || !it->is_boolean() ? fallback : it->template get<bool>();
 }
 
-/// How transformers 5.24 reads a config: configuration_*.py of the families.
+/// Returns the tied-output setting as transformers 5.24 reads it (configuration_*.py of the
+/// families).
 template <class Json>
 bool is_tied_in_transformers(const Json& config) {
-  // Where InternVL's key is absent, the weights decide, there and here.
+  // Without InternVL's key the weights decide, in transformers as here.
   constexpr std::array<std::string_view, 1> kTiedByDefault{"gemma3"};
   constexpr std::array<std::string_view, 4> kTopLevelOnly{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
   const std::string type = config.value("model_type", "");
@@ -119,6 +121,16 @@ void set_tied_output(nlohmann::ordered_json& config, bool tied) {
 
 void set_tied_output(nlohmann::json& config, bool tied) {
   write_tie_keys(config, tied);
+}
+
+nlohmann::json reconcile_config(nlohmann::json config, const Family& family, const std::filesystem::path& folder) {
+  if (!may_tie_output(config)) return config;
+  const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
+  if (!tensors) return config;
+  // Only the family knows which key applies.
+  const auto model = family.build(config, folder, {at::TensorOptions(at::kFloat).device(at::kMeta)});
+  if (has_tied_output(*model) && !are_output_tensors_equal(*tensors, folder)) set_tied_output(config, false);
+  return config;
 }
 
 }  // namespace vlmtrain::models

@@ -4,8 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "models/checkpoints/attention_dropout.h"
-#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -30,7 +29,8 @@ LayerType parse_layer_type(const std::string& name, const std::string& source) {
   throw data_error("{}: layer_types: {} is not supported; full_attention and sliding_attention are", source, name);
 }
 
-/// `layer_types` (transformers 5), else every `sliding_window_pattern`-th block is a full one.
+/// Returns the layer types from `layer_types` (transformers 5), else full attention in every
+/// `sliding_window_pattern`-th block.
 std::vector<LayerType> read_layer_types(const json& text, const std::string& source) {
   const int64_t layers = read_size(text, "num_hidden_layers", 26, kMaxBlocks, source);
   const int64_t pattern = read_size(text, "sliding_window_pattern", 6, kMaxBlocks, source);
@@ -49,10 +49,10 @@ std::vector<LayerType> read_layer_types(const json& text, const std::string& sou
   return blocks;
 }
 
-/// One kind's section of `rope_parameters`, as transformers 5 writes it.
+/// Section of `rope_parameters` for one layer type (transformers 5).
 struct RopeSection {
   const char* section;
-  const char* legacy_theta_key;  ///< the key of transformers 4
+  const char* legacy_theta_key;  ///< key of transformers 4
   double theta;
 };
 
@@ -60,7 +60,7 @@ RopeConfig read_rope(const json& text, const RopeSection& defaults, const json& 
   const json sections = get_section(text, "rope_parameters", source);
   const std::string section_source = source + " (rope_parameters)";
   json rope_parameters = get_section(sections, defaults.section, section_source);
-  // transformers lets the older key count where both are there.
+  // transformers prefers the older key if both exist.
   if (!scaling.empty()) rope_parameters.update(scaling);
   if (!rope_parameters.contains("rope_theta"))
     rope_parameters["rope_theta"] =

@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "models/network/llama/rope.h"
-#include "models/network/siglip/siglip.h"
+#include "models/network/rope.h"
+#include "models/network/vision_transformer.h"
 
 namespace vlmtrain::models::gemma3 {
 
-/// Which rows a block's rows see, those of their own image aside.
+/// The attention span of a block, apart from rows of the same image.
 enum class LayerType : uint8_t {
-  kFull,     ///< all before them
-  kSliding,  ///< the last `sliding_window`, themselves included
+  kFull,     ///< all earlier rows
+  kSliding,  ///< the last `sliding_window` rows, the row itself included
 };
 
-/// `text_config`, with transformers' defaults.
+/// The `text_config`, with transformers' defaults.
 struct TextConfig {
   int64_t vocab_size = 262'208;
   int64_t max_positions = 131'072;
@@ -27,28 +27,29 @@ struct TextConfig {
   int64_t key_value_heads = 4;
   int64_t head_dim = 256;
   double rms_norm_eps = 1e-6;
-  double query_pre_attn_scalar = 256;  ///< scores are divided by its root
+  double query_pre_attn_scalar = 256;  ///< attention scores are divided by its square root
   int64_t sliding_window = 4096;
   std::vector<LayerType> blocks = {};
-  RopeConfig full_rope = {}, sliding_rope = {};  ///< of blocks of each kind
+  RopeConfig full_rope = {}, sliding_rope = {};  ///< by layer type
 
   static TextConfig from_json(const nlohmann::json& json, const std::string& source);
 
   int64_t layers() const { return std::ssize(blocks); }
-  /// About how many parameters it has: those of the matrices, the output projection counted although it is tied.
+  /// Estimates the number of parameters: those of matrices, output projection included although it
+  /// is tied.
   double num_parameters() const;
 };
 
-/// `config.json` of Gemma 3 (Gemma Team 2025, arXiv 2503.19786) and MedGemma (Sellergren et al. 2025, arXiv
-/// 2507.05201), in the form of transformers 4 and 5.
+/// The config.json of Gemma 3 (Gemma Team 2025, arXiv 2503.19786) and MedGemma (Sellergren et al.
+/// 2025, arXiv 2507.05201), in the formats of transformers 4 and 5.
 struct Config {
   VisionTransformerConfig vision;
   TextConfig text;
   bool tie_word_embeddings = true;
-  int64_t tokens_per_side = 16;  ///< of an image: its patches are pooled to a square of so many
+  int64_t tokens_per_side = 16;  ///< side of the square that an image's patches are pooled to
   int64_t image_token_id = 262'144;
-  int64_t start_token_id = 255'999;  ///< before an image's tokens; the chat template writes it for an image
-  int64_t end_token_id = 256'000;    ///< behind them
+  int64_t start_token_id = 255'999;  ///< before an image's tokens; written by the chat template for an image
+  int64_t end_token_id = 256'000;    ///< after an image's tokens
 
   static Config from_json(const nlohmann::json& json, const std::string& source);
 

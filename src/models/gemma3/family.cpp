@@ -1,11 +1,10 @@
-#include "models/gemma3/family.h"
+#include "models/family.h"
 
 #include "models/gemma3/config.h"
-#include "models/gemma3/image_processor.h"
 #include "models/gemma3/model.h"
 #include "models/gemma3/processor.h"
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/text/read_tokenizer.h"
@@ -48,8 +47,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   return std::make_unique<Processor>(config, images, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-/// The tokens of an image's text that are none of the image: exact with a tokenizer; without one as Gemma's counts
-/// them, which has a token for the two line breaks, one for each mark and one for each word.
+/// Returns the tokens of an image's text without the image's own. Exact with a tokenizer; without
+/// one it counts as Gemma's: one token for the two line breaks, one per marker and one per word.
 int64_t count_marker_tokens(const Config& config, int64_t crops, const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {
@@ -57,6 +56,8 @@ int64_t count_marker_tokens(const Config& config, int64_t crops, const std::file
     return std::ssize(tokenizer.encode(format_image_text(config.image_tokens(), crops)).ids) -
            (1 + crops) * config.image_tokens();
   }
+  // As Gemma's tokenizer splits format_image_text(): two line breaks with the start and end markers
+  // per image, and the words of the sentence around crops.
   constexpr int64_t kMarkersPerImage = 4, kIntroTokens = 17, kSeparatorTokens = 1;
   return (1 + crops) * kMarkersPerImage + (crops == 0 ? 0 : kIntroTokens + (crops - 1) * kSeparatorTokens);
 }
@@ -87,7 +88,7 @@ constexpr std::string_view kDifferentModel =
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {
       .model_types = {"gemma3"},
       .build = build,

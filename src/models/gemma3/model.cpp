@@ -1,13 +1,130 @@
 #include "models/gemma3/model.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/index_copy.h>
+
+#include <cmath>
 #include <utility>
 
-#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/layers/activation.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::models::gemma3 {
 
 using nn::Component;
 using nn::ParameterScope;
+
+namespace {
+
+constexpr auto kNormGain = nn::NormGain::kOnePlusWeight;
+
+/// Returns √hidden rounded to the weights' dtype, as transformers computes it.
+double compute_embedding_scale(int64_t hidden, at::ScalarType dtype) {
+  const auto root = static_cast<float>(std::sqrt(static_cast<double>(hidden)));
+  if (dtype == at::kBFloat16) return static_cast<c10::BFloat16>(root);
+  if (dtype == at::kHalf) return static_cast<c10::Half>(root);
+  return root;
+}
+
+/// Returns the factor of queries and keys in the rotary table: attention divides scores by
+/// √head_dim, Gemma by √query_pre_attn_scalar. The table is in fp32, so the correction loses no
+/// precision.
+double compute_rotary_scale(const TextConfig& config) {
+  return std::pow(static_cast<double>(config.head_dim) / config.query_pre_attn_scalar, 0.25);
+}
+
+}  // namespace
+
+Block::Block(const nn::ParameterScope& scope, const TextConfig& config)
+    : heads_{.num_heads = config.heads, .num_key_value_heads = config.key_value_heads, .head_dim = config.head_dim},
+      qkv_(scope / "self_attn", {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
+           {heads_.num_heads * heads_.head_dim, heads_.num_key_value_heads * heads_.head_dim,
+            heads_.num_key_value_heads * heads_.head_dim},
+           /*bias=*/false),
+      out_proj_(scope / "self_attn" / "o_proj", config.heads * config.head_dim, config.hidden_size, /*bias=*/false),
+      head_norms_(scope / "self_attn", config.head_dim, config.rms_norm_eps, kNormGain),
+      gate_up_proj_(scope / "mlp", {"gate_proj", "up_proj"}, config.hidden_size,
+                    {config.intermediate_size, config.intermediate_size}, /*bias=*/false),
+      down_proj_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, /*bias=*/false),
+      before_attention_(scope / "input_layernorm", config.hidden_size, config.rms_norm_eps, kNormGain),
+      after_attention_(scope / "post_attention_layernorm", config.hidden_size, config.rms_norm_eps, kNormGain),
+      before_mlp_(scope / "pre_feedforward_layernorm", config.hidden_size, config.rms_norm_eps, kNormGain),
+      after_mlp_(scope / "post_feedforward_layernorm", config.hidden_size, config.rms_norm_eps, kNormGain) {}
+
+at::Tensor Block::attend(const at::Tensor& qkv, const BlockContext& context) const {
+  const auto [query, key, value] = head_norms_.split_and_rotate_heads(qkv, heads_, context.layer_type->rotary);
+  nn::KeyValueCache* const cache = context.cache;
+  if (cache != nullptr) cache->write(context.block, key, value);
+  // Generated tokens are text, which attends causally.
+  const bool reads_cache = cache != nullptr && !cache->is_prefill();
+  return (reads_cache ? cache->attend(context.block, query, context.layer_type->window)
+                      : context.layer_type->attention(query, key, value))
+      .flatten(1);
+}
+
+at::Tensor Block::operator()(const at::Tensor& x, const BlockContext& context) const {
+  nn::Branch branch = qkv_.branch(before_attention_.make_linear_input(x));
+  const at::Tensor attended =
+      after_attention_.make_linear_input(out_proj_(attend(branch.take_value(), context))).add_residual(branch.stream);
+  const nn::Branch mlp = gate_up_proj_.branch(before_mlp_.make_linear_input(attended));
+  return after_mlp_.make_linear_input(down_proj_(nn::geglu(mlp.value))).add_residual(mlp.stream);
+}
+
+TextModel::TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,
+                     const nn::ParameterScope& output)
+    : config_(config),
+      image_tokens_(image_tokens),
+      embedding_((scope / "embed_tokens")
+                     .embedding("weight", {config.vocab_size, config.hidden_size},
+                                nn::InitialValues::kaiming(config.hidden_size))),
+      full_frequencies_(config.full_rope.frequencies(config.head_dim).to(embedding_.device())),
+      sliding_frequencies_(config.sliding_rope.frequencies(config.head_dim).to(embedding_.device())),
+      blocks_(scope / "layers", config.layers(), config, memory::Component::kLanguage),
+      norm_(scope / "norm", config.hidden_size, config.rms_norm_eps, kNormGain),
+      output_weight_(is_tied ? embedding_
+                             : output.parameter("weight", {config.vocab_size, config.hidden_size},
+                                                nn::InitialValues::kaiming(config.hidden_size))) {}
+
+at::Tensor TextModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
+  at::Tensor embedded = at::embedding(embedding_, batch.token_ids)
+                            .mul_(compute_embedding_scale(config_.hidden_size, embedding_.scalar_type()));
+  if (!image_features.defined()) return embedded;
+  VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
+                 image_features.size(0), batch.image_positions.numel());
+  return embedded.index_copy(0, batch.image_positions, image_features);
+}
+
+std::shared_ptr<const LayerTypeContext> TextModel::make_context(LayerType layer_type,
+                                                                const data::MicroBatch& batch) const {
+  const bool is_sliding = layer_type == LayerType::kSliding;
+  const auto window = is_sliding ? std::optional(config_.sliding_window) : std::nullopt;
+  nn::BidirectionalSpans images;
+  if (batch.image_positions.numel() > 0) images = {.rows = batch.image_positions, .length = image_tokens_};
+  return std::make_shared<LayerTypeContext>(LayerTypeContext{
+      .attention = nn::SpanAttention(batch.segments, window, images, embedding_.options()),
+      .window = window,
+      .rotary = nn::RotaryTable::from_positions(
+          batch.position_ids, is_sliding ? sliding_frequencies_ : full_frequencies_, compute_rotary_scale(config_))});
+}
+
+ModelOutput TextModel::operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                  const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                                  nn::KeyValueCache* cache) const {
+  const at::Tensor embedded = embed(batch, image_features.features);
+  if (cache != nullptr) cache->begin_forward(batch.segments, /*window=*/std::nullopt);
+  const auto full = make_context(LayerType::kFull, batch), sliding = make_context(LayerType::kSliding, batch);
+  BlockOutputs outputs = blocks_.run_with_contexts(
+      embedded, recomputed_blocks,
+      [&](int64_t block) {
+        const bool is_sliding = config_.blocks[static_cast<size_t>(block)] == LayerType::kSliding;
+        return BlockContext{.layer_type = is_sliding ? sliding : full, .cache = cache, .block = block};
+      },
+      {.requested = request.text_blocks});
+  return {.hidden = norm_(outputs.last.index_select(0, request.positions)),
+          .text_blocks = std::move(outputs.requested)};
+}
 
 Projector::Projector(const ParameterScope& scope, const Config& config)
     : tokens_per_side_(config.tokens_per_side),

@@ -1,30 +1,108 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
 #include "models/gemma3/config.h"
-#include "models/gemma3/text_model.h"
-#include "models/llava/weight_names.h"
-#include "models/network/vision_transformer/vision_transformer.h"
+#include "models/llava/model.h"
+#include "models/network/block_list.h"
+#include "models/network/vision_transformer.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/attention/span_attention.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models::gemma3 {
 
-/// From the tower's patches to tokens: means of squares of patches, a norm and a matrix.
+/// The inputs that blocks of one layer type share in a forward pass.
+struct LayerTypeContext {
+  nn::SpanAttention attention;
+  std::optional<int64_t> window;
+  nn::RotaryTable rotary;
+};
+
+struct BlockContext {
+  std::shared_ptr<const LayerTypeContext> layer_type;
+  nn::KeyValueCache* cache = nullptr;  ///< null except in generation
+  int64_t block = 0;                   ///< index of the block in the cache
+};
+
+/// A decoder block with norms before and after both sublayers and QK-norm.
+class Block {
+ public:
+  Block(const nn::ParameterScope& scope, const TextConfig& config);
+  /// Maps x [tokens, hidden] → [tokens, hidden]
+  at::Tensor operator()(const at::Tensor& x, const BlockContext& context) const;
+
+ private:
+  /// Returns the heads' outputs [tokens, heads · head_dim] for qkv [tokens, query | key | value].
+  at::Tensor attend(const at::Tensor& qkv, const BlockContext& context) const;
+
+  nn::HeadShape heads_;
+  nn::Linears qkv_;
+  nn::Linear out_proj_;
+  nn::QkNorm head_norms_;
+  nn::Linears gate_up_proj_;
+  nn::Linear down_proj_;
+  nn::RmsNorm before_attention_, after_attention_, before_mlp_, after_mlp_;
+};
+
+/// Gemma 3's text model with its output projection.
+class TextModel {
+ public:
+  /// Builds the text model. `output` is the scope of the output projection, used unless `is_tied`.
+  /// `image_tokens` is the number of tokens of an image, which attend to each other
+  /// bidirectionally.
+  TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,
+            const nn::ParameterScope& output);
+
+  /// Implements VisionLanguageModel::hidden_states().
+  ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                         const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                         nn::KeyValueCache* cache) const;
+
+  const at::Tensor& output_weight() const { return output_weight_; }
+  int64_t blocks() const { return blocks_.size(); }
+
+ private:
+  /// Returns the batch's embeddings [tokens, hidden], with those of image tokens replaced by
+  /// `image_features`.
+  at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
+  std::shared_ptr<const LayerTypeContext> make_context(LayerType type, const data::MicroBatch& batch) const;
+
+  TextConfig config_;
+  int64_t image_tokens_;
+  at::Tensor embedding_;                               // [vocabulary, hidden]
+  at::Tensor full_frequencies_, sliding_frequencies_;  // [head_dim / 2]
+  BlockList<Block> blocks_;
+  nn::RmsNorm norm_;
+  at::Tensor output_weight_;  // [vocabulary, hidden]
+};
+
+/// The projector: averages squares of patches, normalizes and multiplies by a matrix.
 class Projector {
  public:
   Projector(const nn::ParameterScope& scope, const Config& config);
-  /// [images · patches, vision hidden] → [images · image tokens, text hidden]
+  /// Maps patches [images · patches, vision hidden] → [images · image tokens, text hidden]
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
-  int64_t tokens_per_side_, patches_per_token_;  // on a side
+  int64_t tokens_per_side_, patches_per_token_;  // along a side
   nn::RmsNorm norm_;
-  at::Tensor weight_;  // [vision hidden, text hidden]: a parameter of the module and no Linear, so LoRA has none of it
+  at::Tensor weight_;  // [vision hidden, text hidden]; not a Linear, so LoRA does not adapt it
 };
 
+/// SigLIP tower, projector and Gemma 3 text model. Parameter names are those of transformers.
 class Model final : public VisionLanguageModel {
  public:
-  /// `key_map`: how the checkpoint spells the parameters, in which Gemma 3 is like LLaVA.
+  /// Builds the model. `key_map` maps parameter names to the checkpoint's, which are like LLaVA's.
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization, nn::ParameterSettings settings);
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;

@@ -1,15 +1,58 @@
 #include "models/gemma3/processor.h"
 
+#include <ATen/ops/stack.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
-#include "models/processing/cut_tiles.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/processing/image_tiles.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::gemma3 {
 
 namespace {
+
+using image::ImageSize;
+using nlohmann::json;
+
+constexpr PreprocessorConfig::ChannelValues kHalf{0.5, 0.5, 0.5};
+
+int64_t read_side(const PreprocessorConfig& config) {
+  constexpr int64_t kDefault = 224;
+  const json* const size = config.find("size");
+  if (size == nullptr) return kDefault;
+  const auto is_side = [&](const char* key) {
+    const auto it = size->find(key);
+    return it != size->end() && it->is_number_integer() && *it > 0 && *it <= kMaxImageSide;
+  };
+  if (size->is_object() && is_side("height") && is_side("width") && (*size)["height"] == (*size)["width"]) {
+    return (*size)["height"].get<int64_t>();
+  }
+  throw data_error("{}: size is {}; supported is {{\"height\": PIXELS, \"width\": PIXELS}} with two equal numbers",
+                   config.name(), io::make_json_excerpt(*size));
+}
+
+/// Reads pan and scan. The keys are null in published files; the processor's defaults apply then.
+std::optional<PanAndScan> read_pan_and_scan(const PreprocessorConfig& config) {
+  if (!config.value("do_pan_and_scan", false)) return std::nullopt;
+  PanAndScan settings;
+  settings.min_crop_size = config.value("pan_and_scan_min_crop_size", settings.min_crop_size);
+  settings.max_crops = config.value("pan_and_scan_max_num_crops", settings.max_crops);
+  settings.min_ratio = config.value("pan_and_scan_min_ratio_to_activate", settings.min_ratio);
+  constexpr int64_t kMaxCrops = 1024;  // published files have 4; more is a damaged file
+  check_size(settings.min_crop_size, "pan_and_scan_min_crop_size", kMaxImageSide, config.name());
+  check_size(settings.max_crops, "pan_and_scan_max_num_crops", kMaxCrops, config.name());
+  check_number(settings.min_ratio, "pan_and_scan_min_ratio_to_activate", {0, 1e6}, config.name());
+  return settings;
+}
+
+int64_t ceil_div(int64_t length, int64_t parts) {
+  return (length + parts - 1) / parts;
+}
 
 void check_token(const text::Tokenizer& tokenizer, std::string_view token, int64_t id, const char* key) {
   const int64_t actual_id = find_token_id(tokenizer, token);
@@ -24,6 +67,75 @@ std::string format_single_image(int64_t image_tokens) {
 }
 
 }  // namespace
+
+ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& config) {
+  config.type("Gemma3ImageProcessor", {"Gemma3ImageProcessor"});
+  config.require_only({// read here
+                       "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale",
+                       "do_normalize", "do_pan_and_scan", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
+                       "pan_and_scan_min_ratio_to_activate", "image_processor_type", "feature_extractor_type",
+                       // without effect on pixels
+                       "do_convert_rgb", "processor_class", "return_tensors", "data_format", "input_data_format",
+                       "device", "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class",
+                       "image_seq_length", "model_input_names"});
+  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
+  return {.side = read_side(config),
+          .filter = config.filter(2),
+          .normalization = config.normalization(kHalf, kHalf),
+          .pan_and_scan = read_pan_and_scan(config)};
+}
+
+ImageProcessorSettings ImageProcessorSettings::read(const Config& config, const std::filesystem::path& folder) {
+  const auto file = PreprocessorConfig::find_for_images(folder);
+  if (!file) {
+    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+                     folder.string());
+  }
+  const ImageProcessorSettings settings = read(*file);
+  if (settings.side != config.vision.image_size) {
+    throw data_error(
+        "{} makes pictures of {} pixels a side and config.json's vision tower takes {} (image_size); they "
+        "must be equal",
+        file->name(), settings.side, config.vision.image_size);
+  }
+  const auto tokens = file->value<int64_t>("image_seq_length", config.image_tokens());
+  if (tokens != config.image_tokens()) {
+    throw data_error("{}: image_seq_length is {} and config.json's mm_tokens_per_image {}; they must be equal",
+                     file->name(), tokens, config.image_tokens());
+  }
+  return settings;
+}
+
+std::vector<Crop> compute_crops(ImageSize size, const std::optional<PanAndScan>& settings) {
+  if (!settings) return {};
+  const bool is_wide = size.width >= size.height;
+  const int64_t longer = std::max(size.width, size.height), shorter = std::min(size.width, size.height);
+  const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
+  if (ratio < settings->min_ratio) return {};
+  auto count = static_cast<int64_t>(std::floor(ratio + 0.5));
+  count = std::min(longer / settings->min_crop_size, count);
+  count = std::min(settings->max_crops, std::max<int64_t>(2, count));
+  const int64_t length = ceil_div(longer, count);
+  if (std::min(length, shorter) < settings->min_crop_size) return {};
+  std::vector<Crop> crops;
+  for (int64_t first = 0; first < std::min(count * length, longer); first += length) {
+    const int64_t crop_length = std::min(length, longer - first);
+    crops.push_back(is_wide ? Crop{.top = 0, .left = first, .height = shorter, .width = crop_length}
+                            : Crop{.top = first, .left = 0, .height = crop_length, .width = shorter});
+  }
+  return crops;
+}
+
+at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
+  const auto resize_square = [&](const at::Tensor& region) {
+    return image::resize(region, settings.side, settings.side, settings.filter);
+  };
+  std::vector<at::Tensor> rows{resize_square(image)};
+  for (const Crop& crop : compute_crops({image.size(1), image.size(2)}, settings.pan_and_scan)) {
+    rows.push_back(resize_square(image.narrow(1, crop.top, crop.height).narrow(2, crop.left, crop.width)));
+  }
+  return at::stack(rows);
+}
 
 std::string format_image_text(int64_t image_tokens, int64_t crops) {
   std::string single_image = format_single_image(image_tokens);

@@ -1,14 +1,11 @@
-#include "models/idefics3/family.h"
+#include "models/family.h"
 
-#include "models/idefics3/config.h"
 #include "models/idefics3/image_processor.h"
-#include "models/idefics3/image_tokens.h"
 #include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
 #include "models/idefics3/video_processor.h"
-#include "models/idefics3/video_text.h"
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -103,7 +100,8 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .row = {.height = side, .width = side}};
 }
 
-/// Of images. data.image_max_pixels bounds the cells of an image together, and transformers the longer side alone.
+/// Limits the tiles of images. data.image_max_pixels limits the total of an image's cells;
+/// transformers limits only the longer side.
 void limit_tiles(const ImageProcessorSettings& images, std::optional<int64_t> max_pixels, ProcessorChanges& changes) {
   if (!max_pixels || !images.do_image_splitting) return;
   const int64_t tile = images.tile_size, tile_pixels = tile * tile;
@@ -142,7 +140,7 @@ ProcessorChanges make_video_processor_changes(const nlohmann::json& config, cons
   const auto videos = VideoSettings::find(folder, read_config(config, folder).vision.image_size, settings);
   if (!videos) return changes;
   const bool has_sampling = has_videos || !has_default_sampling(settings);
-  // What is said of images in a file that videos share would hold for frames, too.
+  // Image limits in a file that videos share would also apply to frames.
   changes.videos_need_file = has_sampling || static_cast<bool>(changes.images);
   if (!changes.videos_need_file) return changes;
   changes.videos = [=](auto& file) {
@@ -150,7 +148,7 @@ ProcessorChanges make_video_processor_changes(const nlohmann::json& config, cons
     set_sampling(file, *videos);
     file["do_sample_frames"] = true;
   };
-  // Older versions of transformers read it there.
+  // Older versions of transformers read it from this file.
   changes.images = [=, limit_images = changes.images](auto& file) {
     if (limit_images) limit_images(file);
     if (has_sampling && file.contains("video_sampling") && file["video_sampling"].is_object()) {
@@ -171,7 +169,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {"idefics3"},
           .build = build,
           .load_processor = load_image_processor,
@@ -181,8 +179,8 @@ Family family() {
           .make_processor_changes = make_processor_changes};
 }
 
-Family smolvlm_family() {
-  Family smolvlm = family();
+Family make_smolvlm_family() {
+  Family smolvlm = make_family();
   smolvlm.model_types = {"smolvlm"};
   smolvlm.load_processor = load_video_processor;
   smolvlm.video_shape = video_shape;

@@ -7,10 +7,10 @@
 #include <set>
 #include <string_view>
 
-#include "models/checkpoints/size_limits.h"
-#include "models/processing/cut_tiles.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/processing/image_tiles.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::idefics3 {
 namespace {
@@ -18,10 +18,10 @@ namespace {
 using image::ImageSize;
 using nlohmann::json;
 
-/// transformers' MAX_IMAGE_SIZE: no side grows beyond it, whatever size.longest_edge says.
+/// transformers' MAX_IMAGE_SIZE: no side exceeds it, whatever size.longest_edge is.
 constexpr int64_t kMaxSide = 4096;
 
-/// Python's int(): towards zero.
+/// Rounds toward zero, as Python's int().
 int64_t truncate(double value) {
   return static_cast<int64_t>(value);
 }
@@ -30,7 +30,8 @@ double aspect_ratio(ImageSize size) {
   return static_cast<double>(size.width) / static_cast<double>(size.height);
 }
 
-/// _resize_output_size_rescale_to_max_len: the longer side becomes `longest`, the other follows and is made even.
+/// _resize_output_size_rescale_to_max_len of transformers: the longer side becomes `longest`, the
+/// other one is scaled and made even.
 ImageSize scale_longest_edge(ImageSize size, int64_t longest) {
   const auto round_even = [](double side) {
     const int64_t truncated = truncate(side);
@@ -41,7 +42,7 @@ ImageSize scale_longest_edge(ImageSize size, int64_t longest) {
   return {longest, round_even(static_cast<double>(longest) * ratio)};
 }
 
-/// _resize_output_size_scale_below_upper_bound.
+/// _resize_output_size_scale_below_upper_bound of transformers.
 ImageSize clamp_longest_side(ImageSize size) {
   if (std::max(size.height, size.width) <= kMaxSide) return size;
   const double ratio = aspect_ratio(size);
@@ -53,7 +54,8 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// resize_for_vision_encoder: whole tiles, the shorter side following the longer one's growth first.
+/// resize_for_vision_encoder of transformers: the longer side is rounded up to whole tiles first,
+/// the shorter side is scaled with it and rounded up.
 ImageSize round_up_tiles(ImageSize size, int64_t tile) {
   const double ratio = aspect_ratio(size);
   if (size.width >= size.height) {
@@ -64,7 +66,7 @@ ImageSize round_up_tiles(ImageSize size, int64_t tile) {
   return {height, round_up(truncate(static_cast<double>(height) * ratio), tile)};
 }
 
-/// The number under longest_edge of `value`, which is what `key` says, and all of that.
+/// Returns longest_edge of `value`, the value of `key`. Throws UserError for other entries in it.
 int64_t read_longest_edge(const PreprocessorConfig& config, const json* value, std::string_view key, int64_t fallback) {
   if (value == nullptr) return fallback;
   const bool is_valid = value->is_object() && value->size() == 1 && value->contains("longest_edge") &&
@@ -77,7 +79,7 @@ int64_t read_longest_edge(const PreprocessorConfig& config, const json* value, s
   return value->at("longest_edge").get<int64_t>();
 }
 
-// The defaults are those of transformers' classes.
+// Defaults of transformers' classes.
 constexpr int64_t kDefaultTile = 364;
 constexpr int64_t kDefaultLongestEdge = 4 * kDefaultTile;
 
@@ -90,13 +92,14 @@ image::Normalization read_normalization(const PreprocessorConfig& config) {
   return config.normalization({kHalf, kHalf, kHalf}, {kHalf, kHalf, kHalf});
 }
 
-/// Refuses what is followed neither for pictures nor, with `extra_keys`, for videos.
+/// Throws UserError for unsupported image settings. `extra_keys`: further supported keys, those of
+/// videos.
 void check_config(const PreprocessorConfig& config, const std::set<std::string_view>& extra_keys = {}) {
   std::set<std::string_view> known{
-      // read here
+      // supported
       "do_image_splitting", "size", "max_image_size", "resample", "image_mean", "image_std", "rescale_factor",
       "image_processor_type", "feature_extractor_type", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
-      // of no effect on a still picture's pixels: tiles are of one size, so there is nothing to pad
+      // without effect on an image's pixels: all tiles have one size, so nothing is padded
       "do_pad", "processor_class", "video_sampling", "return_tensors", "data_format", "input_data_format", "device",
       "disable_grouping", "default_to_square", "_valid_processor_keys", "_processor_class", "image_seq_len",
       "image_seq_length", "pad_size", "crop_size", "return_row_col_info", "model_input_names"};
@@ -179,7 +182,8 @@ TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_
 
   at::Tensor resized = resize(image, sizes.resized);
   if (settings_.do_image_splitting) resized = resize(resized, sizes.tiled);
-  // Without a grid the picture has a tile's size by now if it was to be split, and is squashed to it if not.
+  // Without a grid an image to split already has a tile's size; an image that is not split is
+  // squashed to it.
   const at::Tensor overview = resize(resized, {tile, tile});
   if (!grid.is_split()) return {overview.unsqueeze(0), grid};
   at::Tensor tiles = at::empty({grid.tiles(), 3, tile, tile}, at::kByte);

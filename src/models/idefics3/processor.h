@@ -1,14 +1,35 @@
 #pragma once
 
-#include "models/idefics3/config.h"
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
 #include "models/idefics3/image_processor.h"
+#include "models/idefics3/model.h"
 #include "models/idefics3/video_processor.h"
 #include "models/processing/conversation_processor.h"
 
 namespace vlmtrain::models::idefics3 {
 
-/// Idefics3Processor and SmolVLMProcessor of transformers: each image becomes its tiles in the text
-/// (models/idefics3/image_text.h), and with `videos` each frame of a video a tile (models/idefics3/video_text.h).
+/// Returns the text of an image: for each cell `<fake_token_around_image><row_r_col_c>` and its
+/// image tokens, a line break after each row and one more after the last; then for the full image
+/// `<fake_token_around_image><global-img>`, its image tokens and `<fake_token_around_image>`. An
+/// image without splitting has the last part only.
+std::string format_image_text(TileGrid grid, int64_t image_tokens_per_tile);
+
+/// Returns the number of tokens of the text of images or a video, image tokens included.
+/// Exact if `folder` has a tokenizer.json. Otherwise each run of line breaks is one token, and so
+/// is each marker such as `<row_1_col_1>`, unless an added_tokens.json exists and does not list it:
+/// then, as in other text, each word, digit and punctuation mark is a token. SmolVLM's tokenizers
+/// do this: 256M and 500M have tokens for all markers, 2.2B does not.
+int64_t count_tokens(std::string_view text, const std::filesystem::path& folder);
+
+/// Returns count_tokens() of format_image_text().
+int64_t count_image_text(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
+
+/// Implements transformers' Idefics3Processor and SmolVLMProcessor: each image becomes tiles. With
+/// `videos`, each frame of a video becomes a tile.
 class Processor final : public ConversationProcessor {
  public:
   Processor(Config config, ImageProcessor images, std::optional<VideoSettings> videos, text::Tokenizer tokenizer,

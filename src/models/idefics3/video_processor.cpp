@@ -1,10 +1,16 @@
 #include "models/idefics3/video_processor.h"
 
-#include <algorithm>
-#include <cmath>
+#include <fmt/format.h>
 
-#include "models/checkpoints/size_limits.h"
-#include "models/processing/listed_frames.h"
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "models/checkpoints/config_checks.h"
+#include "models/idefics3/processor.h"
+#include "models/processing/frame_sampling.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -13,7 +19,7 @@ namespace vlmtrain::models::idefics3 {
 
 namespace {
 
-constexpr int64_t kMaxVideoFrames = 999;  // that image_text.h has words for
+constexpr int64_t kMaxVideoFrames = 999;  // limit of the number words in image_text.h
 constexpr NumberRange kFpsRange{0, 1e6};
 
 struct Sampling {
@@ -21,7 +27,7 @@ struct Sampling {
   int64_t max_frames;
 };
 
-/// Section video_sampling, as SmolVLM2's files have it, or the keys that transformers 5 writes beside it.
+/// Reads section video_sampling (SmolVLM2's files), or the top-level keys of transformers 5.
 std::optional<Sampling> read_sampling(const PreprocessorConfig& file) {
   const auto parse = [&](const nlohmann::json& from, const char* max_frames_key) -> Sampling {
     return {.fps = read_number(from, "fps", 1, kFpsRange, file.name()),
@@ -34,7 +40,7 @@ std::optional<Sampling> read_sampling(const PreprocessorConfig& file) {
   return parse({{"num_frames", *frames}, {"fps", *fps}}, "num_frames");
 }
 
-/// np.linspace(first, last, count, dtype=int) without what comes twice.
+/// Returns np.linspace(first, last, count, dtype=int) without duplicates.
 std::vector<int64_t> linspace(int64_t first, int64_t last, int64_t count) {
   std::vector<int64_t> indices;
   const double step = static_cast<double>(last - first) / static_cast<double>(std::max<int64_t>(count - 1, 1));
@@ -45,6 +51,26 @@ std::vector<int64_t> linspace(int64_t first, int64_t last, int64_t count) {
   }
   indices.erase(std::unique(indices.begin(), indices.end()), indices.end());
   return indices;
+}
+
+constexpr std::array<std::string_view, 20> kToNineteen{
+    "",    "one",    "two",    "three",    "four",     "five",    "six",     "seven",     "eight",    "nine",
+    "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
+constexpr std::array<std::string_view, 10> kTens{"",      "",      "twenty",  "thirty", "forty",
+                                                 "fifty", "sixty", "seventy", "eighty", "ninety"};
+
+std::string spell_below_hundred(size_t number) {
+  if (number < kToNineteen.size()) return std::string(kToNineteen.at(number));
+  const std::string_view tens = kTens.at(number / 10), ones = kToNineteen.at(number % 10);
+  return ones.empty() ? std::string(tens) : fmt::format("{}-{}", tens, ones);
+}
+
+/// Returns Python's str(timedelta(seconds=…)).
+std::string format_timedelta(int64_t seconds) {
+  constexpr int64_t kHour = 3600, kDay = 24 * kHour;
+  const int64_t days = seconds / kDay;
+  const std::string day_text = days == 0 ? "" : fmt::format("{} day{}, ", days, days == 1 ? "" : "s");
+  return fmt::format("{}{}:{:02}:{:02}", day_text, seconds % kDay / kHour, seconds % kHour / 60, seconds % 60);
 }
 
 }  // namespace
@@ -74,10 +100,11 @@ std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const 
   if (video.is_frame_list) return linspace(0, video.frames - 1, max_listed_frames);
   const double source_fps = get_fps(video);
   const double seconds = static_cast<double>(video.frames) / source_fps;
-  // Python's round(): halves to the even.
+  // Python's round() rounds half to even.
   const double target_frames = std::min(std::nearbyint(fps * seconds), static_cast<double>(max_frames));
   const int64_t count = std::max<int64_t>(static_cast<int64_t>(target_frames), 1);
   int64_t first = 0, last = video.frames - 1;
+  // SmolVLM's processor skips the first and last second of long videos.
   constexpr double kSkippedSeconds = 1;
   if (seconds - 2 * kSkippedSeconds > static_cast<double>(max_frames) * fps) {
     first = static_cast<int64_t>(kSkippedSeconds * source_fps);
@@ -88,6 +115,33 @@ std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const 
     last = video.frames - 1;
   }
   return linspace(first, last, count);
+}
+
+std::string spell_number(int64_t number) {
+  VLMTRAIN_CHECK(number >= 1 && number <= 999, "{} in words", number);
+  const auto hundreds = static_cast<size_t>(number / 100), remainder = static_cast<size_t>(number % 100);
+  if (hundreds == 0) return spell_below_hundred(remainder);
+  const std::string hundreds_text = fmt::format("{} hundred", kToNineteen.at(hundreds));
+  return remainder == 0 ? hundreds_text : fmt::format("{} and {}", hundreds_text, spell_below_hundred(remainder));
+}
+
+std::string format_video_text(std::span<const double> seconds, double duration, int64_t image_tokens_per_tile) {
+  const std::string frame = format_image_text({}, image_tokens_per_tile);
+  std::string text = fmt::format("You are provided the following series of {} frames from a {} [H:MM:SS] video.\n",
+                                 spell_number(std::ssize(seconds)), format_timedelta(static_cast<int64_t>(duration)));
+  for (const double time : seconds) {
+    const auto truncated = static_cast<int64_t>(time);
+    text += fmt::format("\nFrame from {:02}:{:02}:{}", truncated / 60, truncated % 60, frame);
+  }
+  return text + "\n\n";
+}
+
+VideoText make_video_text(const VideoSettings& settings, const image::VideoInfo& video, int64_t image_tokens_per_tile) {
+  const double fps = settings.get_fps(video);
+  std::vector<double> seconds;
+  for (const int64_t frame : settings.sample(video)) seconds.push_back(static_cast<double>(frame) / fps);
+  return {.text = format_video_text(seconds, static_cast<double>(video.frames) / fps, image_tokens_per_tile),
+          .frames = std::ssize(seconds)};
 }
 
 }  // namespace vlmtrain::models::idefics3

@@ -5,12 +5,11 @@
 #include <cmath>
 #include <string_view>
 
-#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models::internvl {
 
@@ -18,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A number, or the two equal ones that transformers writes.
+/// Returns a square's side from a number, or from two equal numbers, as transformers writes it.
 int64_t read_square_side(const json& config, const char* key, int64_t fallback, const std::string& source) {
   const auto it = config.find(key);
   if (it == config.end() || !it->is_array()) return read_size(config, key, fallback, kMaxImageSide, source);
@@ -28,7 +27,7 @@ int64_t read_square_side(const json& config, const char* key, int64_t fallback, 
   return read_size({{key, it->front()}}, key, fallback, kMaxImageSide, source);
 }
 
-/// What no release has, and what is not followed here.
+/// Throws UserError for keys that no release uses and that are not supported.
 void check_unsupported(const json& vision, const std::string& source) {
   const auto require_default = [&](const char* key, const json& supported) {
     const json value = vision.value(key, supported);
@@ -79,8 +78,8 @@ VisionConfig read_vision(const json& vision, const std::string& source) {
   return config;
 }
 
-/// Takes "dynamic" (NTK-aware scaling) out of the rope settings: up to max_position_embeddings it is the default type,
-/// to the bit. Returns whether it was there.
+/// Removes type "dynamic" (NTK-aware scaling) from the rope settings: up to max_position_embeddings
+/// it equals the default type bit for bit. Returns true if it was set.
 bool remove_dynamic_rope(json& text) {
   bool is_removed = false;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -114,8 +113,8 @@ void check_text(const json& text, const std::string& type, const std::string& so
   }
 }
 
-/// Files of transformers 4 leave the key out at the top; what text_config then says is not always what the weights are,
-/// so that they are asked, as transformers 5 does.
+/// Returns the tied-output setting. Files of transformers 4 lack the top-level key, and text_config
+/// can contradict the weights; then the weights decide, as in transformers 5.
 bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const std::filesystem::path& folder) {
   if (config.contains("tie_word_embeddings") && !config["tie_word_embeddings"].is_null()) {
     return io::get<bool>(config, "tie_word_embeddings", (folder / "config.json").string());
@@ -126,7 +125,7 @@ bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const
   return std::ranges::none_of(names, is_output_projection);
 }
 
-/// One over downsample_ratio, a whole number.
+/// Returns 1 / downsample_ratio, an integer.
 int64_t read_scale_factor(const json& config, const std::string& source) {
   const double ratio = read_number(config, "downsample_ratio", 0.5, {.above = 0, .max = 1}, source);
   const auto factor = static_cast<int64_t>(std::min(1 / ratio, static_cast<double>(kMaxImageSide)));

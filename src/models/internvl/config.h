@@ -6,14 +6,14 @@
 #include <filesystem>
 
 #include "models/network/activation.h"
-#include "models/network/llama/llama.h"
+#include "models/network/llama.h"
 
 namespace vlmtrain::models::internvl {
 
 enum class NormType { kLayerNorm, kRmsNorm };
 
-/// The vision tower, InternViT, as `vision_config` gives it: that of 300 million parameters has LayerNorms, that of six
-/// billion RMSNorms, of each query and key too.
+/// The `vision_config` of InternViT. The 300M model has LayerNorms, the 6B model RMSNorms and
+/// QK-norm.
 struct VisionConfig {
   int64_t hidden_size = 1024;
   int64_t intermediate_size = 4096;
@@ -25,32 +25,32 @@ struct VisionConfig {
   NormType norm = NormType::kLayerNorm;  ///< of the blocks
   Activation activation = Activation::kGelu;
   bool qkv_bias = false;
-  bool qk_norm = false;                 ///< over the whole width, not head by head
-  bool final_norm = false;              ///< a LayerNorm behind the last block
-  double layer_scale_init_value = 0.1;  ///< of the factors of each block's two branches
+  bool qk_norm = false;                 ///< over the full width, not per head
+  bool final_norm = false;              ///< a LayerNorm after the last block
+  double layer_scale_init_value = 0.1;  ///< initial value of LayerScale's factors
 
   int64_t patches_per_side() const { return image_size / patch_size; }
   int64_t patches() const { return patches_per_side() * patches_per_side(); }
-  /// Rows that the blocks see of a tile: the class token, then the patches.
+  /// Returns the rows of a tile: class token and patches.
   int64_t rows_per_tile() const { return patches() + 1; }
 };
 
-/// `config.json` of InternVL 3 (Zhu et al. 2025, arXiv 2504.10479) and 3.5 (Wang et al. 2025, arXiv 2508.18265) as
-/// transformers has them (`internvl`).
+/// The config.json of InternVL 3 (Zhu et al. 2025, arXiv 2504.10479) and 3.5 (Wang et al. 2025,
+/// arXiv 2508.18265) in transformers' format (`internvl`).
 struct Config {
   VisionConfig vision;
   LlamaConfig text;
-  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² neighbouring patches become one image token
+  int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² adjacent patches become one image token
   Activation projector_activation = Activation::kGelu;
   int64_t image_token_id = 151667;
-  /// The text model's rotary frequencies hold up to text.max_positions alone (rope type `dynamic`, which stretches all
-  /// of them in a longer sequence).
+  /// Whether RoPE is valid only up to text.max_positions: its type is `dynamic`, which would scale
+  /// the frequencies of a longer sequence.
   bool is_hard_limit = false;
 
-  /// `json` is the content of `folder`/config.json.
+  /// Parses `json`, the content of `folder`/config.json. Throws UserError (kBadData).
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
   int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
-  /// About how many parameters the model has.
+  /// Estimates the number of parameters.
   double num_parameters() const;
 };
 

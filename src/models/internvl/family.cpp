@@ -1,14 +1,11 @@
-#include "models/internvl/family.h"
+#include "models/family.h"
 
 #include "models/internvl/config.h"
 #include "models/internvl/image_processor.h"
-#include "models/internvl/image_text.h"
 #include "models/internvl/model.h"
 #include "models/internvl/processor.h"
-#include "models/internvl/video_processor.h"
-#include "models/internvl/weight_names.h"
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -17,7 +14,8 @@ namespace vlmtrain::models::internvl {
 
 namespace {
 
-/// processor_config.json says how many tokens a tile is once more; transformers' text goes by it.
+/// Throws UserError if processor_config.json has another number of tokens per tile, which
+/// transformers' text would follow.
 void check_processor_config(const Config& config, const std::filesystem::path& folder) {
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;
@@ -123,7 +121,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {"internvl"},
           .build = build,
           .load_processor = load_processor,

@@ -1,15 +1,17 @@
 #include "models/internvl/image_processor.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "models/checkpoints/size_limits.h"
-#include "models/processing/cut_tiles.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/processing/frame_sampling.h"
+#include "models/processing/image_tiles.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::internvl {
 
@@ -18,7 +20,7 @@ namespace {
 using image::ImageSize;
 using nlohmann::json;
 
-/// Far more than any checkpoint has (12), and few enough to look at all grids of so many.
+/// Checkpoints have at most 12; 1,024 keeps the search over all grids cheap.
 constexpr int64_t kMaxTiles = 1 << 10;
 
 int64_t read_side(const PreprocessorConfig& file) {
@@ -45,10 +47,10 @@ int64_t count_whole_tiles(int64_t pixels, int64_t side) {
 
 const std::set<std::string_view>& get_tile_keys() {
   static const std::set<std::string_view> keys{
-      // read here
+      // supported
       "size", "resample", "image_mean", "image_std", "rescale_factor", "do_resize", "do_rescale", "do_normalize",
       "do_convert_rgb",
-      // of no effect on pixels
+      // without effect on pixels
       "processor_class", "return_tensors", "data_format", "input_data_format", "device", "disable_grouping",
       "default_to_square", "_valid_processor_keys", "_processor_class", "image_seq_length", "crop_size",
       "model_input_names", "pad_size"};
@@ -79,7 +81,7 @@ ImageProcessorSettings read_image_settings(const std::filesystem::path& folder, 
   std::set<std::string_view> known_keys = get_tile_keys();
   known_keys.insert({// read here
                      "min_patches", "max_patches", "image_processor_type", "feature_extractor_type",
-                     // of no effect
+                     // without effect
                      "crop_to_patches"});
   file->require_only(known_keys);
   const ImageProcessorSettings settings{.tile = read_tile_settings(*file, vision),
@@ -109,7 +111,8 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
   const auto tile_area = static_cast<double>(tile().side * tile().side);
   TileGrid best;
   double smallest_difference = std::numeric_limits<double>::infinity();
-  // The order decides between grids that are equally near: by cells, then by columns.
+  // Ties between equally close grids go to the first one, so the order matters: by cells, then by
+  // columns.
   for (int64_t cells = std::min(settings_.min_tiles, max_tiles); cells <= max_tiles; ++cells) {
     for (int64_t columns = 1; columns <= cells; ++columns) {
       if (cells % columns != 0) continue;
@@ -135,6 +138,50 @@ at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   split_tiles(resize_grid(grid.rows, grid.columns), side, tiles.narrow(0, 0, grid.cells()));
   if (grid.cells() > 1) tiles.select(0, grid.cells()).copy_(resize_grid(1, 1));
   return tiles;
+}
+
+VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
+                                  const ProcessorSettings& settings) {
+  const auto file = PreprocessorConfig::find_for_videos(folder);
+  if (!file) {
+    throw data_error("{}: no settings for videos; copy the checkpoint's video_preprocessor_config.json there",
+                     folder.string());
+  }
+  std::set<std::string_view> known_keys = get_tile_keys();
+  known_keys.insert({// read here
+                     "num_frames", "initial_shift", "video_processor_type",
+                     // image keys, for a checkpoint without a video file
+                     "min_patches", "max_patches", "crop_to_patches", "image_processor_type", "feature_extractor_type",
+                     // without effect: frames are always sampled at data.video_fps
+                     "do_sample_frames", "fps", "return_metadata", "video_metadata"});
+  file->require_only(known_keys);
+  VideoSettings result{.tile = read_tile_settings(*file, vision),
+                       .num_frames = std::nullopt,
+                       .initial_shift = file->value("initial_shift", true),
+                       .sampling_fps = settings.video_fps,
+                       .max_frames = settings.video_max_frames};
+  if (file->find("num_frames") != nullptr) {
+    result.num_frames = file->value<int64_t>("num_frames", 0);
+    models::check_size(*result.num_frames, "num_frames", image::kMaxVideoFrames, file->name());
+  }
+  return result;
+}
+
+std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const {
+  if (auto all = list_all_frames(video, max_frames)) return *std::move(all);
+  const double fps = video.fps > 0 ? video.fps : sampling_fps;
+  const auto total = static_cast<double>(video.frames);
+  // Rounds toward zero, as transformers' int().
+  const int64_t target_frames = video.is_frame_list ? max_frames
+                                : num_frames        ? *num_frames
+                                                    : static_cast<int64_t>(std::min(total, total / fps * sampling_fps));
+  const int64_t count = std::clamp<int64_t>(target_frames, 1, std::min(max_frames, video.frames));
+  const double interval = total / static_cast<double>(count);
+  // torch.arange in fp32, as in transformers, for equal rounding.
+  const at::Tensor indices = at::arange(initial_shift ? interval / 2 : 0.0, total, interval, at::kFloat)
+                                 .to(at::kLong)
+                                 .clamp_max_(video.frames - 1);
+  return {indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel()};
 }
 
 }  // namespace vlmtrain::models::internvl

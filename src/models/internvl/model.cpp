@@ -1,12 +1,129 @@
 #include "models/internvl/model.h"
 
-#include "models/network/pixel_shuffle.h"
-#include "vlmtrain/nn/activation.h"
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/cat.h>
+
+#include <vector>
+
+#include "models/network/patch_embedding.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models::internvl {
 
 using nn::Component;
+using nn::InitialValues;
 using nn::ParameterScope;
+
+namespace {
+
+/// As in models/network/vision_transformer: positions must be large compared to patches of variance
+/// 1.
+constexpr InitialValues kPositions{.mean = 0, .deviation = 0.5};
+
+/// transformers uses the default eps for the norms of queries and keys, whatever layer_norm_eps is.
+constexpr double kQueryKeyNormEps = 1e-6;
+
+}  // namespace
+
+StateDictKeyMap make_key_map(std::span<const std::string> tensors) {
+  static const std::vector<KeyAliases> table{
+      {"model.vision_tower.", {"vision_tower.", "model.vision_tower."}},
+      {"model.multi_modal_projector.", {"multi_modal_projector.", "model.multi_modal_projector."}},
+      {"model.language_model.", {"language_model.model.", "model.language_model."}},
+      {"lm_head.", {"language_model.lm_head.", "lm_head."}},
+  };
+  return StateDictKeyMap::detect(table, tensors);
+}
+
+Norm::Norm(const ParameterScope& scope, const VisionConfig& config)
+    : norm_(config.norm == NormType::kRmsNorm
+                ? std::variant<nn::LayerNorm, nn::RmsNorm>(std::in_place_type<nn::RmsNorm>, scope, config.hidden_size,
+                                                           config.norm_eps)
+                : std::variant<nn::LayerNorm, nn::RmsNorm>(std::in_place_type<nn::LayerNorm>, scope, config.hidden_size,
+                                                           config.norm_eps)) {}
+
+nn::LinearInput Norm::make_linear_input(const at::Tensor& x) const {
+  return std::visit([&](const auto& norm) { return norm.make_linear_input(x); }, norm_);
+}
+
+Attention::Attention(const ParameterScope& scope, const VisionConfig& config)
+    : heads_(config.heads),
+      qkv_(scope, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
+           {config.hidden_size, config.hidden_size, config.hidden_size}, config.qkv_bias),
+      out_proj_(scope / "projection_layer", config.hidden_size, config.hidden_size, true,
+                residual_branch_gain(config.layers)) {
+  if (!config.qk_norm) return;
+  query_norm_.emplace(scope / "q_norm", config.hidden_size, kQueryKeyNormEps);
+  key_norm_.emplace(scope / "k_norm", config.hidden_size, kQueryKeyNormEps);
+}
+
+nn::Branch Attention::operator()(const nn::LinearInput& x, const nn::Segments& tiles) const {
+  const nn::Branch branch = qkv_.branch(x);
+  const at::Tensor& all = branch.value;
+  const int64_t rows = all.size(0), hidden = all.size(1) / 3;
+  const auto select_heads = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
+    const at::Tensor columns = all.narrow(1, index * hidden, hidden);
+    return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, heads_, -1});
+  };
+  const at::Tensor attended = nn::attention(select_heads(0, query_norm_), select_heads(1, key_norm_),
+                                            select_heads(2, std::nullopt), tiles, /*causal=*/false);
+  return {out_proj_(attended.flatten(1)), branch.stream};
+}
+
+VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config)
+    : activation_(config.activation),
+      attention_(scope / "attention", config),
+      fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
+      fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
+           residual_branch_gain(config.layers)),
+      attention_norm_(scope / "layernorm_before", config),
+      mlp_norm_(scope / "layernorm_after", config),
+      attention_scale_(
+          scope.parameter("lambda_1", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})),
+      mlp_scale_(
+          scope.parameter("lambda_2", {config.hidden_size}, {.mean = config.layer_scale_init_value, .deviation = 0})) {}
+
+at::Tensor VisionBlock::operator()(const at::Tensor& x, const nn::Segments& tiles) const {
+  nn::Branch branch = attention_(attention_norm_.make_linear_input(x), tiles);
+  const at::Tensor attended = at::addcmul(branch.stream, branch.take_value(), attention_scale_);
+  const nn::Branch mlp = fc1_.branch(mlp_norm_.make_linear_input(attended));
+  return at::addcmul(mlp.stream, fc2_(nn::apply_activation(activation_, mlp.value)), mlp_scale_);
+}
+
+VisionTower::VisionTower(const ParameterScope& scope, const VisionConfig& config)
+    : config_(config),
+      class_token_((scope / "embeddings").parameter("cls_token", {1, 1, config.hidden_size}, kPositions)),
+      positions_((scope / "embeddings")
+                     .embedding("position_embeddings", {1, config.rows_per_tile(), config.hidden_size}, kPositions)),
+      patch_weight_((scope / "embeddings" / "patch_embeddings" / "projection")
+                        .parameter("weight", {config.hidden_size, 3, config.patch_size, config.patch_size},
+                                   InitialValues::kaiming(3 * config.patch_size * config.patch_size))),
+      patch_bias_((scope / "embeddings" / "patch_embeddings" / "projection")
+                      .parameter("bias", {config.hidden_size}, InitialValues::zeros())),
+      blocks_(scope / "encoder" / "layer", config.layers, config, memory::Component::kVision) {
+  if (config.final_norm) final_norm_.emplace(scope / "layernorm", config.hidden_size, config.norm_eps);
+}
+
+at::Tensor VisionTower::embed(const image::BytePixels& pixels) const {
+  const int64_t tiles = pixels.num_images();
+  const at::Tensor patches = embed_patches(pixels, patch_weight_, patch_bias_);
+  const at::Tensor rows =
+      at::cat({class_token_.expand({tiles, 1, -1}), patches.view({tiles, config_.patches(), -1})}, 1);
+  return (rows + positions_).flatten(0, 1);
+}
+
+at::Tensor VisionTower::operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const {
+  VLMTRAIN_CHECK(pixels.bytes.size(2) == config_.image_size && pixels.bytes.size(3) == config_.image_size,
+                 "tiles of {}×{} for a tower of {}", pixels.bytes.size(2), pixels.bytes.size(3), config_.image_size);
+  const int64_t tiles = pixels.num_images(), rows = config_.rows_per_tile();
+  const auto segments = nn::Segments::uniform(tiles, rows, pixels.bytes.device());
+  const at::Tensor all = blocks_.run(embed(pixels), recomputed_blocks, segments).last;
+  const at::Tensor patches = all.view({tiles, rows, -1}).narrow(1, 1, rows - 1).flatten(0, 1);
+  return final_norm_ ? (*final_norm_)(patches) : patches;
+}
 
 namespace {
 

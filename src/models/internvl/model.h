@@ -1,20 +1,98 @@
 #pragma once
 
-#include "models/checkpoints/weight_spellings.h"
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "models/checkpoints/tensor_names.h"
 #include "models/internvl/config.h"
-#include "models/internvl/vision_tower.h"
-#include "models/network/llama/causal_llama.h"
+#include "models/network/block_list.h"
+#include "models/network/llama.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models::internvl {
 
-/// Pixel shuffle, LayerNorm and two Linears with an activation between them.
+/// Returns the mapping from parameter names to those of a checkpoint with these tensors: the
+/// published `vision_tower…` and `language_model.model.layers…`, or transformers 5's modules
+/// `model.vision_tower…` and `model.language_model.layers…`.
+StateDictKeyMap make_key_map(std::span<const std::string> tensors);
+
+/// The LayerNorm or RMSNorm of a block.
+class Norm {
+ public:
+  Norm(const nn::ParameterScope& scope, const VisionConfig& config);
+  /// Returns the norm of x as the input of Linears.
+  nn::LinearInput make_linear_input(const at::Tensor& x) const;
+
+ private:
+  std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
+};
+
+/// The attention of a block.
+class Attention {
+ public:
+  Attention(const nn::ParameterScope& scope, const VisionConfig& config);
+  /// Maps x [rows, hidden] → [rows, hidden]; each tile is a segment. x is a norm of the residual
+  /// stream.
+  nn::Branch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
+
+ private:
+  int64_t heads_;
+  nn::Linears qkv_;
+  nn::Linear out_proj_;
+  std::optional<nn::RmsNorm> query_norm_, key_norm_;
+};
+
+/// A transformer block with LayerScale (Touvron et al. 2021, arXiv 2103.17239): y = x + s₁ ·
+/// attention(norm(x)), then y + s₂ · mlp(norm(y)), with learned factors per feature.
+class VisionBlock {
+ public:
+  VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config);
+  /// Maps x [rows, hidden] → [rows, hidden]; each tile is a segment
+  at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
+
+ private:
+  Activation activation_;
+  Attention attention_;
+  nn::Linear fc1_, fc2_;
+  Norm attention_norm_, mlp_norm_;
+  at::Tensor attention_scale_, mlp_scale_;  // [hidden]
+};
+
+/// InternViT (Chen et al. 2024, arXiv 2312.14238), with a class token and learned positions.
+class VisionTower {
+ public:
+  VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
+
+  /// Encodes pixels [tiles, 3, image_size, image_size] to [tiles · patches, hidden], without class
+  /// tokens.
+  at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
+  int64_t blocks() const { return blocks_.size(); }
+
+ private:
+  at::Tensor embed(const image::BytePixels& pixels) const;
+
+  VisionConfig config_;
+  at::Tensor class_token_;                // [1, 1, hidden]
+  at::Tensor positions_;                  // [1, rows_per_tile, hidden]
+  at::Tensor patch_weight_, patch_bias_;  // of a convolution, [hidden, 3, patch, patch]
+  BlockList<VisionBlock> blocks_;
+  std::optional<nn::LayerNorm> final_norm_;
+};
+
+/// The projector: pixel shuffle, LayerNorm and two Linears with an activation.
 class Projector {
  public:
   Projector(const nn::ParameterScope& scope, const Config& config);
-  /// The tower's features of whole tiles [tiles · patches, vision hidden] → [tiles · image_tokens_per_tile, text
-  /// hidden]
+  /// Maps patches [tiles · patches, vision hidden] → [tiles · image_tokens_per_tile, text hidden]
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
@@ -24,10 +102,11 @@ class Projector {
   nn::Linear first_, second_;
 };
 
-/// InternViT, projector and a Qwen2, Qwen3 or Llama text model. Parameter names are those of transformers 5's modules.
+/// InternViT, projector and a Qwen2, Qwen3 or Llama text model. Parameter names are those of
+/// transformers 5's modules.
 class Model final : public VisionLanguageModel {
  public:
-  /// `key_map`: how the checkpoint spells the parameters.
+  /// Builds the model. `key_map` maps parameter names to the checkpoint's.
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization,
         const nn::ParameterSettings& settings);
 

@@ -1,20 +1,22 @@
 #include "models/internvl/processor.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
-#include "models/internvl/image_text.h"
-#include "models/processing/cut_tiles.h"
-#include "models/processing/frame_normalization.h"
+#include "models/processing/frame_sampling.h"
+#include "models/processing/image_tiles.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::internvl {
 
 namespace {
 
-/// transformers' tokenizers of InternVL 3 have one token more than the embedding has rows: the mark of videos, which is
-/// never among the ids.
+/// Throws UserError for a tokenizer that does not match. Tokenizers of InternVL 3 in transformers'
+/// layout have one token more than the embedding has rows: the video placeholder, which never
+/// occurs among the ids.
 void check_tokenizer(const text::Tokenizer& tokenizer, const Config& config) {
   const int64_t image_token = find_token_id(tokenizer, kImageToken);
   if (image_token != config.image_token_id) {
@@ -28,6 +30,30 @@ void check_tokenizer(const text::Tokenizer& tokenizer, const Config& config) {
 }
 
 }  // namespace
+
+std::string format_image_text(int64_t tiles, int64_t image_tokens_per_tile) {
+  std::string text = "<img>";
+  for (int64_t i = 0; i < tiles * image_tokens_per_tile; ++i) text += kImageToken;
+  return text + "</img>";
+}
+
+std::string format_video_text(int64_t frames, int64_t image_tokens_per_tile) {
+  const std::string frame = format_image_text(1, image_tokens_per_tile);
+  std::string text;
+  for (int64_t i = 1; i <= frames; ++i) text += fmt::format("{}Frame{}: {}", i == 1 ? "" : "\n", i, frame);
+  return text;
+}
+
+int64_t count_video_text(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder) {
+  const auto tokenizer = folder / "tokenizer.json";
+  if (std::filesystem::exists(tokenizer)) {
+    return std::ssize(text::read_tokenizer(folder).encode(format_video_text(frames, image_tokens_per_tile)).ids);
+  }
+  constexpr int64_t kFrameMarkerTokens = 5;  // "Frame", ":", " ", "<img>", "</img>"
+  int64_t tokens = frames * (kFrameMarkerTokens + image_tokens_per_tile) + frames - 1;
+  for (int64_t i = 1; i <= frames; ++i) tokens += std::ssize(std::to_string(i));
+  return tokens;
+}
 
 Processor::Processor(Config config, ImageProcessor images, VideoSettings videos, text::Tokenizer tokenizer,
                      text::ChatTemplate chat_template, const ProcessorSettings& settings)
@@ -68,7 +94,7 @@ int64_t Processor::count_tokens(image::ImageSize size, std::optional<int64_t> ma
 }
 
 std::optional<ShrinkRange> Processor::shrink_range(data::MediaKind /*kind*/) const {
-  // Of a video, whose frames are one tile each, nothing comes of it; the pictures beside it do become smaller.
+  // Video frames are one tile each and cannot shrink; only a sample's images do.
   const int64_t tile = images_.tile().side * images_.tile().side;
   return ShrinkRange{.min_pixels = tile, .step = tile};
 }

@@ -1,14 +1,31 @@
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
 #include "models/internvl/config.h"
 #include "models/internvl/image_processor.h"
-#include "models/internvl/video_processor.h"
 #include "models/processing/conversation_processor.h"
 
 namespace vlmtrain::models::internvl {
 
-/// InternVLProcessor of transformers: each picture becomes its tiles in the text, each frame of a video a tile
-/// (models/internvl/image_text.h).
+inline constexpr std::string_view kImageToken = "<IMG_CONTEXT>";  ///< replaced by a feature
+
+/// Returns the text of an image: `<img>`, the tokens of all tiles, `</img>`.
+std::string format_image_text(int64_t tiles, int64_t image_tokens_per_tile);
+
+/// Returns the text of a video: one line `Frame1: <img>…</img>` per frame.
+std::string format_video_text(int64_t frames, int64_t image_tokens_per_tile);
+
+/// Returns the number of tokens of a video's text. Exact if `folder` has a tokenizer.json;
+/// otherwise counted as in Qwen's tokenizers, one token per word, digit, punctuation mark and line
+/// break.
+int64_t count_video_text(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
+
+/// Implements transformers' InternVLProcessor: each image becomes tiles, each frame of a video a
+/// tile.
 class Processor final : public ConversationProcessor {
  public:
   Processor(Config config, ImageProcessor images, VideoSettings videos, text::Tokenizer tokenizer,

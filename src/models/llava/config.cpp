@@ -1,7 +1,6 @@
 #include "models/llava/config.h"
 
-#include "models/network/clip/clip.h"
-#include "models/network/siglip/siglip.h"
+#include "models/network/vision_transformer.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -11,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-/// transformers' default where config.json has no vision_config: CLIP ViT-L/14 at 336 pixels.
+/// Returns transformers' default for a missing vision_config: CLIP ViT-L/14 at 336 pixels.
 json make_clip_large_336() {
   return {{"model_type", "clip_vision_model"},
           {"hidden_size", 1024},
@@ -23,7 +22,8 @@ json make_clip_large_336() {
           {"projection_dim", 768}};
 }
 
-/// How many blocks run for entry `layer` of transformers' hidden_states, of which 0 is the embeddings.
+/// Returns the number of blocks before entry `layer` of transformers' hidden_states, whose entry 0
+/// is the embeddings.
 int64_t count_feature_blocks(int64_t layer, int64_t layers, const char* key, const std::string& source) {
   const int64_t blocks = layer < 0 ? layers + 1 + layer : layer;
   if (blocks < 0 || blocks > layers) {
@@ -81,13 +81,14 @@ Config read_hugging_face(const json& json_config, const std::string& source) {
   return config;
 }
 
-/// Relative paths start at the checkpoint.
+/// Resolves relative paths from the checkpoint's folder.
 std::filesystem::path resolve_folder(const std::string& name, const std::filesystem::path& checkpoint) {
   const auto path = checkpoint / name;
   return !name.empty() && std::filesystem::is_directory(path) ? path : std::filesystem::path();
 }
 
-/// Sizes of the tower: from config.json itself, else from the tower's own folder, else known by name.
+/// Returns the tower's config: of config.json, else of the tower's folder, else of a known tower
+/// name.
 json find_tower_config(const json& config, const Config& parsed, const std::string& source) {
   if (config.contains("vision_config")) return config["vision_config"];
   if (!parsed.tower_folder.empty()) {
@@ -150,7 +151,7 @@ Config read_original(const json& json_config, const std::filesystem::path& folde
 
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
-  // LLaVA's own code called its first models "llava" too.
+  // LLaVA's own code wrote "llava" for its first models, too.
   const bool is_original = json_config.contains("mm_vision_tower") || json_config["model_type"] != "llava";
   Config config = is_original ? read_original(json_config, folder, source) : read_hugging_face(json_config, source);
   if (config.drop_first_row && config.vision.rows_per_tile() < 2) {

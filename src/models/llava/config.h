@@ -7,12 +7,13 @@
 #include <optional>
 
 #include "models/network/activation.h"
-#include "models/network/llama/llama.h"
-#include "models/network/vision_transformer/vision_transformer.h"
+#include "models/network/llama.h"
+#include "models/network/vision_transformer.h"
 
 namespace vlmtrain::models::llava {
 
-/// Who wrote the checkpoint: that decides config keys, weight names and how text around images is tokenized.
+/// Author of a checkpoint: decides config keys, weight names and how text around images is
+/// tokenized.
 enum class Layout {
   kHuggingFace,  ///< transformers' LlavaForConditionalGeneration: sections vision_config and text_config
   kOriginal,     ///< LLaVA's and LLaVA-Med's own code: keys mm_*, the text model's at the top
@@ -20,7 +21,7 @@ enum class Layout {
 
 enum class VisionTowerType { kClip, kSiglip };
 
-/// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and models built like it.
+/// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and of models built like it.
 struct Config {
   Layout layout = Layout::kHuggingFace;
   VisionTowerType tower = VisionTowerType::kClip;
@@ -29,11 +30,11 @@ struct Config {
   bool drop_first_row = true;  ///< of each tile's features: CLIP's class token
   Activation projector_activation = Activation::kGelu;
   bool projector_bias = true;
-  std::optional<int64_t> image_token_id;  ///< the original layout has none: its tokenizer never sees an image
+  std::optional<int64_t> image_token_id;  ///< the original layout has none: its tokenizer never receives an image
   bool pad_to_square = false;             ///< original layout: image_aspect_ratio pad
-  std::filesystem::path tower_folder;     ///< original layout: where the tower's own checkpoint lies; empty: unknown
+  std::filesystem::path tower_folder;     ///< original layout: folder of the tower's own checkpoint; empty: unknown
   std::string tower_name;                 ///< original layout: mm_vision_tower
-  nlohmann::json vision_config;           ///< the tower's config as it was read
+  nlohmann::json vision_config;           ///< the tower's config as stored
 
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
   int64_t image_tokens() const { return vision.rows_per_tile() - (drop_first_row ? 1 : 0); }

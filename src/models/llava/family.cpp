@@ -3,10 +3,9 @@
 #include <algorithm>
 
 #include "models/llava/config.h"
-#include "models/llava/image_processor.h"
 #include "models/llava/model.h"
 #include "models/llava/processor.h"
-#include "models/processing/load_chat_template.h"
+#include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -20,7 +19,8 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
   return std::make_unique<Model>(ModelSpec::read(config_json, folder), settings);
 }
 
-/// processor_config.json says how many tokens an image is once more; transformers goes by it.
+/// Throws UserError if processor_config.json has another number of tokens per image, which
+/// transformers would follow.
 void check_processor_config(const Config& config, const std::filesystem::path& folder) {
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;
@@ -28,7 +28,7 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
   const auto patch = io::get_or<int64_t>(processor, "patch_size", config.vision.patch_size, path.string());
   const auto strategy = io::get_or<std::string>(processor, "vision_feature_select_strategy",
                                                 config.drop_first_row ? "default" : "full", path.string());
-  // Files older than this key were written for towers with a class token that is dropped.
+  // Files older than this key belong to towers whose class token is dropped.
   const auto additional =
       io::get_or<int32_t>(processor, "num_additional_image_tokens", config.vision.class_token ? 1 : 0, path.string());
   const int64_t side = config.vision.image_size / std::max<int64_t>(patch, 1);
@@ -58,7 +58,8 @@ std::unique_ptr<models::Processor> load_llava_processor(const nlohmann::json& co
 
 }  // namespace
 
-/// How the text models were taught to converse: LLaVA-1.5 as Vicuna, LLaVA-Med as Mistral, LLaVA-Interleave as Qwen.
+/// LLaVA-1.5 was trained with Vicuna's template, LLaVA-Med with Mistral's, LLaVA-Interleave with
+/// Qwen's.
 std::string_view choose_fallback_template(const LlamaConfig& text) {
   switch (text.type) {
     case LlamaType::kLlama:
@@ -109,7 +110,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
   return config.vision.num_parameters() + config.text.num_parameters();
 }
 
-Family family() {
+Family make_family() {
   return {{"llava", "llava_llama", "llava_mistral"},
           build,
           load_llava_processor,

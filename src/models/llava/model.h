@@ -1,26 +1,42 @@
 #pragma once
 
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "models/checkpoints/tensor_names.h"
 #include "models/llava/config.h"
-#include "models/llava/weight_names.h"
-#include "models/network/llama/causal_llama.h"
+#include "models/network/llama.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::llava {
 
-/// What goes through a projector.
+/// Scopes of the modules in the parameter names: transformers 5's names for the Hugging Face
+/// layout, the names of LLaVA's code for the original one.
+struct ModuleNames {
+  std::string_view vision_tower, projector_1, projector_2, language_model, output;
+};
+const ModuleNames& get_module_names(Layout layout);
+
+/// Returns the map from parameter names to the keys of a checkpoint with these tensors. The Hugging
+/// Face layout occurs with `language_model.model.layers…` and `model.language_model.layers…`, with
+/// `vision_tower.vision_model.encoder…` and without `vision_model`.
+StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors);
+
+/// Sizes and activation of a projector.
 struct ProjectorConfig {
-  int64_t vision = 0;  ///< width of the tower
+  int64_t vision = 0;  ///< hidden size of the vision tower
   int64_t text = 0;
   Activation activation = Activation::kGelu;
   bool bias = true;
 };
 
-/// Two Linears with an activation between them.
+/// Projector of two Linears with an activation between them.
 class Projector {
  public:
   Projector(const nn::ParameterScope& first, const nn::ParameterScope& second, const ProjectorConfig& config);
-  /// [rows, vision hidden] → [rows, text hidden]
+  /// Maps [rows, vision hidden] → [rows, text hidden]
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
@@ -28,18 +44,18 @@ class Projector {
   nn::Linear first_, second_;
 };
 
-/// What a checkpoint's folder says of its model.
+/// Model description read from a checkpoint's folder.
 struct ModelSpec {
   Config config;
-  StateDictKeyMap key_map;  ///< how the checkpoint spells the parameters
-  bool has_external_tower;  ///< its vision tower lies in config.tower_folder
+  StateDictKeyMap key_map;  ///< parameter names to checkpoint keys
+  bool has_external_tower;  ///< the vision tower's weights are in config.tower_folder
   image::Normalization normalization;
 
-  /// `config_json` is the content of `folder`/config.json.
+  /// Reads the folder. `config_json`: content of `folder`/config.json. Throws UserError (kBadData).
   static ModelSpec read(const nlohmann::json& config_json, const std::filesystem::path& folder);
 };
 
-/// Vision transformer, projector and text model.
+/// LLaVA: vision transformer, projector and text model.
 class Model : public VisionLanguageModel {
  public:
   Model(ModelSpec source, const nn::ParameterSettings& settings);
@@ -58,7 +74,7 @@ class Model : public VisionLanguageModel {
 
  protected:
   const Config& config() const { return source_.config; }
-  /// Of recompute().vision, those of the vision tower.
+  /// Returns how many of the recompute().vision blocks belong to the vision tower.
   virtual int64_t recomputed_tower_blocks() const { return recompute().vision; }
 
  private:

@@ -1,12 +1,107 @@
 #include "models/llava/processor.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/text/conversation.h"
-#include "vlmtrain/text/labels.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models::llava {
 
 namespace {
+
+using image::ImageSize;
+using nlohmann::json;
+using ChannelValues = PreprocessorConfig::ChannelValues;
+
+constexpr ChannelValues kHalf{0.5, 0.5, 0.5};
+
+[[noreturn]] void throw_size_error(const PreprocessorConfig& config, const char* key, const json& value) {
+  throw data_error(
+      "{}: {} is {}; supported are a number of pixels, {{\"shortest_edge\": PIXELS}} and {{\"height\": PIXELS, "
+      "\"width\": PIXELS}}",
+      config.name(), key, io::make_json_excerpt(value));
+}
+
+bool is_pixels(const json& value) {
+  return value.is_number_integer() && value > 0 && value <= kMaxImageSide;
+}
+
+/// Reads `height` and `width`, or one number for both.
+ImageSize read_size(const PreprocessorConfig& config, const char* key, const json& value) {
+  if (is_pixels(value)) return {value.get<int64_t>(), value.get<int64_t>()};
+  const bool is_valid = value.is_object() && value.size() == 2 && value.contains("height") && value.contains("width") &&
+                        is_pixels(value["height"]) && is_pixels(value["width"]);
+  if (!is_valid) throw_size_error(config, key, value);
+  return {value["height"].get<int64_t>(), value["width"].get<int64_t>()};
+}
+
+/// Reads `size`: the shorter side if it has that key, or if it is one number (older files) without
+/// default_to_square.
+void read_resize(const PreprocessorConfig& config, ImageProcessorSettings& settings) {
+  const json* size = config.find("size");
+  if (size == nullptr) return;
+  settings.shortest_edge.reset();
+  if (!config.value("default_to_square", false) && is_pixels(*size)) {
+    settings.shortest_edge = size->get<int64_t>();
+  } else if (size->is_object() && size->size() == 1 && size->contains("shortest_edge")) {
+    if (!is_pixels((*size)["shortest_edge"])) throw_size_error(config, "size", *size);
+    settings.shortest_edge = (*size)["shortest_edge"].get<int64_t>();
+  } else {
+    settings.resized = read_size(config, "size", *size);
+  }
+}
+
+at::Tensor pad_image_to_square(const at::Tensor& image, const ChannelValues& mean) {
+  const int64_t height = image.size(1), width = image.size(2), side = std::max(height, width);
+  if (height == width) return image;
+  at::Tensor square = at::empty({3, side, side}, at::kByte);
+  for (int64_t channel = 0; channel < 3; ++channel) {
+    square.select(0, channel).fill_(static_cast<int64_t>(mean[static_cast<size_t>(channel)] * 255));
+  }
+  square.narrow(1, (side - height) / 2, height).narrow(2, (side - width) / 2, width).copy_(image);
+  return square;
+}
+
+ImageSize scale_shortest_edge(ImageSize size, int64_t edge) {
+  // Python's int(edge * long / short).
+  const auto scale_edge = [edge](int64_t longer, int64_t shorter) {
+    return static_cast<int64_t>(static_cast<double>(edge * longer) / static_cast<double>(shorter));
+  };
+  if (size.width <= size.height) return {scale_edge(size.height, size.width), edge};
+  return {edge, scale_edge(size.width, size.height)};
+}
+
+/// Throws UserError for extreme enlargement: an image one pixel wide would grow thousands of times.
+void check_enlarged(ImageSize size, ImageSize enlarged, const char* action) {
+  if (enlarged.height <= image::kMaxImagePixels / std::max<int64_t>(enlarged.width, 1)) return;
+  throw data_error("{} x {} pixels are {} to {} x {}, beyond the limit of {} pixels; crop the picture", size.width,
+                   size.height, action, enlarged.width, enlarged.height, image::kMaxImagePixels);
+}
+
+/// Source and target range of a crop along one dimension.
+struct CropOverlap {
+  int64_t from, to, length;
+};
+
+CropOverlap center_overlap(int64_t image_size, int64_t crop) {
+  if (image_size >= crop) return {(image_size - crop) / 2, 0, crop};
+  return {0, (crop - image_size) / 2, image_size};
+}
+
+at::Tensor center_crop(const at::Tensor& image, ImageSize crop) {
+  const CropOverlap rows = center_overlap(image.size(1), crop.height);
+  const CropOverlap columns = center_overlap(image.size(2), crop.width);
+  at::Tensor cropped = at::zeros({3, crop.height, crop.width}, at::kByte);
+  cropped.narrow(1, rows.to, rows.length)
+      .narrow(2, columns.to, columns.length)
+      .copy_(image.narrow(1, rows.from, rows.length).narrow(2, columns.from, columns.length));
+  return cropped;
+}
 
 std::string repeat(std::string_view text, int64_t times) {
   std::string result;
@@ -15,6 +110,94 @@ std::string repeat(std::string_view text, int64_t times) {
 }
 
 }  // namespace
+
+std::optional<ImageSize> ImageProcessorSettings::fixed_size() const {
+  if (crop) return crop;
+  if (!shortest_edge) return resized;
+  return pad_to_square ? std::optional<ImageSize>({*shortest_edge, *shortest_edge}) : std::nullopt;
+}
+
+ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config) {
+  const auto type = config.type("CLIPImageProcessor", {"CLIPImageProcessor", "CLIPFeatureExtractor",
+                                                       "LlavaImageProcessor", "SiglipImageProcessor"});
+  config.require_only({// read here
+                       "size", "default_to_square", "crop_size", "resample", "image_mean", "image_std",
+                       "rescale_factor", "do_center_crop", "do_pad", "image_processor_type", "feature_extractor_type",
+                       "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
+                       // without effect on pixels
+                       "processor_class", "return_tensors", "data_format", "input_data_format", "device",
+                       "disable_grouping", "_valid_processor_keys", "_processor_class", "image_seq_length", "pad_size",
+                       "model_input_names", "aspect_ratio_setting"});
+  for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) config.require_true(key);
+
+  ImageProcessorSettings settings;
+  settings.filter = config.filter(3);
+  if (type == "SiglipImageProcessor") {
+    settings.resized = {224, 224};
+    read_resize(config, settings);
+    settings.normalization = config.normalization(kHalf, kHalf);
+  } else {
+    settings.shortest_edge = 224;
+    read_resize(config, settings);
+    settings.normalization = config.normalization(kClipMean, kClipStd);
+    if (config.value("do_center_crop", true)) {
+      const json* crop = config.find("crop_size");
+      settings.crop = crop == nullptr ? ImageSize{224, 224} : read_size(config, "crop_size", *crop);
+    }
+  }
+  if (config.value("do_pad", false)) {
+    if (type != "LlavaImageProcessor") {
+      throw data_error("{}: do_pad is not supported in a {}; padding to a square is that of a LlavaImageProcessor",
+                       config.name(), type);
+    }
+    settings.pad_to_square = true;
+  }
+  return settings;
+}
+
+ImageProcessorSettings load_image_processor_settings(const Config& config, const std::filesystem::path& folder) {
+  const int64_t side = config.vision.image_size;
+  ImageProcessorSettings settings;
+  if (const auto file = PreprocessorConfig::find_for_images(folder)) {
+    settings = read_image_processor_settings(*file);
+    const auto size = settings.fixed_size();
+    if (!size || *size != ImageSize{side, side}) {
+      const auto description =
+          size ? fmt::format("{} x {} pixels", size->width, size->height) : "pictures of many sizes";
+      throw data_error("{} makes {} and config.json's vision tower takes {} x {} (image_size); they must be equal",
+                       file->name(), description, side, side);
+    }
+  } else if (config.layout == Layout::kHuggingFace) {
+    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+                     folder.string());
+  } else if (config.tower == VisionTowerType::kClip) {
+    settings.shortest_edge = side;
+    settings.crop = ImageSize{side, side};
+    settings.normalization = {kClipMean, kClipStd, 1.0 / 255.0};
+  } else {
+    settings.resized = {side, side};
+    settings.normalization = {kHalf, kHalf, 1.0 / 255.0};
+  }
+  if (config.layout == Layout::kOriginal) settings.pad_to_square = config.pad_to_square;
+  return settings;
+}
+
+void check_image_size(ImageSize size, const ImageProcessorSettings& settings) {
+  const int64_t longer = std::max(size.height, size.width);
+  const ImageSize padded = settings.pad_to_square ? ImageSize{longer, longer} : size;
+  check_enlarged(size, padded, "padded");
+  if (settings.shortest_edge) check_enlarged(size, scale_shortest_edge(padded, *settings.shortest_edge), "resized");
+}
+
+at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
+  check_image_size({image.size(1), image.size(2)}, settings);
+  const at::Tensor padded = settings.pad_to_square ? pad_image_to_square(image, settings.normalization.mean) : image;
+  const ImageSize size = settings.shortest_edge
+                             ? scale_shortest_edge({padded.size(1), padded.size(2)}, *settings.shortest_edge)
+                             : settings.resized;
+  const at::Tensor resized = image::resize(padded, size.height, size.width, settings.filter);
+  return settings.crop ? center_crop(resized, *settings.crop) : resized;
+}
 
 Processor::Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer,
                      text::ChatTemplate chat_template, ProcessorSettings settings, std::optional<MaskInput> masks)
@@ -50,7 +233,8 @@ EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const Me
 
 EncodedChat Processor::encode_text_segments(const text::RenderedChat& chat, size_t images) const {
   constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
-  // As tokenizer_image_token of LLaVA: each text on its own, the first one with the tokenizer's own start.
+  // As LLaVA's tokenizer_image_token: each text separately, only the first one with the tokenizer's
+  // start tokens.
   text::Encoding encoding;
   EncodedChat encoded;
   size_t begin = 0;

@@ -1,10 +1,8 @@
-#include "models/nanovlm/family.h"
+#include "models/family.h"
 
-#include "models/nanovlm/config.h"
-#include "models/nanovlm/image_processor.h"
 #include "models/nanovlm/model.h"
 #include "models/nanovlm/processor.h"
-#include "models/processing/load_chat_template.h"
+#include "models/processing/chat_template.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models::nanovlm {
@@ -75,7 +73,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {},
           .build = build,
           .load_processor = load_processor,

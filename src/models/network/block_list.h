@@ -11,43 +11,45 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/place.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/models/recompute_blocks.h"
-#include "vlmtrain/nn/parameters.h"
-#include "vlmtrain/nn/recompute.h"
+#include "vlmtrain/nn/layers/recompute.h"
+#include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
 
-/// How much smaller the projections start that add to the residual stream, two a block, so that its variance does not
-/// grow with depth (Radford et al. 2019, GPT-2).
+/// Returns the initial scale of the two projections per block that write to the residual stream, so
+/// that its variance does not grow with depth (Radford et al. 2019, GPT-2).
 inline double residual_branch_gain(int64_t blocks) {
   return 1.0 / std::sqrt(2.0 * static_cast<double>(blocks));
 }
 
-/// Rows that are added to the hidden states behind a block, outside of its recomputation (Meng et al. 2024, arXiv
-/// 2406.04334: DeepStack).
+/// Rows added to the hidden states after a block, outside of its recomputation (DeepStack, Meng et
+/// al. 2024, arXiv 2406.04334).
 struct DeepstackAddition {
   int64_t block = 0;
-  at::Tensor rows;      ///< int64 [n], each once
-  at::Tensor features;  ///< [n, hidden]; gradients reach it
+  at::Tensor rows;      ///< int64 [n], without duplicates
+  at::Tensor features;  ///< [n, hidden], differentiable
 };
 
-/// What is done with the hidden states between the blocks.
+/// The operations on hidden states between blocks.
 struct HiddenStateOptions {
-  std::vector<int64_t> requested{};  ///< blocks whose output is handed out, before anything is added to it
+  std::vector<int64_t> requested{};  ///< blocks whose output is returned, before additions
   std::vector<DeepstackAddition> additions{};
 };
 
+/// The hidden states of a run.
 struct BlockOutputs {
   at::Tensor last{};                    ///< [rows, hidden]
-  std::vector<at::Tensor> requested{};  ///< [rows, hidden] for each of HiddenStateOptions::wanted
+  std::vector<at::Tensor> requested{};  ///< [rows, hidden] for each of HiddenStateOptions::requested
 };
 
-/// The blocks of a tower, which recomputation is applied to from outside: a block only says how it maps its input.
+/// The blocks of a tower, with activation checkpointing applied from outside: a Block only maps its
+/// input. Sharded weights of a block are gathered for its passes.
 template <class Block>
 class BlockList {
  public:
-  /// `component` is what a trace counts the blocks' memory as.
+  /// `component` is the memory component of the blocks' allocations.
   template <class Config>
   BlockList(const nn::ParameterScope& scope, int64_t count, const Config& config, memory::Component component)
       : store_(&scope.store()), component_(component) {
@@ -59,8 +61,8 @@ class BlockList {
     }
   }
 
-  /// Runs block after block; the first of them keep only what `recompute` says. `context` (segments, rotary tables)
-  /// is copied into the nodes of the backward pass.
+  /// Runs all blocks; the first ones are checkpointed as `recompute` says. `context` (segments,
+  /// RoPE tables) is copied into the nodes of the backward pass.
   template <class Context>
   BlockOutputs run(at::Tensor hidden, const TowerRecompute& recompute, const Context& context,
                    const HiddenStateOptions& options = {}) const {
@@ -68,7 +70,7 @@ class BlockList {
         std::move(hidden), recompute, [&](int64_t) -> const Context& { return context; }, options);
   }
 
-  /// The same with a context for each block: `get_context`(index of the block).
+  /// The same with get_context(i) as the context of block i.
   template <class GetContext>
   BlockOutputs run_with_contexts(at::Tensor hidden, const TowerRecompute& recompute, const GetContext& get_context,
                                  const HiddenStateOptions& options = {}) const {
@@ -89,8 +91,8 @@ class BlockList {
       for (size_t index = 0; index < options.requested.size(); ++index) {
         if (options.requested[index] == i) outputs.requested[index] = hidden;
       }
-      // The gradients that come from the next block meet at this view, before what was handed out adds its own: the
-      // same sums in the same order whether that block is recomputed or not.
+      // The view collects the gradients of the next block before that of the returned state is
+      // added, so the summation order does not depend on recomputation.
       if (std::ranges::find(options.requested, i) != options.requested.end()) hidden = hidden.view_as(hidden);
       for (const auto& addition : options.additions) {
         if (addition.block == i) hidden = hidden.index_add(0, addition.rows, addition.features);
@@ -105,7 +107,8 @@ class BlockList {
  private:
   struct Entry;
 
-  /// The backward pass reaches a block's output just before it reads the block.
+  /// Registers the use of the block's weights in backward, which reaches a block's output just
+  /// before it reads the block's weights.
   void register_backward_use(const at::Tensor& output, const Entry& entry) const {
     output.register_hook([store = store_, first = entry.first_parameter](const at::Tensor& /*gradient*/) {
       store->prepare_block_backward(first);
@@ -122,7 +125,7 @@ class BlockList {
   struct Entry {
     std::unique_ptr<Block> block;
     std::vector<at::Tensor> parameters;
-    size_t first_parameter, end_parameter;  // of the store
+    size_t first_parameter, end_parameter;  // in the store
   };
   const nn::ParameterStore* store_;
   memory::Component component_;

@@ -4,14 +4,14 @@
 
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/kernels/patches.h"
-#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/kernels/patchify.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// [pictures · patches, 3 · patch], channel by channel and line by line.
+/// Returns [images · patches, 3 · patch pixels], ordered by channel, then row.
 at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
   if (kernels::has(kernels::Kernel::kPatchify, pixels.bytes) && dtype != at::kDouble) {
     return kernels::patchify(pixels, patch, dtype);
@@ -38,6 +38,14 @@ at::Tensor embed_patches(const image::BytePixels& pixels, const at::Tensor& weig
 at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtype) {
   const int64_t height = pixels.bytes.size(2), width = pixels.bytes.size(3);
   return extract_patch_rows(pixels, {height, width}, dtype).view({pixels.num_images(), 3, height, width});
+}
+
+at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale) {
+  const int64_t features = patches.size(1);
+  const int64_t cells = side / scale;
+  return patches.view({-1, cells, scale, cells, scale * features})
+      .transpose(2, 3)
+      .reshape({-1, scale * scale * features});
 }
 
 }  // namespace vlmtrain::models

@@ -27,7 +27,7 @@ std::vector<GridPass> split_grids(const std::vector<data::PatchGrid>& grids, int
   return passes;
 }
 
-/// Gives each pass the units of its rows; no pass cuts one.
+/// Assigns each unit to the pass of its rows. REQUIRES: no unit crosses a pass boundary.
 void distribute(const std::vector<nn::DropoutSegment>& units, std::vector<VisionInput>& passes) {
   auto unit = units.begin();
   for (auto& pass : passes) {

@@ -7,8 +7,8 @@
 
 namespace vlmtrain::models {
 
-/// `vision` in pieces of at most `rows_per_pass` rows of pixels (0: all at once), in order. A frame of a grid, whose
-/// patches see each other, is never cut, so that it may be more.
+/// Splits `vision` into passes of at most `rows_per_pass` rows of pixels (0: a single pass), in
+/// order. A frame of a grid is never split, so a pass may be larger.
 std::vector<VisionInput> split_vision_passes(const VisionInput& vision, int64_t rows_per_pass);
 
 }  // namespace vlmtrain::models

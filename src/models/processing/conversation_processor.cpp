@@ -4,39 +4,18 @@
 
 #include <algorithm>
 
-#include "models/processing/expand_images.h"
-#include "models/processing/pixel_notices.h"
-#include "models/processing/reading_media.h"
-#include "vlmtrain/base/bytes.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/media_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/data/media_notices.h"
-#include "vlmtrain/io/scan_name.h"
-#include "vlmtrain/memory/host.h"
-#include "vlmtrain/text/labels.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {
-
-namespace {
-
-/// The error with the file that it is about.
-UserError prefix_path(const io::MediaRef& medium, const UserError& error) {
-  const std::string message = error.what();
-  const auto is_mentioned = [&](const io::MediaRef& candidate) {
-    return message.find(candidate.path) != std::string::npos;
-  };
-  const bool is_file_mentioned = is_mentioned(medium) || std::ranges::any_of(medium.frames, is_mentioned);
-  return data_error("{}{}", is_file_mentioned ? "" : medium.path + ": ", message);
-}
-
-data::SampleError make_changed_image_error(const io::Record& record) {
-  return {"unreadable image",
-          fmt::format("sample {}: a picture changed its size while it was read; leave the data alone during a run",
-                      record.id)};
-}
-
-}  // namespace
 
 ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template,
                                              ProcessorSettings settings, TowerInput input,
@@ -47,14 +26,6 @@ ConversationProcessor::ConversationProcessor(text::Tokenizer tokenizer, text::Ch
       tower_input_(input),
       mask_input_(std::move(masks)),
       end_of_turn_id_(find_token_id(tokenizer_, template_.end_of_turn())) {}
-
-std::vector<image::ImageSize> ConversationProcessor::collect_image_sizes(const std::vector<Medium>& media) {
-  std::vector<image::ImageSize> sizes;
-  for (const Medium& medium : media) {
-    if (medium.kind == data::MediaKind::kImage) sizes.push_back(medium.size);
-  }
-  return sizes;
-}
 
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index) const {
   return process_chat(record, index, render(record, /*as_prompt=*/false));
@@ -134,7 +105,8 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
   int64_t rows = 0, features = 0;
   for (const MediaLayout& media_layout : layout.media_layouts) {
     rows += media_layout.pixel_rows;
-    // Beside its rows: a resized picture, or frame, and what resizing takes, both hardly larger than their rows.
+    // Memory of a resized image or frame and of resizing's intermediate result, relative to the
+    // output rows; both are hardly larger than the rows.
     constexpr int64_t kResizeBuffers = 2;
     const int64_t row_bytes = media_layout.pixel_rows * tower_input_.row.bytes();
     const int64_t frames = media_layout.grid ? media_layout.grid->frames : 1;
@@ -178,249 +150,6 @@ void ConversationProcessor::check_memory(const data::Sample& sample, int64_t pix
       fmt::format("sample {}: its pixels take {} and making them {} more, and no more than a quarter of this process's "
                   "{} may go to it; lower data.image_max_pixels or data.video_max_frames",
                   sample.id, format_bytes(pixel_bytes), format_bytes(sample.decode_bytes), format_bytes(host_bytes())));
-}
-
-int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t host_bytes) {
-  const bool is_video = kind == data::MediaKind::kVideo;
-  const int64_t bytes = is_video ? image::estimate_frame_decoding_bytes(size) : image::estimate_decoding_bytes(size);
-  if (bytes <= max_sample_bytes(host_bytes)) return bytes;
-  throw data_error(
-      "{}{} x {} pixels take {} while they are decoded, and no more than a quarter of this process's {} may go to it; "
-      "shrink the {}",
-      is_video ? "frames of " : "", size.width, size.height, format_bytes(bytes), format_bytes(host_bytes),
-      is_video ? "video" : "picture");
-}
-
-void ConversationProcessor::measure(const io::Record& record, std::vector<Medium>& media) const {
-  for (Medium& medium : media) {
-    read_medium(record, medium.kind, [&] {
-      try {
-        if (medium.file->is_volume) {
-          measure_volume(medium);
-          return;
-        }
-        if (medium.kind == data::MediaKind::kVideo) {
-          medium.size = medium.video.emplace(*medium.file).info().size;
-          check_video(medium.video->info());
-        } else {
-          medium.size = image::read_image_size(*medium.file);
-        }
-        check_size(medium.size);
-        medium.decoding_bytes = check_decoding(medium.size, medium.kind, host_bytes());
-      } catch (const UserError& error) {
-        throw prefix_path(*medium.file, error);
-      }
-    });
-  }
-}
-
-MediaLayout ConversationProcessor::layout_medium(const Medium& medium, const PixelLimits& limits) const {
-  try {
-    const bool is_video = medium.kind == data::MediaKind::kVideo;
-    const bool is_volume = medium.kind == data::MediaKind::kVolume;
-    MediaLayout image = is_volume  ? layout_volume(*medium.volume)
-                        : is_video ? layout_video(medium.video->info(), limits.frame)
-                                   : layout_image(medium.size, limits.image);
-    image.kind = medium.kind;
-    if (is_volume) image.modality = find_modality_id(medium.file->modality);
-    image.decode_bytes = medium.decoding_bytes;
-    return image;
-  } catch (const UserError& error) {
-    throw prefix_path(*medium.file, error);
-  }
-}
-
-ConversationProcessor::MediumPixels ConversationProcessor::preprocess_medium(Medium& medium, const PixelLimits& limits,
-                                                                             const image::Augmentation& augmentation,
-                                                                             bool with_mask_image,
-                                                                             SlicedVolume& cached_volume,
-                                                                             std::vector<io::Notice>& notices) const {
-  if (medium.kind == data::MediaKind::kVolume) {
-    at::Tensor volumes = preprocess_volume(*medium.file);
-    for (int64_t i = 0; i < volumes.size(0); ++i) {
-      add_notice(check_scan_values(volumes[i].contiguous(), medium.file->path), notices);
-    }
-    return {.rows = std::move(volumes), .mask_image = {}};
-  }
-  if (medium.kind != data::MediaKind::kVideo) {
-    const at::Tensor stored =
-        medium.slice ? read_slice(medium, cached_volume, notices) : image::decode_image(*medium.file);
-    if (!medium.slice) add_notice(check_image_pixels(stored, medium.file->path), notices);
-    const at::Tensor augmented = image::augment_image(stored, augmentation);
-    return {.rows = preprocess_image(augmented, limits.image),
-            .mask_image = with_mask_image ? make_mask_image(augmented, mask_input_->side) : at::Tensor()};
-  }
-  at::Tensor rows = preprocess_video(*medium.video, limits.frame);
-  medium.video.reset();
-  return {.rows = std::move(rows), .mask_image = {}};
-}
-
-int64_t ConversationProcessor::count_tokens(image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("tokens of a smaller picture in a family that makes none smaller");
-}
-
-int64_t ConversationProcessor::count_video_tokens(const image::VideoInfo& /*info*/,
-                                                  std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("tokens of a video in a family that takes none");
-}
-
-MediaLayout ConversationProcessor::layout_video(const image::VideoInfo& /*info*/,
-                                                std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("a plan of a video in a family that takes none");
-}
-
-at::Tensor ConversationProcessor::preprocess_video(image::VideoFile& /*video*/,
-                                                   std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("pixels of a video in a family that takes none");
-}
-
-std::vector<int64_t> ConversationProcessor::make_position_ids(const EncodedChat& /*chat*/,
-                                                              std::span<const MediaLayout> /*images*/) const {
-  return {};
-}
-
-data::Sample ConversationProcessor::add_pixels(data::Sample sample, const io::Record& record,
-                                               std::vector<Medium>& media, const PixelLimits& limits,
-                                               const image::Augmentation& augmentation) const {
-  if (!sample.pixel_values.defined()) return sample;
-  data::Masks& masks = sample.masks;
-  const auto masked_images = masks.empty() ? std::vector<int64_t>{} : find_images_with_masks(record);
-  at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
-  if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
-  int64_t num_filled = 0, image_index = 0;
-  SlicedVolume cached_volume;
-  std::vector<io::Notice> notices;  // that headers do not show
-  for (Medium& medium : media) {
-    const auto mask_slot =
-        std::ranges::find(masked_images, medium.kind == data::MediaKind::kImage ? image_index++ : -1);
-    const bool with_mask_image = mask_slot != masked_images.end();
-    const auto [rows, mask_pixels] = read_medium(record, medium.kind, [&] {
-      return preprocess_medium(medium, limits, augmentation, with_mask_image, cached_volume, notices);
-    });
-    if (rows.sizes().slice(1) != pixels.sizes().slice(1) || rows.size(0) > pixels.size(0) - num_filled) {
-      throw make_changed_image_error(record);
-    }
-    pixels.narrow(0, num_filled, rows.size(0)).copy_(rows);
-    if (with_mask_image) masks.pixels.select(0, mask_slot - masked_images.begin()).copy_(mask_pixels);
-    num_filled += rows.size(0);
-  }
-  if (num_filled != pixels.size(0)) throw make_changed_image_error(record);
-  sample.pixel_values = std::move(pixels);
-  if (!masks.empty() && masks.targets.defined()) {
-    masks.targets = load_mask_targets(record, collect_image_sizes(media), augmentation, mask_input_->side, notices);
-  }
-  data::report_media_notices(record.id, notices);
-  for (io::Notice& notice : notices) add_notice(std::move(notice), sample.notices);
-  return sample;
-}
-
-void ConversationProcessor::add_frame_notices(const std::vector<Medium>& media, const SampleLayout& layout,
-                                              data::Sample& sample) {
-  for (size_t i = 0; i < media.size(); ++i) {
-    const auto& video = media[i].video;
-    const bool has_chosen_frames = video && (video->info().is_frame_list || video->info().is_folder);
-    if (!has_chosen_frames || layout.media_layouts[i].frames >= video->info().frames) continue;
-    add_notice(
-        io::Notice{.kind = "of a list or folder of frames, not all are looked at (data.video_max_frames, and the "
-                           "checkpoint's own limits)",
-                   .example = fmt::format("{} of {} frames, the first in {}", layout.media_layouts[i].frames,
-                                          video->info().frames, media[i].file->path)},
-        sample.notices);
-  }
-}
-
-std::vector<MediaPreview> ConversationProcessor::preview_media(const io::Record& record,
-                                                               const data::Sample& sample) const {
-  std::vector<MediaPreview> previews;
-  if (!sample.pixel_values.defined()) return previews;
-  const text::RenderedChat chat = render(record, /*as_prompt=*/false);
-  std::vector<Medium> media = collect_media(record, chat);
-  measure(record, media);
-  const SampleLayout layout = fit_layout(record, chat, media);
-  int64_t first = 0;
-  for (size_t i = 0; i < media.size(); ++i) {
-    const MediaLayout& media_layout = layout.media_layouts[i];
-    if (first + media_layout.pixel_rows > sample.pixel_values.size(0)) throw make_changed_image_error(record);
-    const bool is_video = media[i].kind == data::MediaKind::kVideo;
-    const at::Tensor rows = sample.pixel_values.narrow(0, first, media_layout.pixel_rows);
-    auto media_previews =
-        media_layout.kind == data::MediaKind::kVolume
-            ? preview_volumes(rows)
-            : preview_images(rows, media_layout, media[i].size, is_video ? layout.limits.frame : layout.limits.image);
-    for (MediaPreview& preview : media_previews) {
-      preview.media_index = static_cast<int64_t>(i);
-      if (preview.is_volume())
-        preview.name = io::describe_volume(record, static_cast<size_t>(media[i].file - &record.images[0]));
-      previews.push_back(std::move(preview));
-    }
-    first += media_layout.pixel_rows;
-  }
-  return previews;
-}
-
-std::vector<MediaPreview> ConversationProcessor::preview_images(const at::Tensor& rows, const MediaLayout& /*medium*/,
-                                                                image::ImageSize /*size*/,
-                                                                std::optional<int64_t> /*max_pixels*/) const {
-  std::vector<MediaPreview> previews;
-  previews.reserve(static_cast<size_t>(rows.size(0)));
-  for (int64_t row = 0; row < rows.size(0); ++row) {
-    previews.push_back({.pixels = rows.select(0, row), .tile_height = rows.size(2), .tile_width = rows.size(3)});
-  }
-  return previews;
-}
-
-void ConversationProcessor::check_media(const io::Record& record) const {
-  if (!record.videos.empty() && !supports_videos()) {
-    throw data::SampleError("video for a family without",
-                            fmt::format("sample {} has a video ({}), and this family takes no videos; drop the sample "
-                                        "or take a model of another family",
-                                        record.id, make_excerpt(record.videos.front().path)));
-  }
-  check_volumes(record);
-}
-
-void ConversationProcessor::check_images(const io::Record& record, const std::vector<int64_t>& images_per_mark) const {
-  const auto limit = settings_.max_images_per_sample;
-  const int64_t num_images = std::reduce(images_per_mark.begin(), images_per_mark.end());
-  if (!limit || num_images <= *limit) return;
-  throw data::SampleError(
-      "too many images",
-      fmt::format("sample {} has {} images, more than data.max_images_per_sample={}", record.id, num_images, *limit));
-}
-
-std::vector<ConversationProcessor::Medium> ConversationProcessor::collect_media(const io::Record& record,
-                                                                                const text::RenderedChat& chat) const {
-  check_media(record);
-  std::vector<Medium> media;
-  media.reserve(chat.media.size());
-  const auto slices = count_images_per_mark(record);
-  check_images(record, slices);
-  size_t images = 0, videos = 0, slice = 0;
-  for (const text::MediaSpan& mark : chat.media) {
-    const auto& files = mark.is_video ? record.videos : record.images;
-    size_t& next_file = mark.is_video ? videos : images;
-    if (next_file == files.size()) break;  // a mark of no file, which the tokens will show
-    Medium& medium = media.emplace_back(Medium{.file = &files[next_file], .kind = data::MediaKind::kImage});
-    if (mark.is_video) {
-      medium.kind = data::MediaKind::kVideo;
-    } else if (files[next_file].is_volume && uses_slices()) {
-      medium.slice = slice++;
-      if (std::ssize(slices) > static_cast<int64_t>(next_file) && static_cast<int64_t>(slice) < slices[next_file])
-        continue;
-      slice = 0;
-    } else if (files[next_file].is_volume) {
-      medium.kind = data::MediaKind::kVolume;
-    }
-    ++next_file;
-  }
-  if (images < record.images.size() || videos < record.videos.size()) {
-    throw data::SampleError(
-        "refused by the chat template",
-        fmt::format("sample {}: {} writes {} of its {} images and videos; put them into user turns, or name another "
-                    "template under data.chat_template",
-                    record.id, template_.source().name, media.size(), record.images.size() + record.videos.size()));
-  }
-  return media;
 }
 
 int64_t find_token_id(const text::Tokenizer& tokenizer, std::string_view token) {

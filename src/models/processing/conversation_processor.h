@@ -21,44 +21,47 @@
 
 namespace vlmtrain::models {
 
-/// What one medium becomes in the model's text and in its tower.
+/// The tokens and pixel rows of one medium.
 struct MediaLayout {
-  std::string text;  ///< in its place in the rendered chat
+  std::string text;  ///< replaces its mark in the rendered chat
   int64_t pixel_rows = 1;
-  std::optional<int64_t> image_tokens{};  ///< nothing: those of its rows
-  std::optional<data::PatchGrid> grid{};  ///< where the tower takes patches of native resolution
-  float time_step = 1;                    ///< positions from one frame of a video to the next
+  std::optional<int64_t> image_tokens{};  ///< nothing: the tokens of its rows
+  std::optional<data::PatchGrid> grid{};  ///< of towers with patches of native resolution
+  float time_step = 1;                    ///< position difference between two frames of a video
   data::MediaKind kind = data::MediaKind::kImage;
-  int64_t frames = 0;        ///< of a video, as many as are looked at
-  int64_t modality = 0;      ///< of a volume, as the family numbers them
+  int64_t frames = 0;        ///< sampled frames of a video
+  int64_t modality = 0;      ///< of a volume, as the family's id
   int64_t decode_bytes = 0;  ///< as Sample::decode_bytes
 };
 
-/// Token ids of a conversation, where its answers are, and where the image features go.
+/// The token ids of a conversation, with the positions of its answers and image features.
 struct EncodedChat {
   std::vector<int64_t> token_ids;
   std::vector<char> is_label;
   std::vector<int64_t> image_token_positions;
 };
 
-/// Where pictures of a sample that is too long may go: to any multiple of `step` pixels down to `least`.
+/// The pixel limits that an image of a too long sample can be shrunk to: multiples of `step`, at
+/// least `min_pixels`.
 struct ShrinkRange {
   int64_t min_pixels = 0;
   int64_t step = 1;
 };
 
-/// The most pixels that each picture and each frame of a sample's videos may have; nothing: what the settings say.
+/// Pixel limits of each image and of each video frame of a sample; nothing: those of the settings.
 struct PixelLimits {
   std::optional<int64_t> image;
   std::optional<int64_t> frame;
 };
 
-/// What decoding a picture, or the frames of a video one by one, of this size takes. data_error where that is more than
-/// a quarter of `host_bytes`, which this process may have: several threads decode, and the rest is the model's.
+/// Returns the memory in bytes for decoding an image, or the frames of a video one by one. Throws
+/// UserError (kBadData) if it exceeds a quarter of `host_bytes`, since several threads decode and
+/// the model needs the rest.
 int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t host_bytes);
 
-/// What the processors of all families do alike: render the chat, read the images, count and check. A family says what
-/// an image becomes. Thread-safe as long as the virtual methods are.
+/// The common part of all families' processors: renders the chat, reads the media, counts and
+/// checks tokens. Families override the conversion of media. Thread-safe if the overridden methods
+/// are.
 class ConversationProcessor : public Processor {
  public:
   data::Sample process(const io::Record& record, int64_t index) const final;
@@ -77,68 +80,68 @@ class ConversationProcessor : public Processor {
                                                const std::vector<int64_t>& answer) const final;
 
  protected:
-  /// What a family's tower takes.
+  /// The input of a family's tower.
   struct TowerInput {
     data::PixelRow row;
-    int64_t image_tokens = 0;  ///< of each row, where the MediaLayout does not say how many it has
+    int64_t image_tokens = 0;  ///< per row, unless the MediaLayout has a number
   };
 
-  /// `masks`: of a family that draws them; of another, masks of records are passed over.
+  /// Creates the processor. `masks` is set for families that predict masks. Others ignore masks of
+  /// records.
   ConversationProcessor(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ProcessorSettings settings,
                         TowerInput input, std::optional<MaskInput> masks = std::nullopt);
 
-  /// `max_pixels`: what the picture is limited to so that its sample fits data.max_length, beside what the settings
-  /// say; nothing: by those alone.
+  /// Returns the layout of an image. `max_pixels` is a limit besides that of the settings, for a
+  /// sample to fit data.max_length; nothing: no such limit.
   virtual MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
-  /// Of the decoded picture: rows as TowerInput says, as many as layout_image() of its size.
+  /// Returns the rows of pixels of a decoded image, as TowerInput, as many as in layout_image().
   virtual at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const = 0;
-  /// What the rows of a medium show, as preprocess_image() laid them for a picture of this size or preprocess_video()
-  /// for such frames: pixels and tiles. By itself each row is a picture.
+  /// Returns previews of the rows that preprocess_image() or preprocess_video() made of a medium.
+  /// The default shows each row as an image.
   virtual std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout,
                                                    image::ImageSize size, std::optional<int64_t> max_pixels) const;
-  /// data_error for a picture or frame of a size that the family does not take. What follows is asked of others only.
+  /// Throws UserError (kBadData) for sizes of images or frames that the family does not take.
   virtual void check_size(image::ImageSize /*size*/) const {}
-  /// How many tokens layout_image() of such a picture has in the text, image tokens and others.
+  /// Returns the number of tokens of layout_image(), markers included.
   virtual int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const;
-  /// Nothing: all pictures become alike, whatever their size.
+  /// Returns the range of pixel limits; nothing if all images have equally many tokens.
   virtual std::optional<ShrinkRange> shrink_range(data::MediaKind /*kind*/) const { return std::nullopt; }
-  /// What is said of a sample with more tokens than max_positions().
+  /// Returns the error for a sample with more tokens than max_positions().
   virtual std::string describe_position_overflow(const std::string& /*id*/, int64_t /*tokens*/) const { return {}; }
-  /// `images`: of images and videos, in the order of their marks.
+  /// Tokenizes a chat. `images` are the layouts of images and videos, in the order of their marks.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const = 0;
-  /// The same of a video, of a family that takes them; of another, a record with one is refused.
+  /// Returns whether the family takes videos. If not, records with videos are refused.
   virtual bool supports_videos() const { return false; }
-  /// Throws UserError (kBadData) for a video where the checkpoint's files ask for what is not followed. What follows is
-  /// asked of others only.
+  /// Throws UserError (kBadData) for a video if the checkpoint's files have unsupported settings.
   virtual void check_video(const image::VideoInfo& /*info*/) const {}
   virtual MediaLayout layout_video(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   virtual at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const;
   virtual int64_t count_video_tokens(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
-  /// The same of a volume, of a family that takes them.
+  /// Returns whether the family takes volumes.
   virtual bool supports_volumes() const { return false; }
   virtual MediaLayout layout_volume(const image::VolumeInfo& info) const;
   virtual at::Tensor preprocess_volume(const io::MediaRef& file) const;
-  /// The family's number of a modality as the data calls it; 0: of one that it does not know. Throws UserError
-  /// (kBadData) where the family has to know it.
+  /// Returns the family's id of a modality named by the data; 0 if unknown. Throws UserError
+  /// (kBadData) if the family requires a known modality.
   virtual int64_t find_modality_id(const std::string& /*modality*/) const { return 0; }
-  /// Volumes of a sample at most; nothing: any number.
+  /// Returns the maximum number of volumes of a sample; nothing: no limit.
   virtual std::optional<int64_t> max_volumes() const { return std::nullopt; }
-  /// Whether pictures are taken, too.
+  /// Returns whether the family takes images.
   virtual bool supports_images() const { return true; }
-  /// data::Sample::position_ids; none unless the model has positions on several axes.
+  /// Returns data::Sample::position_ids; empty unless the model has multi-axis positions.
   virtual std::vector<int64_t> make_position_ids(const EncodedChat& chat, std::span<const MediaLayout> images) const;
 
  private:
   struct Medium {
     const io::MediaRef* file;
     data::MediaKind kind;
-    image::ImageSize size{};                    ///< once measured: of a picture
-    std::optional<image::VideoFile> video{};    ///< once measured: a video is opened once
-    std::optional<image::VolumeInfo> volume{};  ///< once measured: of a volume
-    std::optional<size_t> slice{};              ///< of a volume that is seen as pictures, which of these
-    int64_t decoding_bytes = 0;                 ///< once measured
+    image::ImageSize size{};                    ///< of an image, set by measure()
+    std::optional<image::VideoFile> video{};    ///< set by measure(); opened once
+    std::optional<image::VolumeInfo> volume{};  ///< set by measure()
+    std::optional<size_t> slice{};              ///< index of a slice, of a volume that is used as images
+    int64_t decoding_bytes = 0;                 ///< set by measure()
   };
-  /// How the media of a sample are laid out.
+  /// The layouts of a sample's media.
   struct SampleLayout {
     PixelLimits limits;
     std::vector<MediaLayout> media_layouts;
@@ -147,66 +150,67 @@ class ConversationProcessor : public Processor {
 
     int64_t tokens() const { return std::ssize(chat.token_ids); }
   };
-  /// The record's images and videos in the order of their marks in the rendered chat.
+  /// Returns the record's media in the order of their marks in the rendered chat.
   std::vector<Medium> collect_media(const io::Record& record, const text::RenderedChat& chat) const;
   data::Sample process_chat(const io::Record& record, int64_t index, const text::RenderedChat& chat,
-                    const image::Augmentation& augmentation = {}) const;
+                            const image::Augmentation& augmentation = {}) const;
   data::Sample process_headers(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
-  /// Reads the sizes of media; an error names the file. Below, all but the pixels follows from these sizes.
+  /// Reads the sizes of media from file headers. Errors name the file.
   void measure(const io::Record& record, std::vector<Medium>& media) const;
   MediaLayout layout_medium(const Medium& medium, const PixelLimits& limits) const;
   int64_t count_tokens(const std::vector<Medium>& media, const PixelLimits& limits) const;
   SampleLayout layout_sample(const io::Record& record, const text::RenderedChat& chat, const std::vector<Medium>& media,
                              const PixelLimits& limits) const;
-  /// The layout whose media lose as few pixels as it takes to fit data.max_length, pictures before frames. Throws
-  /// data::SampleTooLongError where it fits with none.
+  /// Returns the layout that fits data.max_length with the fewest removed pixels, from images
+  /// before frames. Throws data::SampleTooLongError if none fits.
   SampleLayout fit_layout(const io::Record& record, const text::RenderedChat& chat,
                           const std::vector<Medium>& media) const;
-  /// The lowest limits; nothing: no medium can lose pixels.
+  /// Returns the lowest limits; nothing if no medium can be shrunk.
   std::optional<PixelLimits> find_floor(const std::vector<Medium>& media) const;
-  /// The highest limits under which the media have no more than `token_budget` tokens; nothing: not at the floor
-  /// either.
+  /// Returns the highest limits with at most `token_budget` tokens; nothing if the floor has more.
   std::optional<PixelLimits> find_limits(const std::vector<Medium>& media, const PixelLimits& floor,
                                          int64_t token_budget) const;
-  /// What makes a record of fewer tokens.
+  /// Returns advice on shortening a record.
   std::string describe_shortening(const io::Record& record) const;
   [[noreturn]] void throw_too_long(const io::Record& record, int64_t tokens,
                                    std::optional<int64_t> tokens_at_floor) const;
   data::Sample make_sample(const io::Record& record, int64_t index, const SampleLayout& layout) const;
-  /// A volume whose slices are taken one by one.
+  /// A volume whose slices are used as images.
   struct SlicedVolume {
     const io::MediaRef* file = nullptr;
     std::vector<at::Tensor> slices{};
   };
-  /// Of a video its rows, of a picture those and what the mask encoder takes, if that is wanted.
+  /// The pixels of a medium: rows for the tower, and for an image the mask encoder's input if
+  /// requested.
   struct MediumPixels {
     at::Tensor rows;
     at::Tensor mask_image;  ///< uint8 [3, side, side]
   };
-  /// `notices` gets what is to be reported of the pixels.
+  /// Decodes and preprocesses a medium. Appends findings about its pixels to `notices`.
   MediumPixels preprocess_medium(Medium& medium, const PixelLimits& limits, const image::Augmentation& augmentation,
                                  bool with_mask_image, SlicedVolume& cached_volume,
                                  std::vector<io::Notice>& notices) const;
-  /// Of lists and folders of frames of which some are left out.
+  /// Adds notices about lists and folders of frames that are not used fully.
   static void add_frame_notices(const std::vector<Medium>& media, const SampleLayout& layout, data::Sample& sample);
-  /// Of pictures alone, measured, in the order of the record.
+  /// Returns the sizes of the images, without other media, in the order of the record.
   static std::vector<image::ImageSize> collect_image_sizes(const std::vector<Medium>& media);
-  /// The sample that make_sample() made, with masks where the family draws them.
+  /// Adds masks to a sample of make_sample() if the family predicts masks.
   data::Sample add_masks(data::Sample header_sample, const io::Record& record, const std::vector<Medium>& media) const;
   data::Sample add_pixels(data::Sample header_sample, const io::Record& record, std::vector<Medium>& media,
                           const PixelLimits& limits, const image::Augmentation& augmentation) const;
   void check_media(const io::Record& record) const;
   void check_volumes(const io::Record& record) const;
   bool uses_slices() const { return settings_.volume.use == data::VolumeUse::kSlices; }
-  /// How many pictures stand at the mark of each of the record's images; 1 but of volumes that are seen as slices.
+  /// Returns the number of images at each mark: 1, or the slices of a volume.
   std::vector<int64_t> count_images_per_mark(const io::Record& record) const;
-  /// Refuses a record that has, with slices of volumes, more pictures than settings allow.
+  /// Throws data::SampleError if a record has more images, slices included, than the settings
+  /// allow.
   void check_images(const io::Record& record, const std::vector<int64_t>& images_per_mark) const;
-  /// The record's, with a mark for each slice of a volume.
+  /// Returns the record's turns, with a mark for each slice of a volume.
   std::vector<text::Turn> make_turns(const io::Record& record) const;
   void measure_volume(Medium& medium) const;
   at::Tensor read_slice(const Medium& medium, SlicedVolume& cached_volume, std::vector<io::Notice>& notices) const;
-  /// To look at.
+  /// Returns previews of volumes.
   static std::vector<MediaPreview> preview_volumes(const at::Tensor& rows);
   void check_memory(const data::Sample& sample, int64_t pixel_bytes) const;
 
@@ -218,19 +222,20 @@ class ConversationProcessor : public Processor {
   int64_t end_of_turn_id_;
 };
 
-/// The id of a token that the family needs. Throws UserError (kBadData) where the tokenizer has none.
+/// Returns the id of a token. Throws UserError (kBadData) if the tokenizer does not have it.
 int64_t find_token_id(const text::Tokenizer& tokenizer, std::string_view token);
 
-/// Throws UserError (kBadData) where the tokenizer has more tokens than the embedding has rows.
+/// Throws UserError (kBadData) if the tokenizer has more tokens than the embedding has rows.
 void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
 
-/// Puts each image's text in its place and tokenizes the whole. `add_special_tokens` as text::Tokenizer::encode.
-/// `video_token_id`: the token of videos' features, where a family has one.
+/// Expands the media of a chat and tokenizes it. `add_special_tokens` is as in
+/// text::Tokenizer::encode(). `video_token_id` is the token of video features, if the family has
+/// one.
 EncodedChat encode_with_images(const text::Tokenizer& tokenizer, const text::RenderedChat& chat,
                                std::span<const MediaLayout> images, int64_t image_token_id, bool add_special_tokens,
                                std::optional<int64_t> video_token_id = std::nullopt);
 
-/// Reads `folder`/tokenizer.json. Throws UserError (kBadData) that says how to make it where there is only a
+/// Reads `folder`/tokenizer.json. Throws UserError (kBadData), with a hint if there is only a
 /// tokenizer.model.
 text::Tokenizer load_tokenizer(const std::filesystem::path& folder);
 

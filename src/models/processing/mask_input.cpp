@@ -10,13 +10,12 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/mask.h"
 #include "vlmtrain/image/resize.h"
-#include "vlmtrain/image/resize_mask.h"
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// SAM's pixel mean.
+/// SAM's pixel mean, rounded, so that normalized padding is close to zero.
 constexpr std::array<int64_t, 3> kPadding{124, 116, 104};
 
 image::ImageSize read_source_size(const io::MaskSource& source) {
@@ -30,7 +29,7 @@ void check_mask_size(image::ImageSize mask, image::ImageSize image_size) {
                    mask.height, image_size.width, image_size.height);
 }
 
-/// What `read` gives; its error is one of the record that names the mask.
+/// Returns the result of `read`; adds the record to its error.
 template <class Read>
 auto rethrow_mask_error(const io::Record& record, size_t index, const Read& read) {
   try {
@@ -61,7 +60,7 @@ std::vector<int64_t> find_mask_tokens(const data::Sample& sample, int64_t token_
 data::ValidRegion compute_filled_size(image::ImageSize size, int64_t side) {
   const int64_t longer = std::max(size.height, size.width);
   const auto scale_length = [&](int64_t length) {
-    return std::max<int64_t>(1, (2 * length * side + longer) / (2 * longer));  // rounded, halves up
+    return std::max<int64_t>(1, (2 * length * side + longer) / (2 * longer));  // rounds half up
   };
   return {.rows = scale_length(size.height), .columns = scale_length(size.width)};
 }

@@ -1,12 +1,18 @@
 #include "models/processing/preprocessor_config.h"
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
+#include <set>
 
-#include "models/processing/processor_copies.h"
-#include "vlmtrain/io/json_text.h"
+#include "models/processing/processor_changes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 
@@ -72,6 +78,7 @@ image::Normalization PreprocessorConfig::normalization(const ChannelValues& mean
   const image::Normalization result{.mean = value("image_mean", mean),
                                     .std = value("image_std", std),
                                     .rescale_factor = value("rescale_factor", 1.0 / 255.0)};
+  // Pixels and their deviations are below 256; 1e6 rejects only damaged files.
   constexpr double kMaxValue = 1e6;
   const auto is_valid_scale = [](double value) { return value > 1 / kMaxValue && value <= kMaxValue; };
   const auto is_valid_shift = [](double value) { return std::abs(value) <= kMaxValue; };
@@ -96,6 +103,30 @@ void PreprocessorConfig::require_only(const std::set<std::string_view>& allowed)
     throw data_error("{}: {} is {}, a setting that is not supported; remove it if the pictures do not depend on it",
                      name_, key, io::make_json_excerpt(setting));
   }
+}
+
+void check_image_tokens(const std::filesystem::path& folder, const std::string& key, int64_t features) {
+  const auto path = folder / "processor_config.json";
+  if (!std::filesystem::exists(path)) return;
+  const auto tokens = io::get_or<int64_t>(io::read_json(path), key, features, path.string());
+  if (tokens == features) return;
+  throw data_error("{}: {} is {}, but the model of config.json gives {} features of an image; make them equal",
+                   path.string(), key, tokens, features);
+}
+
+void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps) {
+  static std::mutex mutex;
+  static std::set<std::string> reported;
+  if (fps != ProcessorSettings().video_fps) return;
+  const auto file = PreprocessorConfig::find_for_videos(folder);
+  if (!file || file->find("fps") == nullptr || file->find("num_frames") != nullptr) return;
+  const auto file_fps = file->value<double>("fps", fps);
+  const std::lock_guard lock(mutex);
+  if (file_fps == fps || !reported.insert(file->name()).second) return;
+  spdlog::warn(
+      "{}: fps is {}, and videos are sampled at data.video_fps, {} frames a second; set data.video_fps={} for "
+      "the file's",
+      file->name(), file_fps, fps, file_fps);
 }
 
 }  // namespace vlmtrain::models

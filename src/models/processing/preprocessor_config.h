@@ -16,40 +16,41 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
 
-/// Values of a checkpoint's preprocessor_config.json, with errors (kBadData) that name file and key.
+/// The values of a checkpoint's preprocessor_config.json. Errors (kBadData) name file and key.
 class PreprocessorConfig {
  public:
-  using ChannelValues = std::array<double, 3>;  ///< of each channel
+  using ChannelValues = std::array<double, 3>;  ///< one value per channel
 
-  /// `name` is what an error calls the file.
+  /// Wraps the file's content. `name` is the file's name in errors.
   PreprocessorConfig(nlohmann::json config, std::string name);
 
-  /// What is said of images, as transformers 5.24 looks for it: section image_processor of processor_config.json, else
-  /// preprocessor_config.json. Nothing where there is neither. A file next to it that says something else is reported
-  /// once.
+  /// Returns the image processor's settings in the search order of transformers 5.24: section
+  /// image_processor of processor_config.json, then preprocessor_config.json; nothing if neither
+  /// exists. Warns once about conflicting copies.
   static std::optional<PreprocessorConfig> find_for_images(const std::filesystem::path& folder);
 
-  /// What is said of videos: section video_processor of processor_config.json, else video_preprocessor_config.json,
-  /// else the images' file, as transformers looks for it. Nothing where there is none of them.
+  /// Returns the video processor's settings in the search order of transformers: section
+  /// video_processor of processor_config.json, then video_preprocessor_config.json, then the image
+  /// processor's; nothing if none exists.
   static std::optional<PreprocessorConfig> find_for_videos(const std::filesystem::path& folder);
 
-  /// Whether `key` is there and null, which takes a default away.
+  /// Returns whether `key` is null, which disables a default.
   bool is_null(std::string_view key) const;
 
-  /// Null where `key` is absent or null.
+  /// Returns the value of `key`; null if it is absent or null.
   const nlohmann::json* find(std::string_view key) const;
 
   template <class T>
   T value(std::string_view key, T fallback) const {
     const nlohmann::json* it = find(key);
     if (it == nullptr) return fallback;
-    // The library makes a whole number of a fraction and of what is beyond 63 bits.
+    // nlohmann::json silently converts fractions and numbers beyond 63 bits to integers.
     bool has_type = !std::integral<T> || std::same_as<T, bool> || it->is_number_integer();
-    // And takes a longer list for a shorter one.
+    // It also accepts a longer list for a shorter one.
     if constexpr (std::same_as<T, ChannelValues>)
       has_type = it->is_array() && it->size() == std::tuple_size_v<ChannelValues>;
     try {
@@ -60,16 +61,18 @@ class PreprocessorConfig {
                      io::make_json_excerpt(*it));
   }
 
-  /// `image_processor_type`, without the "Fast" at its end; `fallback` where there is none. One of `allowed`.
+  /// Returns `image_processor_type` without a "Fast" suffix, `fallback` if absent. Throws UserError
+  /// (kBadData) if it is not in `allowed`.
   std::string type(std::string_view fallback, const std::vector<std::string_view>& allowed) const;
 
-  /// `resample`, one of Pillow's numbers.
+  /// Returns `resample`, one of Pillow's filter numbers.
   image::Filter filter(int64_t fallback) const;
 
   image::Normalization normalization(const ChannelValues& mean, const ChannelValues& std) const;
 
   void require_true(std::string_view key) const;
-  /// What is neither read nor known to leave pixels alone must be off.
+  /// Throws UserError (kBadData) if a key that is neither in `allowed` nor known not to affect
+  /// pixels is enabled.
   void require_only(const std::set<std::string_view>& allowed) const;
 
   const std::string& name() const { return name_; }
@@ -83,5 +86,13 @@ class PreprocessorConfig {
 /// image_mean and image_std of OpenAI's CLIP.
 inline constexpr PreprocessorConfig::ChannelValues kClipMean{0.48145466, 0.4578275, 0.40821073};
 inline constexpr PreprocessorConfig::ChannelValues kClipStd{0.26862954, 0.26130258, 0.27577711};
+
+/// Throws UserError (kBadData) if `key` of `folder`/processor_config.json, transformers' number of
+/// image tokens, differs from the model's number of features. Accepts a missing file or key.
+void check_image_tokens(const std::filesystem::path& folder, const std::string& key, int64_t features);
+
+/// Warns, once per file, if the video processor's `fps` differs from `fps` and data.video_fps has
+/// its default value.
+void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps);
 
 }  // namespace vlmtrain::models

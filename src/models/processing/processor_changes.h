@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,22 +11,47 @@
 
 namespace vlmtrain::models {
 
-/// What a family's processor files say of a model that was trained with a run's settings.
+/// The changes of a family's processor files for a model trained with a run's settings.
 struct ProcessorChanges {
   using Edit = std::function<void(nlohmann::ordered_json& settings)>;
 
-  Edit images = {};  ///< changes each copy of the image processor's settings; empty: nothing changes
-  Edit videos = {};  ///< the same of the video processor's
-  /// Whether videos that have no file of their own get one; else they follow the images' file.
+  Edit images = {};  ///< edits each copy of the image processor's settings; empty: no change
+  Edit videos = {};  ///< edits each copy of the video processor's settings; empty: no change
+  /// Whether videos get a file of their own; else they share the images' file.
   bool videos_need_file = false;
-  std::string video_processor_type = {};           ///< of that file
+  std::string video_processor_type = {};           ///< class name for that file
   std::vector<std::string> unsaved_settings = {};  ///< as ProcessorFiles::unsaved_settings
 };
 
-/// Whether the run samples videos as it would without a word of the user.
+/// Returns whether the run samples videos with default settings.
 inline bool has_default_sampling(const ProcessorSettings& settings) {
   const ProcessorSettings defaults;
   return settings.video_fps == defaults.video_fps && settings.video_max_frames == defaults.video_max_frames;
 }
+
+enum class MediaRole { kImages, kVideos };
+
+/// A copy of the settings of an image or video processor in a checkpoint.
+struct ProcessorCopy {
+  std::string file;     ///< name in the folder: "processor_config.json"
+  std::string section;  ///< "image_processor"; empty: the whole file
+  std::string name;     ///< name in messages
+  nlohmann::json settings;
+};
+
+/// Returns the copies in `folder`, the effective one first, in the order of transformers 5.24
+/// (image_processing_base.py, video_processing_utils.py): a section of processor_config.json that
+/// is not null, then preprocessor_config.json; for videos their section, then
+/// video_preprocessor_config.json. Does not check that settings are objects. Throws UserError
+/// (kBadData) for a file that is not JSON.
+std::vector<ProcessorCopy> find_copies(const std::filesystem::path& folder, MediaRole role);
+
+/// Returns the keys that two copies have with different values. Ignores class names and differently
+/// formatted sizes.
+std::vector<std::string> find_differing_keys(const nlohmann::json& a, const nlohmann::json& b);
+
+/// Warns, once per folder and process, about copies that differ from the first. REQUIRES: at least
+/// one copy.
+void warn_about_conflicting_copies(const std::vector<ProcessorCopy>& copies);
 
 }  // namespace vlmtrain::models

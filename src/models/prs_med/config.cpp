@@ -1,8 +1,8 @@
 #include "models/prs_med/config.h"
 
-#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/llava/config.h"
-#include "models/network/mask/mask_encoder.h"
+#include "models/network/mask_encoder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

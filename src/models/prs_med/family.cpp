@@ -1,8 +1,8 @@
-#include "models/prs_med/family.h"
+#include "models/family.h"
 
 #include "models/llava/family.h"
 #include "models/processing/conversation_processor.h"
-#include "models/prs_med/assembly/assemble.h"
+#include "models/prs_med/assemble.h"
 #include "models/prs_med/config.h"
 #include "models/prs_med/model.h"
 #include "vlmtrain/base/error.h"
@@ -56,7 +56,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {"prs_med"},
           .build = build,
           .load_processor = load_processor,

@@ -9,7 +9,7 @@
 #include "models/network/activation.h"
 #include "models/network/patch_embedding.h"
 #include "vlmtrain/image/normalize.h"
-#include "vlmtrain/memory/place.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::models::prs_med {
 
@@ -18,7 +18,7 @@ namespace {
 using nn::Component;
 using nn::ParameterScope;
 
-/// ImageNet's, which SAM and MobileSAM were trained with.
+/// ImageNet's, used in the training of SAM and MobileSAM.
 const image::Normalization kNormalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0};
 
 ParameterScope make_mask_scope(nn::ParameterStore& store, Component component) {

@@ -3,25 +3,26 @@
 #include <memory>
 
 #include "models/llava/model.h"
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/mask_encoder.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/mask_encoder.h"
 #include "models/prs_med/config.h"
 
 namespace vlmtrain::models::prs_med {
 
-/// Two Linears with a ReLU between them, from a mask token's hidden state to a prompt of the mask decoder.
+/// Projection of a mask token's hidden state to a prompt of the mask decoder: two Linears with a
+/// ReLU between them.
 class MaskPrompt {
  public:
   MaskPrompt(const nn::ParameterScope& scope, int64_t hidden_size, int64_t channels);
-  /// [masks, hidden] → [masks, channels]
+  /// Returns the prompts: [masks, hidden] → [masks, channels].
   at::Tensor operator()(const at::Tensor& hidden) const;
 
  private:
   nn::Linear first_, second_;
 };
 
-/// LLaVA, and beside it a mask encoder of the picture and SAM's mask decoder, which fuses the encoder's features with
-/// the hidden states of the mask tokens by attention in both directions.
+/// PRS-Med: LLaVA with a mask encoder of the image and SAM's mask decoder, which fuses the
+/// encoder's features with the hidden states of the mask tokens by attention in both directions.
 class Model final : public llava::Model {
  public:
   Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSettings& settings);
@@ -29,12 +30,13 @@ class Model final : public llava::Model {
   bool predicts_masks() const override { return true; }
   at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
                          int64_t images_per_pass) const override;
-  /// The mask encoder's, which are by far the largest, and behind them the vision tower's.
+  /// Returns the blocks of the mask encoder, by far the largest, which come first, and of the
+  /// vision tower.
   int64_t vision_blocks() const override { return encoder_->blocks() + llava::Model::vision_blocks(); }
 
  private:
   int64_t recomputed_tower_blocks() const override;
-  /// Of pixels uint8 [pictures, 3, side, side].
+  /// Encodes pixels uint8 [images, 3, side, side].
   at::Tensor encode(const at::Tensor& pixels, int64_t images_per_pass) const;
 
   std::unique_ptr<MaskEncoder> encoder_;

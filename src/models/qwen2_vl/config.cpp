@@ -6,12 +6,10 @@
 #include <numeric>
 #include <utility>
 
-#include "models/checkpoints/attention_dropout.h"
-#include "models/checkpoints/size_limits.h"
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
@@ -19,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-/// transformers' defaults, where they are not those of a Qwen2 text model.
+/// Returns transformers' defaults that differ from those of a Qwen2 text model.
 json make_text_defaults() {
   return {{"vocab_size", 152064},       {"hidden_size", 8192},
           {"intermediate_size", 29568}, {"num_hidden_layers", 80},

@@ -1,9 +1,9 @@
-#include "models/qwen2_vl/family.h"
+#include "models/family.h"
 
 #include <algorithm>
 
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
@@ -99,7 +99,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {"qwen2_vl", "qwen2_5_vl"},
           .build = build,
           .load_processor = load_processor,

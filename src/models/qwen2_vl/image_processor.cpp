@@ -3,19 +3,23 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
+constexpr double kMaxRatio = 200;  // MAX_RATIO of qwen-vl-utils and transformers
+
 using image::ImageSize;
 using nlohmann::json;
 
-/// Qwen2VLImageProcessor's, which Qwen3-VL has, too; its checkpoints all say their own.
+/// Default of Qwen2VLImageProcessor, also used by Qwen3-VL; all published checkpoints set their
+/// own.
 constexpr PixelBudget kImageBudget{int64_t{56} * 56, int64_t{28} * 28 * 1280};
 
 int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* key) {
@@ -31,7 +35,7 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
 
 PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   if (const json* size = file.find("size")) {
-    // Older files have other edges beside min_pixels and max_pixels, which count.
+    // min_pixels and max_pixels override the edges that older files also have.
     const bool is_overridden = file.find("min_pixels") != nullptr && file.find("max_pixels") != nullptr;
     if (!is_overridden) {
       budget = {read_edge(file, *size, "shortest_edge"), read_edge(file, *size, "longest_edge")};
@@ -39,7 +43,7 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   }
   budget.min_pixels = file.value<int64_t>("min_pixels", budget.min_pixels);
   budget.max_pixels = file.value<int64_t>("max_pixels", budget.max_pixels);
-  // A picture is brought to the least, however small it is.
+  // Even the smallest image is enlarged to the minimum, so the minimum must be decodable.
   if (budget.min_pixels < 1 || budget.max_pixels < budget.min_pixels || budget.min_pixels > image::kMaxImagePixels ||
       budget.max_pixels > kMaxBudgetPixels) {
     throw data_error(
@@ -52,13 +56,41 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
 
 }  // namespace
 
+void check_ratio(image::ImageSize size) {
+  const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
+  if (std::max(height, width) / std::min(height, width) > kMaxRatio) {
+    throw data_error("{} x {} pixels: more than {} times as long as wide, which Qwen-VL does not take; crop it",
+                     size.width, size.height, kMaxRatio);
+  }
+}
+
+image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget) {
+  check_ratio(size);
+  const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
+  const auto unit = static_cast<double>(factor);
+  const auto to_multiple = [factor](double multiples) { return static_cast<int64_t>(multiples) * factor; };
+  // Python rounds half to even, as nearbyint does.
+  const image::ImageSize rounded{to_multiple(std::nearbyint(height / unit)), to_multiple(std::nearbyint(width / unit))};
+  const int64_t pixels = rounded.height * rounded.width;
+  if (pixels > budget.max_pixels) {
+    const double shrink = std::sqrt(height * width / static_cast<double>(budget.max_pixels));
+    return {std::max(factor, to_multiple(std::floor(height / shrink / unit))),
+            std::max(factor, to_multiple(std::floor(width / shrink / unit)))};
+  }
+  if (pixels < budget.min_pixels) {
+    const double grow = std::sqrt(static_cast<double>(budget.min_pixels) / (height * width));
+    return {to_multiple(std::ceil(height * grow / unit)), to_multiple(std::ceil(width * grow / unit))};
+  }
+  return rounded;
+}
+
 const std::set<std::string_view>& get_pixel_keys() {
   static const std::set<std::string_view> keys{
-      // read here
+      // supported
       "size", "min_pixels", "max_pixels", "patch_size", "temporal_patch_size", "merge_size", "resample", "image_mean",
       "image_std", "rescale_factor", "do_resize", "do_rescale", "do_normalize", "do_convert_rgb",
       "image_processor_type",
-      // of no effect on pixels
+      // without effect on pixels
       "processor_class", "return_tensors", "data_format", "input_data_format", "device", "disable_grouping",
       "default_to_square", "_valid_processor_keys", "_processor_class", "image_seq_length", "model_input_names"};
   return keys;
@@ -167,7 +199,7 @@ at::Tensor PatchWriter::finish() {
 void PatchWriter::write(const at::Tensor& resized) {
   VLMTRAIN_CHECK(frames_ < grid_.frames * depth_, "more frames than {} patches of {}", grid_.frames, depth_);
   const int64_t channel_bytes = depth_ * patch_ * patch_, patch_bytes = 3 * channel_bytes;
-  const int64_t merged_columns = grid_.columns / merge_;  // squares of merge² patches in a row of them
+  const int64_t merged_columns = grid_.columns / merge_;  // squares of merge² patches per row
   uint8_t* const frame = patches_.mutable_data_ptr<uint8_t>() +
                          frames_ / depth_ * grid_.patches_per_frame() * patch_bytes +
                          frames_ % depth_ * patch_ * patch_;

@@ -1,18 +1,35 @@
 #pragma once
 
-#include "models/network/llama/causal_llama.h"
+#include <span>
+#include <string>
+
+#include "models/network/llama.h"
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/vision_tower.h"
-#include "models/qwen2_vl/weight_names.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// Vision tower of native resolution, patch merger and a Qwen2 text model with positions on three axes.
+/// Map from parameter names to checkpoint keys: as published (`visual.blocks…`, `model.layers…`),
+/// or as transformers 5's modules, which are vlmtrain's (`model.visual.blocks…`,
+/// `model.language_model.layers…`).
+class QwenKeyMap {
+ public:
+  /// Returns the map of a checkpoint with these tensors; the published one for no tensors.
+  static QwenKeyMap detect(std::span<const std::string> tensors);
+
+  std::string to_checkpoint_key(const std::string& parameter) const;
+
+ private:
+  bool is_published_ = true;
+};
+
+/// Qwen2-VL and Qwen2.5-VL: vision tower of native resolution, patch merger and a Qwen2 text model
+/// with positions on three axes.
 class Model final : public VisionLanguageModel {
  public:
-  /// `key_map`: how the checkpoint spells the parameters.
+  /// Builds the model. `key_map`: parameter names to checkpoint keys.
   Model(Config config, QwenKeyMap key_map, image::Normalization normalization, const nn::ParameterSettings& settings);
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;

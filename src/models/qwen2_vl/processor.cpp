@@ -1,11 +1,181 @@
 #include "models/qwen2_vl/processor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <utility>
 
-#include "models/processing/frame_normalization.h"
+#include "models/processing/frame_sampling.h"
+#include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::qwen2_vl {
+
+namespace {
+
+class PositionIdBuilder {
+ public:
+  PositionIdBuilder(int64_t tokens, data::VideoLayout layout)
+      : tokens_(tokens), layout_(layout), ids_(static_cast<size_t>(data::kPositionAxes * tokens)) {}
+
+  void add_text(int64_t token) {
+    VLMTRAIN_CHECK(token >= next_token_ && token <= tokens_, "token {} of {} after {}", token, tokens_, next_token_);
+    while (next_token_ < token) {
+      add(next_position_, next_position_, next_position_);
+      ++next_position_;
+    }
+  }
+
+  void add(const VisionSpan& span) {
+    for (int64_t frame = 0; frame < span.grid.frames; ++frame) {
+      const int64_t time = compute_time(frame, span);
+      for (int64_t row = 0; row < span.grid.rows; ++row) {
+        for (int64_t column = 0; column < span.grid.columns; ++column)
+          add(next_position_ + time, next_position_ + row, next_position_ + column);
+      }
+    }
+    const int64_t side = std::max(span.grid.rows, span.grid.columns);
+    const int64_t last_time = compute_time(span.grid.frames - 1, span);
+    next_position_ += layout_ == data::VideoLayout::kReleased ? std::max(side, last_time + 1) : side;
+  }
+
+  std::vector<int64_t> finish() {
+    add_text(tokens_);
+    return std::move(ids_);
+  }
+
+ private:
+  /// Multiplies in fp32 and truncates, as transformers does.
+  static int64_t compute_time(int64_t frame, const VisionSpan& span) {
+    return static_cast<int64_t>(static_cast<float>(frame) * span.time_step);
+  }
+
+  void add(int64_t time, int64_t row, int64_t column) {
+    const std::array<int64_t, data::kPositionAxes> axes{time, row, column};
+    for (size_t axis = 0; axis < axes.size(); ++axis) {
+      ids_[axis * static_cast<size_t>(tokens_) + static_cast<size_t>(next_token_)] = axes[axis];
+    }
+    ++next_token_;
+  }
+
+  int64_t tokens_;
+  data::VideoLayout layout_;
+  std::vector<int64_t> ids_;
+  int64_t next_token_ = 0;
+  int64_t next_position_ = 0;  // position of the next text token
+};
+
+void check_token(const text::Tokenizer& tokenizer, std::string_view token, std::string_view key, int64_t id) {
+  const int64_t actual_id = find_token_id(tokenizer, token);
+  if (actual_id != id) {
+    throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, actual_id);
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> make_position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout) {
+  if (spans.empty()) return {};
+  PositionIdBuilder builder(tokens, layout);
+  for (const VisionSpan& span : spans) {
+    builder.add_text(span.first_token);
+    builder.add(span);
+  }
+  return builder.finish();
+}
+
+std::string format_vision_block(std::string_view pad) {
+  return fmt::format("{}{}{}", kVisionStart, pad, kVisionEnd);
+}
+
+GridProcessor::GridProcessor(const VisionConfig& vision, const Tokens& tokens, PixelSettings images,
+                             text::Tokenizer tokenizer, text::ChatTemplate chat_template,
+                             const ProcessorSettings& settings)
+    : ConversationProcessor(std::move(tokenizer), std::move(chat_template), settings,
+                            {{.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size}}),
+      vision_(vision),
+      tokens_(tokens),
+      images_(images),
+      sampling_fps_(settings.video_fps) {
+  check_vocabulary(this->tokenizer(), tokens.vocab_size);
+  check_token(this->tokenizer(), kImagePad, "image_token_id", tokens.image);
+  check_token(this->tokenizer(), kVideoPad, "video_token_id", tokens.video);
+}
+
+MediaLayout GridProcessor::make_layout(const data::PatchGrid& grid, std::string_view pad) const {
+  const int64_t tokens = grid.patches() / vision_.patches_per_token();
+  std::string text;
+  for (int64_t i = 0; i < tokens; ++i) text += pad;
+  return {.text = std::move(text), .pixel_rows = grid.patches(), .image_tokens = tokens, .grid = grid};
+}
+
+image::ImageSize GridProcessor::compute_image_size(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  PixelSettings settings = images_;
+  settings.budget = limit_budget(settings.budget, max_pixels);
+  return compute_resized_size(size, settings, vision_);
+}
+
+MediaLayout GridProcessor::layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  return make_layout(compute_grid(1, compute_image_size(size, max_pixels), vision_), kImagePad);
+}
+
+at::Tensor GridProcessor::preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
+  PatchWriter patches(1, compute_image_size({image.size(1), image.size(2)}, max_pixels), images_.filter, vision_);
+  patches.add(image);
+  return patches.finish();
+}
+
+std::vector<MediaPreview> GridProcessor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
+                                                        image::ImageSize /*size*/,
+                                                        std::optional<int64_t> /*max_pixels*/) const {
+  // An image is repeated in all frames of its patches.
+  const int64_t count = std::max<int64_t>(layout.frames, 1);
+  std::vector<MediaPreview> previews;
+  previews.reserve(static_cast<size_t>(count));
+  for (int64_t frame = 0; frame < count; ++frame) {
+    at::Tensor pixels = extract_frame(rows, *layout.grid, frame, vision_);
+    const int64_t height = pixels.size(1), width = pixels.size(2);
+    previews.push_back({.pixels = std::move(pixels), .frame_index = frame, .tile_height = height, .tile_width = width});
+  }
+  return previews;
+}
+
+void GridProcessor::check_size(image::ImageSize size) const {
+  smart_resize(size, vision_.pixels_per_token_side(), images_.budget);
+}
+
+int64_t GridProcessor::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  return compute_grid(1, compute_image_size(size, max_pixels), vision_).patches() / vision_.patches_per_token();
+}
+
+std::optional<ShrinkRange> GridProcessor::shrink_range(data::MediaKind kind) const {
+  // 224 x 224 pixels with 28 x 28 per token, the input size of the first CLIP models: a choice,
+  // below which images lose most of their details (docs/data.md).
+  constexpr int64_t kMinTokens = 64;
+  const int64_t side = vision_.pixels_per_token_side(), token_pixels = side * side;
+  const int64_t min_pixels = kind == data::MediaKind::kVideo ? min_frame_pixels() : images_.budget.min_pixels;
+  return ShrinkRange{.min_pixels = std::max(kMinTokens, (min_pixels + token_pixels - 1) / token_pixels) * token_pixels,
+                     .step = token_pixels};
+}
+
+data::PatchGrid GridProcessor::compute_video_grid(const image::VideoInfo& info,
+                                                  std::optional<int64_t> max_pixels) const {
+  const auto frames = std::ssize(select_frames(info));
+  return compute_grid(frames, frame_size(frames, info.size, max_pixels), vision_);
+}
+
+at::Tensor GridProcessor::preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const {
+  const auto frames = select_frames(video.info());
+  const auto count = std::ssize(frames);
+  PatchWriter patches(count, frame_size(count, video.info().size, max_pixels), frame_filter(), vision_);
+  video.read(frames, [&](const at::Tensor& frame) { patches.add(frame); });
+  return patches.finish();
+}
+
+EncodedChat GridProcessor::encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
+  return encode_with_images(tokenizer(), chat, images, tokens_.image,
+                            /*add_special_tokens=*/!chat_template().writes_bos(), tokens_.video);
+}
 
 Processor::Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
                      text::ChatTemplate chat_template, const ProcessorSettings& settings)

@@ -1,13 +1,95 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/processing/conversation_processor.h"
 #include "models/qwen2_vl/config.h"
-#include "models/qwen2_vl/grid_processor.h"
+#include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/video_processor.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// Qwen2VLProcessor and Qwen2_5_VLProcessor of transformers: the tokens of an image stand between <|vision_start|> and
-/// <|vision_end|>. So do those of a video, two frames of which make a patch.
+/// Image or video among a sample's tokens.
+struct VisionSpan {
+  int64_t first_token;
+  data::PatchGrid grid;  ///< in tokens, not patches
+  float time_step = 1;   ///< positions between frames
+};
+
+/// Returns data::Sample::position_ids. Text advances all axes together; an image token adds its
+/// frame, row and column to the position before the image; text continues after the largest
+/// position of any axis. With data::VideoLayout::kTransformers5 it continues after the larger of
+/// height and width, so that late frames of a video can exceed the positions of the following text
+/// (transformers' get_rope_index since 5.3; issue 45381 there). Returns no ids without spans, where
+/// all axes are equal.
+std::vector<int64_t> make_position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout);
+
+inline constexpr std::string_view kImagePad = "<|image_pad|>";
+inline constexpr std::string_view kVideoPad = "<|video_pad|>";
+inline constexpr std::string_view kVisionStart = "<|vision_start|>";
+inline constexpr std::string_view kVisionEnd = "<|vision_end|>";
+
+/// Returns the placeholder that the chat templates of these models contain for an image or video.
+std::string format_vision_block(std::string_view pad);
+
+/// Base of the processors of Qwen2-VL and its successors: an image has one token per square of
+/// merge_size² patches. Subclasses select the frames of a video, their size and their text.
+class GridProcessor : public ConversationProcessor {
+ protected:
+  /// Ids of kImagePad and kVideoPad in config.json, and the number of embedding rows.
+  struct Tokens {
+    int64_t image, video, vocab_size;
+  };
+
+  GridProcessor(const VisionConfig& vision, const Tokens& tokens, PixelSettings images, text::Tokenizer tokenizer,
+                text::ChatTemplate chat_template, const ProcessorSettings& settings);
+
+  /// Returns the indices of the frames to use, at least one.
+  virtual std::vector<int64_t> select_frames(const image::VideoInfo& info) const = 0;
+  /// Returns the size that frames of `size` are resized to if `frames` of them are used.
+  virtual image::ImageSize frame_size(int64_t frames, image::ImageSize size,
+                                      std::optional<int64_t> max_pixels) const = 0;
+
+  /// Returns the layout of an image or video: one `pad` per token.
+  MediaLayout make_layout(const data::PatchGrid& grid, std::string_view pad) const;
+  data::PatchGrid compute_video_grid(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
+  /// Returns the video's frame rate; for a video without one, the sampling rate.
+  double get_fps(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : sampling_fps_; }
+  double sampling_fps() const { return sampling_fps_; }
+  const image::Normalization& image_normalization() const { return images_.normalization; }
+  const VisionConfig& vision() const { return vision_; }
+
+ private:
+  MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
+  at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const final;
+  std::vector<MediaPreview> preview_images(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
+                                           std::optional<int64_t> max_pixels) const final;
+  void check_size(image::ImageSize size) const final;
+  int64_t count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const final;
+  std::optional<ShrinkRange> shrink_range(data::MediaKind kind) const final;
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const final;
+  bool supports_videos() const final { return true; }
+  at::Tensor preprocess_video(image::VideoFile& video, std::optional<int64_t> max_pixels) const final;
+
+  image::ImageSize compute_image_size(image::ImageSize size, std::optional<int64_t> max_pixels) const;
+  /// Returns the minimum number of pixels of a frame.
+  virtual int64_t min_frame_pixels() const = 0;
+  virtual image::Filter frame_filter() const = 0;
+
+  VisionConfig vision_;
+  Tokens tokens_;
+  PixelSettings images_;
+  double sampling_fps_;
+};
+
+/// Processor of Qwen2-VL and Qwen2.5-VL (transformers' Qwen2VLProcessor and Qwen2_5_VLProcessor):
+/// the tokens of an image or video stand between <|vision_start|> and <|vision_end|>; two video
+/// frames form a patch.
 class Processor final : public GridProcessor {
  public:
   Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "models/checkpoints/size_limits.h"
-#include "models/processing/listed_frames.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/processing/frame_sampling.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
@@ -16,15 +16,15 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-constexpr int64_t kMaxFrames = 1 << 20;
+constexpr int64_t kMaxFrames = 1 << 20;  // published files have at most 768; more is a damaged file
 constexpr PixelBudget kVideoBudget{int64_t{128} * 28 * 28, int64_t{28} * 28 * 768};
 
-/// `count` of `frames` frames, each at the beginning of an equal part.
+/// Returns `count` of `frames` frame indices, each at the start of an equal part.
 std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
   std::vector<int64_t> all_indices(static_cast<size_t>(frames));
   std::iota(all_indices.begin(), all_indices.end(), int64_t{0});
   if (count == frames) return all_indices;
-  // The rounding is that of transformers' torch.arange.
+  // torch.arange in fp32, as in transformers, for equal rounding.
   const double interval = static_cast<double>(frames) / static_cast<double>(count);
   const at::Tensor indices = at::arange(0, frames, interval, at::kFloat).to(at::kLong).clamp_max_(frames - 1);
   return {indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel()};
@@ -55,7 +55,7 @@ std::set<std::string_view> get_video_keys() {
   keys.insert({// read here
                "min_frames", "max_frames", "cap_pixels_per_frame", "max_video_tokens", "num_frames", "fps",
                "video_processor_type",
-               // of no effect: frames of a file are always sampled
+               // without effect: video files are always sampled
                "do_sample_frames", "return_metadata", "video_metadata"});
   return keys;
 }
@@ -133,7 +133,8 @@ std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video,
   if (!limits.num_frames) {
     return sample(video.frames, video.fps > 0 ? video.fps : sampling_fps, sampling_fps, vision);
   }
-  // Python's round(): halves to the even. Where a video has fewer, transformers stops; here all are taken.
+  // Python's round() rounds half to even. transformers refuses shorter videos; here all frames are
+  // used.
   const auto patches = static_cast<int64_t>(
       std::nearbyint(static_cast<double>(*limits.num_frames) / static_cast<double>(vision.temporal_patch_size)));
   const int64_t count =

@@ -1,13 +1,11 @@
-#include "models/qwen3_vl/family.h"
+#include "models/family.h"
 
 #include <algorithm>
 
-#include "models/processing/load_chat_template.h"
-#include "models/processing/processor_config.h"
-#include "models/qwen3_vl/config.h"
+#include "models/processing/chat_template.h"
+#include "models/processing/preprocessor_config.h"
 #include "models/qwen3_vl/model.h"
 #include "models/qwen3_vl/processor.h"
-#include "models/qwen3_vl/video_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
@@ -22,8 +20,8 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
       config, qwen2_vl::read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
 }
 
-/// As the checkpoints were trained, the time stamps and frames take the place of what the template writes for a video;
-/// transformers 5 puts them into it.
+/// Returns the placeholder of a video. Checkpoints were trained with time stamps and frames in
+/// place of the template's video text; transformers 5 inserts them into it.
 text::MediaPlaceholder make_video_block(data::VideoLayout layout) {
   const std::string block = qwen2_vl::format_vision_block(qwen2_vl::kVideoPad);
   return {.block = block, .token = layout == data::VideoLayout::kReleased ? block : std::string(qwen2_vl::kVideoPad)};
@@ -57,8 +55,8 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
   return shape;
 }
 
-/// Of the tokens between frames: exact with a tokenizer; without one as Qwen's counts them, which has a token for each
-/// digit, one for " seconds" and one for each other character.
+/// Returns the number of time stamp tokens. Exact with a tokenizer; without one it counts as
+/// Qwen's: one token per digit, one for " seconds" and one per other character.
 int64_t count_timestamp_tokens(const std::vector<std::string>& timestamps, const std::filesystem::path& folder) {
   constexpr std::string_view kUnit = " seconds";
   const auto file = folder / "tokenizer.json";
@@ -126,7 +124,7 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 
 }  // namespace
 
-Family family() {
+Family make_family() {
   return {.model_types = {"qwen3_vl"},
           .build = build,
           .load_processor = load_processor,

@@ -1,13 +1,215 @@
 #include "models/qwen3_vl/model.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
 #include <utility>
 
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/nn/layers/activation.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
 
 namespace vlmtrain::models::qwen3_vl {
 
+using nlohmann::json;
 using nn::Component;
 using nn::ParameterScope;
+
+namespace {
+
+/// Returns transformers' defaults that differ from those of a Qwen3 text model.
+json make_text_defaults() {
+  return {{"rope_theta", 500000.0}, {"max_position_embeddings", 128000}};
+}
+
+LlamaConfig read_text(const json& text_config, const std::string& source) {
+  if (text_config.contains("num_experts")) {
+    throw data_error(
+        "{}: num_experts: a mixture of experts is not supported; the dense Qwen3-VL are 2B, 4B, 8B and 32B", source);
+  }
+  json text = make_text_defaults();
+  if (!text_config.empty()) text.update(text_config);
+  text["model_type"] = "qwen3";
+  const auto sections = qwen2_vl::extract_mrope_sections(text, {24, 20, 20}, source);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const json rope = get_section(text, key, source);
+    if (!rope.empty() && !io::get_or<bool>(rope, "mrope_interleaved", true, source)) {
+      throw data_error("{}: {}.mrope_interleaved: false is not supported; Qwen3-VL's axes are interleaved", source,
+                       key);
+    }
+  }
+  LlamaConfig config = LlamaConfig::from_json(text, source);
+  qwen2_vl::check_mrope_sections(sections, config.head_dim, source);
+  // Height and width use every third pair, so their last pair must exist in the head.
+  if (data::kPositionAxes * std::max(sections[1], sections[2]) > config.head_dim / 2) {
+    throw data_error("{}: mrope_section [{}]: every third of {} pairs does not give height and width so many", source,
+                     fmt::join(sections, ", "), config.head_dim / 2);
+  }
+  config.rope.sections = sections;
+  config.rope.interleaved = true;
+  return config;
+}
+
+int64_t read_position_side(const json& vision, const std::string& source) {
+  const int64_t num_positions = read_size(vision, "num_position_embeddings", 2304, kMaxPositions, source);
+  const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(num_positions))));
+  if (side * side != num_positions) {
+    throw data_error("{}: num_position_embeddings {} is no square, but the table is one", source, num_positions);
+  }
+  return side;
+}
+
+VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std::string& source) {
+  VisionConfig config;
+  json merged_config{{"depth", 27}, {"patch_size", 16}};
+  if (!vision.empty()) merged_config.update(vision);
+  static_cast<qwen2_vl::VisionConfig&>(config) = qwen2_vl::read_common_vision(merged_config, source);
+  config.is_gated = false;
+  config.first_linear = "linear_fc1";
+  config.second_linear = "linear_fc2";
+  config.patch_bias = true;
+  config.hidden_size = io::get_or<int64_t>(vision, "hidden_size", 1152, source);
+  config.intermediate_size = io::get_or<int64_t>(vision, "intermediate_size", 4304, source);
+  config.output_size = io::get_or<int64_t>(vision, "out_hidden_size", 3584, source);
+  config.activation = parse_activation(io::get_or<std::string>(vision, "hidden_act", "gelu_pytorch_tanh", source),
+                                       "hidden_act", source);
+  config.position_side = read_position_side(vision, source);
+  qwen2_vl::check_sizes(config, source);
+  config.deepstack_blocks =
+      io::get_or<std::vector<int64_t>>(vision, "deepstack_visual_indexes", config.deepstack_blocks, source);
+  const auto& blocks = config.deepstack_blocks;
+  if (std::ranges::adjacent_find(blocks, std::greater_equal()) != blocks.end() ||
+      (!blocks.empty() && (blocks.front() < 0 || blocks.back() >= config.blocks))) {
+    throw data_error("{}: deepstack_visual_indexes [{}] are not ascending blocks of the {} (depth)", source,
+                     fmt::join(blocks, ", "), config.blocks);
+  }
+  if (std::ssize(blocks) > text.layers) {
+    throw data_error("{}: deepstack_visual_indexes has {} blocks, but the text model only {} to add them behind",
+                     source, blocks.size(), text.layers);
+  }
+  if (config.output_size != text.hidden_size) {
+    throw data_error("{}: out_hidden_size is {}, but the text model's hidden_size is {}; they must be equal", source,
+                     config.output_size, text.hidden_size);
+  }
+  return config;
+}
+
+/// Interpolation of a patch along one axis of the table.
+struct AxisInterpolation {
+  std::array<int64_t, 2> indices;
+  std::array<float, 2> weights;
+};
+
+std::vector<AxisInterpolation> interpolate_axis(int64_t patches, int64_t side) {
+  std::vector<AxisInterpolation> interpolation;
+  interpolation.reserve(static_cast<size_t>(patches));
+  for (int64_t i = 0; i < patches; ++i) {
+    const float position = static_cast<float>(i * (side - 1)) / static_cast<float>(std::max<int64_t>(patches - 1, 1));
+    const float lower = std::floor(position);
+    const auto index = static_cast<int64_t>(lower);
+    const float fraction = position - lower;
+    interpolation.push_back({{index, std::min(index + 1, side - 1)}, {1 - fraction, 1 - std::abs(fraction - 1)}});
+  }
+  return interpolation;
+}
+
+constexpr double kNormEpsilon = 1e-6;  // a constant in transformers' code, not a config key
+
+/// Random positions must be large compared to patches, as in VisionTransformer.
+constexpr double kPositionDeviation = 0.5;
+
+}  // namespace
+
+double VisionConfig::num_parameters() const {
+  const double merged = static_cast<double>(hidden_size) * static_cast<double>(patches_per_token());
+  const double merger = merged * (merged + static_cast<double>(output_size));
+  const auto side = static_cast<double>(position_side);
+  return qwen2_vl::VisionConfig::num_parameters() + static_cast<double>(deepstack_blocks.size()) * merger +
+         side * side * static_cast<double>(hidden_size);
+}
+
+Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
+  const std::string source = (folder / "config.json").string();
+  Config config;
+  config.text = read_text(get_section(json_config, "text_config", source), source + " (text_config)");
+  config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
+  config.vision =
+      read_vision(get_section(json_config, "vision_config", source), config.text, source + " (vision_config)");
+  config.image_token_id =
+      qwen2_vl::read_token_id(json_config, "image_token_id", config.image_token_id, config.text, source);
+  config.video_token_id =
+      qwen2_vl::read_token_id(json_config, "video_token_id", config.video_token_id, config.text, source);
+  return config;
+}
+
+PositionInterpolation PositionInterpolation::make(std::span<const data::PatchGrid> grids, int64_t side, int64_t merge) {
+  int64_t patches = 0;
+  for (const auto& grid : grids) patches += grid.patches();
+  PositionInterpolation interpolation{std::vector<int64_t>(static_cast<size_t>(kInterpolationPoints * patches)),
+                                      std::vector<float>(static_cast<size_t>(kInterpolationPoints * patches))};
+  int64_t patch = 0;
+  const auto add = [&](const AxisInterpolation& row, const AxisInterpolation& column) {
+    for (size_t point = 0; point < kInterpolationPoints; ++point) {
+      const size_t y = point / 2, x = point % 2,
+                   slot = point * static_cast<size_t>(patches) + static_cast<size_t>(patch);
+      interpolation.indices[slot] = row.indices[y] * side + column.indices[x];
+      interpolation.weights[slot] = row.weights[y] * column.weights[x];
+    }
+    ++patch;
+  };
+  for (const auto& grid : grids) {
+    const auto rows = interpolate_axis(grid.rows, side), columns = interpolate_axis(grid.columns, side);
+    for (int64_t frame = 0; frame < grid.frames; ++frame) {
+      for (int64_t top = 0; top < grid.rows; top += merge) {
+        for (int64_t left = 0; left < grid.columns; left += merge) {
+          for (int64_t i = 0; i < merge * merge; ++i) {
+            add(rows[static_cast<size_t>(top + i / merge)], columns[static_cast<size_t>(left + i % merge)]);
+          }
+        }
+      }
+    }
+  }
+  return interpolation;
+}
+
+VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& config)
+    : transformer_(scope, config),
+      positions_((scope / "pos_embed")
+                     .embedding("weight", {config.position_side * config.position_side, config.hidden_size},
+                                {.mean = 0, .deviation = kPositionDeviation})),
+      deepstack_blocks_(config.deepstack_blocks) {}
+
+BlockOutputs VisionTower::operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
+                                     const PositionInterpolation& interpolation, int64_t recomputed_blocks) const {
+  const auto device = pixels.bytes.device();
+  const at::Tensor indices = memory::copy_to_device(interpolation.indices, device).view({kInterpolationPoints, -1});
+  const at::Tensor weights =
+      memory::copy_to_device(at::tensor(interpolation.weights), device).view({kInterpolationPoints, -1});
+  const at::Tensor embedded = transformer_.embed(pixels) + nn::weighted_row_sum(positions_, indices, weights);
+  return transformer_(embedded, layout, recomputed_blocks, {.requested = deepstack_blocks_});
+}
+
+PatchMerger::PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool use_postshuffle_norm)
+    : merged_size_(config.hidden_size * config.patches_per_token()),
+      use_postshuffle_norm_(use_postshuffle_norm),
+      norm_(scope / "norm", use_postshuffle_norm ? merged_size_ : config.hidden_size, kNormEpsilon),
+      first_(scope / "linear_fc1", merged_size_, merged_size_, true),
+      second_(scope / "linear_fc2", merged_size_, config.output_size, true) {}
+
+at::Tensor PatchMerger::operator()(const at::Tensor& patches) const {
+  const auto merge_patches = [this](const at::Tensor& x) { return x.view({-1, merged_size_}); };
+  const nn::LinearInput normed =
+      use_postshuffle_norm_ ? norm_.make_linear_input(merge_patches(patches)) : merge_patches(norm_(patches));
+  return second_(nn::apply_activation(Activation::kGelu, first_(normed)));
+}
 
 namespace {
 

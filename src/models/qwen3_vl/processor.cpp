@@ -1,11 +1,140 @@
 #include "models/qwen3_vl/processor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
-#include "models/processing/frame_normalization.h"
+#include "models/processing/frame_sampling.h"
 
 namespace vlmtrain::models::qwen3_vl {
+
+namespace {
+
+using image::ImageSize;
+
+constexpr qwen2_vl::PixelBudget kVideoBudget{int64_t{128} * 32 * 32, int64_t{32} * 32 * 768};
+
+/// Returns the budget of `frames` frames of `pixels` each.
+int64_t scale_budget(int64_t pixels, int64_t frames) {
+  return pixels > qwen2_vl::kMaxBudgetPixels / frames ? qwen2_vl::kMaxBudgetPixels : pixels * frames;
+}
+
+/// Returns `count` indices, evenly from the first to the last of `frames` frames.
+std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
+  std::vector<int64_t> frame_indices;
+  frame_indices.reserve(static_cast<size_t>(count));
+  // numpy.linspace, then rounding half to even, as nearbyint does.
+  const double step = count > 1 ? static_cast<double>(frames - 1) / static_cast<double>(count - 1) : 0;
+  for (int64_t i = 0; i < count; ++i) frame_indices.push_back(std::llrint(static_cast<double>(i) * step));
+  if (count > 1) frame_indices.back() = frames - 1;
+  return frame_indices;
+}
+
+/// Enlarges a frame with a side shorter than a token's.
+ImageSize enlarge_to_token(ImageSize size, int64_t side) {
+  if (size.height >= side && size.width >= side) return size;
+  const double height = static_cast<double>(size.height), width = static_cast<double>(size.width);
+  const double scale = std::max(static_cast<double>(side) / height, static_cast<double>(side) / width);
+  return {static_cast<int64_t>(height * scale), static_cast<int64_t>(width * scale)};
+}
+
+}  // namespace
+
+VideoSettings VideoSettings::read(const std::filesystem::path& folder, const VisionConfig& vision,
+                                  std::optional<int64_t> max_pixels) {
+  const PreprocessorConfig file = qwen2_vl::find_video_settings(folder, "Qwen3VLVideoProcessor");
+  file.require_only(qwen2_vl::get_video_keys());
+  VideoSettings settings;
+  constexpr PreprocessorConfig::ChannelValues kHalf{0.5, 0.5, 0.5};
+  settings.pixels = qwen2_vl::read_pixel_settings(file, kVideoBudget, vision, kHalf, kHalf);
+  settings.max_frame_pixels = max_pixels;
+  settings.limits = qwen2_vl::read_frame_limits(file, settings.limits, vision, /*has_fps=*/true);
+  return settings;
+}
+
+std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video, double sampling_fps) const {
+  if (auto all_frames = list_all_frames(video, limits.max_listed_frames)) return *std::move(all_frames);
+  if (video.is_frame_list) return sample_evenly(video.frames, limits.max_listed_frames);
+  qwen2_vl::check_frame_limits(limits);
+  if (limits.num_frames) return sample_evenly(video.frames, std::min(*limits.num_frames, limits.max_frames));
+  return sample(video.frames, video.fps > 0 ? video.fps : sampling_fps, sampling_fps);
+}
+
+std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, double sampling_fps) const {
+  const double target_count = std::floor(static_cast<double>(frames) / video_fps * sampling_fps);
+  const double max_count = static_cast<double>(std::min(limits.max_frames, frames));
+  const auto count =
+      static_cast<int64_t>(std::min(std::max(target_count, static_cast<double>(limits.min_frames)), max_count));
+  return sample_evenly(frames, count);
+}
+
+ImageSize VideoSettings::frame_size(int64_t frames, ImageSize size, std::optional<int64_t> max_pixels,
+                                    const VisionConfig& vision) const {
+  const int64_t side = vision.pixels_per_token_side(), per_patch = vision.temporal_patch_size;
+  // transformers refuses a video shorter than a patch; here the last frame is repeated.
+  frames = std::max(frames, per_patch);
+  qwen2_vl::PixelBudget budget = pixels.budget;
+  if (limits.cap_pixels_per_frame) {
+    const int64_t frame_share = std::min(limits.max_video_tokens * side * side, budget.max_pixels / frames);
+    budget.max_pixels = scale_budget(
+        std::max(frame_share, static_cast<int64_t>(static_cast<double>(budget.min_pixels) * 1.05)), frames);
+  }
+  for (const auto& limit : {max_frame_pixels, max_pixels}) {
+    if (limit) budget = qwen2_vl::limit_budget(budget, scale_budget(*limit, frames));
+  }
+  const ImageSize enlarged = enlarge_to_token(size, side);
+  qwen2_vl::check_ratio(enlarged);
+  const auto round_to_multiple = [](double value, int64_t unit) {
+    return static_cast<int64_t>(std::nearbyint(value / static_cast<double>(unit))) * unit;
+  };
+  const double height = static_cast<double>(enlarged.height), width = static_cast<double>(enlarged.width);
+  const ImageSize rounded{round_to_multiple(height, side), round_to_multiple(width, side)};
+  const int64_t total_pixels =
+      round_to_multiple(static_cast<double>(frames), per_patch) * rounded.height * rounded.width;
+  const auto unit = static_cast<double>(side);
+  if (total_pixels > budget.max_pixels) {
+    const double shrink =
+        std::sqrt(static_cast<double>(frames) * height * width / static_cast<double>(budget.max_pixels));
+    return {std::max(side, static_cast<int64_t>(std::floor(height / shrink / unit)) * side),
+            std::max(side, static_cast<int64_t>(std::floor(width / shrink / unit)) * side)};
+  }
+  if (total_pixels < budget.min_pixels) {
+    const double grow =
+        std::sqrt(static_cast<double>(budget.min_pixels) / (static_cast<double>(frames) * height * width));
+    return {static_cast<int64_t>(std::ceil(height * grow / unit)) * side,
+            static_cast<int64_t>(std::ceil(width * grow / unit)) * side};
+  }
+  return rounded;
+}
+
+bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision) {
+  const int64_t side = vision.pixels_per_token_side(), token_pixels = side * side;
+  const int64_t frame_limit = settings.max_frame_pixels.value();
+  // A video has at least the frames of a patch, which share the budget.
+  if (frame_limit >= settings.pixels.budget.max_pixels / vision.temporal_patch_size) return true;
+  const auto min_frame_pixels = static_cast<int64_t>(static_cast<double>(settings.pixels.budget.min_pixels) * 1.05);
+  if (frame_limit % token_pixels != 0 || frame_limit < min_frame_pixels) return false;
+  const int64_t tokens = frame_limit / token_pixels;
+  file["max_video_tokens"] =
+      settings.limits.cap_pixels_per_frame ? std::min(tokens, settings.limits.max_video_tokens) : tokens;
+  file["cap_pixels_per_frame"] = true;
+  return true;
+}
+
+std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, double video_fps,
+                                         int64_t frames_per_patch) {
+  std::vector<std::string> timestamps;
+  const auto per_patch = static_cast<size_t>(frames_per_patch);
+  for (size_t first = 0; first < frame_indices.size(); first += per_patch) {
+    const size_t last = std::min(first + per_patch, frame_indices.size()) - 1;
+    const double from = static_cast<double>(frame_indices[first]) / video_fps,
+                 to = static_cast<double>(frame_indices[last]) / video_fps;
+    timestamps.push_back(fmt::format("<{:.1f} seconds>", (from + to) / 2));
+  }
+  return timestamps;
+}
 
 std::string format_video_text(const std::vector<std::string>& timestamps, int64_t tokens_per_timestamp) {
   std::string pads;
@@ -59,7 +188,7 @@ std::vector<int64_t> Processor::make_position_ids(const EncodedChat& chat, std::
   size_t first = 0;
   for (const MediaLayout& image : images) {
     const data::PatchGrid tokens = compute_token_grid(*image.grid, vision_);
-    // Text stands between the frames, so that each is a picture of its own.
+    // Text separates the frames, so each one is positioned as an image.
     for (int64_t frame = 0; frame < tokens.frames; ++frame) {
       spans.push_back({chat.image_token_positions.at(first), {1, tokens.rows, tokens.columns}});
       first += static_cast<size_t>(tokens.patches_per_frame());

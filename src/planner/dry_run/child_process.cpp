@@ -12,10 +12,10 @@
 #include <fstream>
 #include <thread>
 
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/planner/spawned_child.h"
 
 namespace vlmtrain::planner {

@@ -6,7 +6,7 @@
 
 #include "vlmtrain/memory/gpu_table.h"
 #include "vlmtrain/planner/dry_run.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::planner {
 

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "planner/dry_run/dry_run_session.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/memory/meta_memory.h"
-#include "vlmtrain/memory/trace.h"
 #include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::planner {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "planner/dry_run/cpu_dry_run.h"
-#include "vlmtrain/memory/fault_injection.h"
-#include "vlmtrain/nn/matmul.h"
+#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/nn/layers/matmul.h"
 
 namespace vlmtrain::planner {
 

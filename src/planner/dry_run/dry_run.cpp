@@ -7,9 +7,9 @@
 #include "planner/dry_run/cost_recorder.h"
 #include "planner/dry_run/dry_run_session.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/planner/memory_split.h"
 
 namespace vlmtrain::planner {

@@ -4,9 +4,9 @@
 #include <ctime>
 #include <utility>
 
+#include "vlmtrain/distributed/collectives.h"
 #include "vlmtrain/distributed/consensus.h"
-#include "vlmtrain/distributed/virtual_ranks.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::planner {

@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/engine/consensus.h"
-#include "vlmtrain/engine/objective.h"
-#include "vlmtrain/engine/step_layout.h"
-#include "vlmtrain/engine/training.h"
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/settings/step_layout.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/look_ahead.h"

@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/program.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {

@@ -11,9 +11,8 @@
 #include <iterator>
 #include <tuple>
 
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/planner/virtual_gpu.h"
 

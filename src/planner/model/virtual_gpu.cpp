@@ -13,9 +13,9 @@
 #include <iterator>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/program.h"
-#include "vlmtrain/memory/foreign_settings.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/memory/libtorch_env.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::planner {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/largest.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::planner {
 

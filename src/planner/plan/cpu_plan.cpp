@@ -13,7 +13,7 @@
 #include "planner/search/cpu_split.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
-#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::planner {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "vlmtrain/models/mask_families.h"
+#include "vlmtrain/models/checkpoint_info.h"
 
 namespace vlmtrain::planner {
 

@@ -10,7 +10,7 @@
 #include "planner/search/plan_evaluator.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
-#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::planner {
 

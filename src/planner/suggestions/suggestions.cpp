@@ -7,8 +7,7 @@
 #include <optional>
 
 #include "planner/suggestions/change_evaluator.h"
-#include "vlmtrain/base/bytes.h"
-#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::planner {
 

@@ -4,7 +4,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::report {
 

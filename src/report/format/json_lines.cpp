@@ -6,8 +6,8 @@
 #include <string>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::report {
 

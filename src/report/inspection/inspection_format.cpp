@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "report/format/html.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/report/inspection_text.h"
 

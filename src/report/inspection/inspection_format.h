@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/histogram.h"
-#include "vlmtrain/models/seen_picture.h"
+#include "vlmtrain/data/sample/statistics.h"
+#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/report/inspection.h"
 
 namespace vlmtrain::report {

@@ -7,8 +7,8 @@
 #include "report/format/html.h"
 #include "report/inspection/inspection_format.h"
 #include "report/plan/plan_format.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/report/inspection_text.h"
 
 namespace vlmtrain::report {

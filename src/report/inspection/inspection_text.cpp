@@ -8,8 +8,8 @@
 #include "report/format/text_layout.h"
 #include "report/inspection/inspection_format.h"
 #include "report/plan/plan_format.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::report {
 

@@ -8,10 +8,9 @@
 #include <numeric>
 #include <tuple>
 
-#include "vlmtrain/base/bytes.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/engine/options.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/engine/settings/options.h"
 
 namespace vlmtrain::report {
 

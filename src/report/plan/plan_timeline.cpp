@@ -9,8 +9,8 @@
 #include "report/format/html.h"
 #include "report/plan/plan_format.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/report/plan_text.h"
 
 namespace vlmtrain::report {

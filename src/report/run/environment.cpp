@@ -11,12 +11,12 @@
 
 #include "report/build_commit.h"
 #include "report/format/json_fields.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
-#include "vlmtrain/memory/host.h"
-#include "vlmtrain/memory/processor.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/report/event.h"
 
 namespace vlmtrain::report {

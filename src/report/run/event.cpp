@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "report/format/json_fields.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::report {
 

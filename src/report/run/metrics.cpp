@@ -4,7 +4,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::report {
 

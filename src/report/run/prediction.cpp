@@ -10,10 +10,9 @@
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/overlay.h"
 #include "vlmtrain/image/resize.h"
-#include "vlmtrain/image/resize_mask.h"
 #include "vlmtrain/image/size.h"
-#include "vlmtrain/image/volume_view.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/image/volume_slices.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::report {
 

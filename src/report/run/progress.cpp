@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::report {
 

@@ -13,7 +13,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/report/event.h"
 #include "vlmtrain/report/json_lines.h"
 #include "vlmtrain/report/run_epochs.h"

@@ -8,8 +8,8 @@
 
 #include "report/format/html.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/report/event.h"
 #include "vlmtrain/report/progress.h"

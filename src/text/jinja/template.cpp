@@ -1,9 +1,294 @@
 #include "text/jinja/template.h"
 
+#include <algorithm>
+#include <array>
+
 #include "text/jinja/evaluator.h"
-#include "text/jinja/parser.h"
+#include "text/jinja/runtime/budget.h"
+#include "text/jinja/syntax/expression_parser.h"
 
 namespace vlmtrain::text::jinja {
+namespace {
+
+/// A recursive-descent parser of statements. Throws UserError (bad data) "FILE:LINE: …" for syntax
+/// errors.
+class Parser {
+ public:
+  Parser(std::string_view source, std::string source_name)
+      : tokens_(source, source_name), tree_(std::make_shared<SyntaxTree>()) {
+    tree_->source_name = std::move(source_name);
+    for (const char* name : {"loop", "caller", "varargs", "kwargs"}) tree_->intern_name(name);
+  }
+
+  std::shared_ptr<const SyntaxTree> run() {
+    tree_->body = parse_block({});
+    expressions_.check_names();
+    return tree_;
+  }
+
+ private:
+  using EndNames = std::initializer_list<std::string_view>;
+  using DepthGuard = ExpressionParser::DepthGuard;
+
+  /// Parses statements up to a tag that begins with one of `end_names`, past the beginning of this
+  /// tag, or to the end of the template if there are no `end_names`.
+  Block parse_block(EndNames end_names) {
+    Block block;
+    while (true) {
+      const int line = tokens_.line();
+      switch (tokens_.current().kind) {
+        case Token::Kind::kData:
+          block.push_back({line, TemplateData{tokens_.next().value}});
+          break;
+        case Token::Kind::kVariableBegin: {
+          tokens_.next();
+          Print print;
+          print.values.push_back(expressions_.parse_tuple());
+          tokens_.expect(Token::Kind::kVariableEnd, "}}");
+          block.push_back({line, std::move(print)});
+          break;
+        }
+        case Token::Kind::kBlockBegin: {
+          tokens_.next();
+          const bool is_end = std::any_of(end_names.begin(), end_names.end(),
+                                          [&](std::string_view end) { return tokens_.is_name(end); });
+          if (is_end) return block;
+          block.push_back(parse_statement(end_names));
+          tokens_.expect(Token::Kind::kBlockEnd, "%}");
+          break;
+        }
+        default:
+          if (end_names.size() != 0) {
+            tokens_.fail(fmt::format("the block of line {} lacks its end, {{% {} %}}", open_block_lines_.back(),
+                                     *(end_names.end() - 1)));
+          }
+          return block;
+      }
+    }
+  }
+
+  /// Parses the %} of a statement and its body, past the name `end` that ends it.
+  Block parse_body(std::string_view end) {
+    Block body = parse_open_body({end});
+    tokens_.next();
+    return body;
+  }
+
+  /// Parses the %} of a statement and its body, up to the name that ends it.
+  Block parse_open_body(EndNames end_names) {
+    const DepthGuard depth_guard(expressions_);
+    open_block_lines_.push_back(tokens_.line());
+    tokens_.expect(Token::Kind::kBlockEnd, "%}");
+    Block body = parse_block(end_names);
+    open_block_lines_.pop_back();
+    return body;
+  }
+
+  /// Parses a statement without the %} at its end.
+  Statement parse_statement(EndNames end_names) {
+    const int line = tokens_.line();
+    const std::string name = tokens_.expect_name("a statement's name");
+    /// The name of a statement and its parse function.
+    struct StatementParser {
+      const char* name;
+      Statement (Parser::*parse)(int line);
+    };
+    constexpr std::array kStatements = {
+        StatementParser{"for", &Parser::parse_for_loop},    StatementParser{"if", &Parser::parse_if},
+        StatementParser{"set", &Parser::parse_set},         StatementParser{"macro", &Parser::parse_macro},
+        StatementParser{"call", &Parser::parse_call_block}, StatementParser{"filter", &Parser::parse_filter_block},
+        StatementParser{"with", &Parser::parse_with_block}, StatementParser{"generation", &Parser::parse_generation},
+        StatementParser{"break", &Parser::parse_break},     StatementParser{"continue", &Parser::parse_continue},
+        StatementParser{"print", &Parser::parse_print},
+    };
+    for (const StatementParser& statement : kStatements) {
+      if (name == statement.name) return (this->*statement.parse)(line);
+    }
+    if (name.starts_with("end") || name == "else" || name == "elif") {
+      std::string expected;
+      for (const std::string_view end : end_names) expected.append(expected.empty() ? "" : " or ").append(end);
+      tokens_.fail_on_line(line, expected.empty() ? fmt::format("\"{}\" ends or continues nothing", name)
+                                                  : fmt::format("\"{}\" stands where {} is missing", name, expected));
+    }
+    tokens_.fail_on_line(
+        line, fmt::format("there is no statement \"{}\"; docs/chat-templates.md lists those that there are", name));
+  }
+
+  Statement parse_for_loop(int line) {
+    const size_t first_access = expressions_.name_accesses().size();
+    For loop;
+    loop.target = expressions_.parse_target(false, "in");
+    if (!tokens_.skip_name("in")) tokens_.fail("a loop lacks its \"in\"");
+    loop.items = expressions_.parse_tuple(false, "recursive");
+    if (tokens_.skip_name("if")) loop.condition = expressions_.parse();
+    if (tokens_.is_name("recursive")) tokens_.fail("recursive loops are not supported; use a macro");
+    ++loop_depth_;
+    loop.body = parse_open_body({"else", "endfor"});
+    --loop_depth_;
+    if (tokens_.skip_name("else")) {
+      loop.else_body = parse_body("endfor");
+    } else {
+      tokens_.next();
+    }
+    for (size_t i = first_access; i < expressions_.name_accesses().size(); ++i) {
+      const NameAccess& access = expressions_.name_accesses()[i];
+      if (access.is_store && access.name == kLoopName)
+        tokens_.fail_on_line(access.line, "nothing can be given to \"loop\" in a loop");
+    }
+    return {line, std::move(loop)};
+  }
+
+  Statement parse_if(int line) {
+    const ExpressionParser::IfGuard guard(expressions_);
+    If conditional;
+    while (true) {
+      ExpressionPtr condition = expressions_.parse_tuple(false);
+      conditional.branches.emplace_back(std::move(condition), parse_open_body({"elif", "else", "endif"}));
+      if (tokens_.skip_name("elif")) continue;
+      if (tokens_.skip_name("else")) {
+        conditional.else_body = parse_body("endif");
+      } else {
+        tokens_.next();
+      }
+      return {line, std::move(conditional)};
+    }
+  }
+
+  Statement parse_set(int line) {
+    Target target = expressions_.parse_target(true);
+    if (tokens_.skip_operator("=")) return {line, Set{std::move(target), expressions_.parse_tuple()}};
+    ExpressionPtr filter = expressions_.parse_filter_chain(false);
+    return {line, SetBlock{std::move(target), std::move(filter), parse_body("endset")}};
+  }
+
+  /// Parses parameters in parentheses.
+  Signature parse_signature() {
+    Signature signature;
+    tokens_.expect_operator("(");
+    while (!tokens_.is_operator(")")) {
+      if (!signature.parameters.empty()) tokens_.expect_operator(",");
+      const Target parameter = expressions_.parse_name_target();
+      expressions_.record_store(parameter.name);
+      signature.parameters.push_back(parameter.name);
+      if (tokens_.skip_operator("=")) {
+        signature.defaults.push_back(expressions_.parse());
+      } else if (!signature.defaults.empty()) {
+        tokens_.fail("a parameter without a default follows one with a default");
+      }
+    }
+    tokens_.expect_operator(")");
+    return signature;
+  }
+
+  /// Parses the body of a macro or call block. `break` in it cannot end an outer loop. The names
+  /// that it reads decide whether callers may pass more arguments, as in Jinja2.
+  Block parse_callable_body(std::string_view end, Signature& signature) {
+    const size_t first_access = expressions_.name_accesses().size();
+    const int outer_loop_depth = std::exchange(loop_depth_, 0);
+    Block body = parse_body(end);
+    loop_depth_ = outer_loop_depth;
+    const auto reads_name = [&](size_t name) {
+      for (size_t i = first_access; i < expressions_.name_accesses().size(); ++i) {
+        if (expressions_.name_accesses()[i].name == name) return !expressions_.name_accesses()[i].is_store;
+      }
+      return false;
+    };
+    const auto is_parameter = [&](size_t name) {
+      return std::find(signature.parameters.begin(), signature.parameters.end(), name) != signature.parameters.end();
+    };
+    signature.takes_caller = reads_name(kCallerName);
+    signature.takes_varargs = reads_name(kVarargsName) && !is_parameter(kVarargsName);
+    signature.takes_kwargs = reads_name(kKwargsName) && !is_parameter(kKwargsName);
+    if (is_parameter(kCallerName)) {
+      if (signature.takes_caller &&
+          signature.parameters.size() - signature.defaults.size() >
+              static_cast<size_t>(std::find(signature.parameters.begin(), signature.parameters.end(), kCallerName) -
+                                  signature.parameters.begin())) {
+        tokens_.fail("the parameter \"caller\" needs a default, or must be left out");
+      }
+      signature.takes_caller = false;
+    }
+    return body;
+  }
+
+  Statement parse_macro(int line) {
+    MacroDefinition definition{expressions_.parse_name_target().name, {}, {}};
+    expressions_.record_store(definition.name);
+    definition.signature = parse_signature();
+    definition.body = parse_callable_body("endmacro", definition.signature);
+    return {line, std::move(definition)};
+  }
+
+  Statement parse_call_block(int line) {
+    CallBlock block{nullptr, {kCallerName, {}, {}}};
+    if (tokens_.is_operator("(")) block.caller.signature = parse_signature();
+    block.call = expressions_.parse();
+    if (!std::holds_alternative<Call>(block.call->node)) tokens_.fail_on_line(line, "a call block needs a call");
+    block.caller.body = parse_callable_body("endcall", block.caller.signature);
+    return {line, std::move(block)};
+  }
+
+  Statement parse_filter_block(int line) {
+    ExpressionPtr filter = expressions_.parse_filter_chain(true);
+    return {line, FilterBlock{std::move(filter), parse_body("endfilter")}};
+  }
+
+  Statement parse_with_block(int line) {
+    With with_block;
+    while (!tokens_.is(Token::Kind::kBlockEnd)) {
+      if (!with_block.values.empty()) tokens_.expect_operator(",");
+      Target target = expressions_.parse_name_target();
+      expressions_.record_store(target.name);
+      tokens_.expect_operator("=");
+      with_block.values.emplace_back(std::move(target), expressions_.parse());
+    }
+    with_block.body = parse_body("endwith");
+    return {line, std::move(with_block)};
+  }
+
+  Statement parse_generation(int line) {
+    Signature unused_signature;
+    return {line, GenerationBlock{parse_callable_body("endgeneration", unused_signature)}};
+  }
+
+  Statement parse_break(int line) {
+    require_loop(line, "break");
+    return {line, Break{}};
+  }
+
+  Statement parse_continue(int line) {
+    require_loop(line, "continue");
+    return {line, Continue{}};
+  }
+
+  void require_loop(int line, const char* name) const {
+    if (loop_depth_ == 0) tokens_.fail_on_line(line, fmt::format("\"{}\" stands outside of a loop", name));
+  }
+
+  Statement parse_print(int line) {
+    Print print;
+    while (!tokens_.is(Token::Kind::kBlockEnd)) {
+      if (!print.values.empty()) tokens_.expect_operator(",");
+      print.values.push_back(expressions_.parse());
+    }
+    return {line, std::move(print)};
+  }
+
+  TokenStream tokens_;
+  std::shared_ptr<SyntaxTree> tree_;
+  ExpressionParser expressions_{tokens_, *tree_};
+  std::vector<int> open_block_lines_;  // first lines of the blocks that have not ended
+  int loop_depth_ = 0;
+};
+
+/// Parses a template. Throws UserError (bad data) if it is too large or malformed.
+std::shared_ptr<const SyntaxTree> parse_template(std::string_view source, std::string source_name) {
+  if (source.size() > kMaxSourceBytes)
+    throw data_error("{}: the template has more than {} MB", source_name, kMaxSourceBytes >> 20U);
+  return Parser(source, std::move(source_name)).run();
+}
+
+}  // namespace
 
 TemplateError::TemplateError(std::string_view source_name, int line, std::string message, bool raised_by_template)
     : UserError(ExitCode::kBadData, fmt::format("{}:{}: {}", source_name, line, message)),
@@ -11,7 +296,7 @@ TemplateError::TemplateError(std::string_view source_name, int line, std::string
       raised_by_template_(raised_by_template) {}
 
 Template Template::parse(std::string_view source, std::string source_name) {
-  return Template(jinja::parse(source, std::move(source_name)));
+  return Template(parse_template(source, std::move(source_name)));
 }
 
 Rendering Template::render(const std::vector<std::pair<std::string, Value>>& variables,

@@ -6,35 +6,32 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja/marked_text.h"
-#include "text/jinja/value.h"
+#include "text/jinja/runtime/object.h"
+#include "text/jinja/runtime/tracked_text.h"
+#include "text/jinja/runtime/value.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::text::jinja {
 
 struct SyntaxTree;
 
-/// What a template writes, and which of its bytes came from which message text. In order, without overlap; an empty
-/// run stands where an empty text was written and no run of that origin touches it. What no run covers is the
-/// template's own.
+/// The output of a template, with the origin of its bytes.
 struct Rendering {
   std::string text;
+  /// The bytes that come from message texts, in order and without overlap; the template itself
+  /// wrote all others. An empty span marks the position of an empty text, unless a span of the same
+  /// origin touches it.
   std::vector<OriginSpan> origin_spans;
-  std::vector<GeneratedSpan> generated{};  ///< what `generation` blocks wrote, in order, without overlap
+  std::vector<GeneratedSpan> generated{};  ///< output of `generation` blocks, in order and without overlap
 };
 
-struct RenderSettings {
-  /// "2026-11-22" or "2026-11-22T10:30:00": what strftime_now formats. Empty: a template that asks for it fails.
-  std::string now;
-};
-
-/// A template that cannot be rendered with what it is given. what() is "FILE:LINE: …".
+/// An error in rendering a template. what() is "FILE:LINE: …".
 class TemplateError : public UserError {
  public:
   TemplateError(std::string_view source_name, int line, std::string message, bool raised_by_template);
-  /// Whether the template itself refused, with raise_exception.
+  /// Returns whether the template itself raised the error, with raise_exception.
   bool raised_by_template() const { return raised_by_template_; }
-  /// Without file and line.
+  /// Returns the message without file and line.
   const std::string& message() const { return message_; }
 
  private:
@@ -42,15 +39,16 @@ class TemplateError : public UserError {
   bool raised_by_template_;
 };
 
-/// A chat template: the subset of Jinja2 that those of checkpoints use, as `transformers` configures it
-/// (docs/chat-templates.md). Immutable; all methods are thread-safe.
+/// A chat template in the subset of Jinja2 that checkpoints use, configured as in `transformers`
+/// (docs/chat-templates.md). Immutable and thread-safe.
 class Template {
  public:
-  /// Throws UserError (bad data) "FILE:LINE: …" for what is no template, and for filters, tests, statements, methods
-  /// and functions that there are not, so that it is known before anything is trained.
+  /// Parses a template. Throws UserError (bad data) "FILE:LINE: …" for syntax errors, and for
+  /// unknown filters, tests, statements, methods and functions, so that they are reported before
+  /// training.
   static Template parse(std::string_view source, std::string source_name);
 
-  /// Throws TemplateError.
+  /// Renders the template with these variables. Throws TemplateError.
   Rendering render(const std::vector<std::pair<std::string, Value>>& variables, const RenderSettings& settings) const;
 
  private:

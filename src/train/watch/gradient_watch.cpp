@@ -1,8 +1,100 @@
 #include "train/watch/gradient_watch.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {
+
+namespace {
+
+const std::pair<nn::Component, const char*> kComponentNames[]{{nn::Component::kVisionTower, "the vision tower"},
+                                                              {nn::Component::kProjector, "the projector"},
+                                                              {nn::Component::kLanguageModel, "the language model"},
+                                                              {nn::Component::kMaskEncoder, "the mask encoder"},
+                                                              {nn::Component::kMaskDecoder, "the mask decoder"}};
+
+}  // namespace
+
+bool is_component_trained(const nn::ParameterStore& parameters, nn::Component component) {
+  return std::ranges::any_of(parameters.all(), [component](const nn::Parameter& parameter) {
+    return parameter.component == component && parameter.tensor.requires_grad();
+  });
+}
+
+std::string describe_trained_parts(const nn::ParameterStore& parameters) {
+  std::vector<std::string> names;
+  for (const auto& [component, name] : kComponentNames) {
+    if (is_component_trained(parameters, component)) names.emplace_back(name);
+  }
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  }
+  return text;
+}
+
+void check_samples_reach_trained_parts(const Config& config, const nn::ParameterStore& parameters, bool has_media) {
+  if (has_media || is_component_trained(parameters, nn::Component::kLanguageModel)) return;
+  throw usage_error(
+      "{}: trained are {}, and none of the samples of {} has an image, video or volume, so no trained weight would "
+      "get a gradient; train another part, or check with vlmtrain inspect why the samples have no media",
+      config.lora.rank > 0 ? "lora.target_modules" : "model.freeze_language_model", describe_trained_parts(parameters),
+      config.data.train.name());
+}
+
+namespace {
+
+/// One or two bad batches happen in healthy runs; weights that produce three in a row do not
+/// recover.
+constexpr int64_t kMaxConsecutiveSkips = 3;
+/// Loss scale below which an overflow is an error of the model, not of the scale.
+constexpr double kMinLossScale = 1;
+
+}  // namespace
+
+/// Returns whether a lower loss scale may solve the overflow. A scale that does not fall from one
+/// skipped step to the next does not.
+bool AnomalyWatch::is_scale_overflow(const report::StepMetrics& metrics) {
+  const auto previous = std::exchange(last_skipped_scale_, metrics.loss_scale);
+  return metrics.loss_scale && *metrics.loss_scale > kMinLossScale && std::isfinite(metrics.loss) &&
+         (!previous || *metrics.loss_scale < *previous);
+}
+
+void AnomalyWatch::observe(const StepReport& step) {
+  const report::StepMetrics& metrics = step.metrics;
+  if (!metrics.skipped) {
+    consecutive_skips_ = 0;
+    last_skipped_scale_.reset();
+    return;
+  }
+  if (is_scale_overflow(metrics)) {
+    events_.on_event({.step = metrics.step,
+                      .kind = report::EventKind::kSkippedStep,
+                      .message = fmt::format("step {}: gradients overflowed with a loss scale of {:g}; the step is "
+                                             "skipped and the scale halved",
+                                             metrics.step, *metrics.loss_scale),
+                      .ids = step.sample_ids});
+    return;
+  }
+  const std::string numbers = fmt::format("loss {} with gradient norm {}", metrics.loss, metrics.grad_norm);
+  events_.on_event({.step = metrics.step,
+                    .kind = report::EventKind::kAnomaly,
+                    .message = fmt::format("step {}: {}; the step is skipped. Its samples: {}", metrics.step, numbers,
+                                           fmt::join(step.sample_ids, ", ")),
+                    .ids = step.sample_ids});
+  if (++consecutive_skips_ < kMaxConsecutiveSkips) return;
+  throw run_error(
+      "step {}: {}, and so in the {} steps before; nothing of them was applied and the last checkpoint is whole. Its "
+      "samples: {}. Lower training.learning_rate, or look at the samples that events.jsonl names",
+      metrics.step, numbers, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "));
+}
 
 void GradientWatch::observe(const StepReport& step) {
   const report::StepMetrics& metrics = step.metrics;
@@ -31,6 +123,33 @@ std::string GradientWatch::reason() const {
       "trained are {}; check model.freeze_…, lora.target_modules and the weights of the losses, and the data with "
       "vlmtrain inspect",
       trained_parts_);
+}
+
+void check_run_trained(const Config& config, const RunState& state, const GradientWatch& gradient_watch, bool resumed,
+                       bool stopped_early) {
+  if (stopped_early && !state.evaluation.best_value) {
+    const BestMetric metric = config.evaluation.best_metric;
+    const bool by_loss = metric == BestMetric::kLoss;
+    throw run_error(
+        "none of the run's evaluations had a loss that is finite{}, so none of its checkpoints is known to be of "
+        "use; "
+        "lower training.learning_rate{}, and start again in another output.dir",
+        by_loss ? "" : fmt::format(" and a value of training.best_metric={}", to_string(metric)),
+        by_loss ? "" : " where the loss is not, else take training.best_metric=loss");
+  }
+  if (gradient_watch.has_no_gradient() && !resumed) {
+    throw run_error(
+        "the gradient of all trained weights was zero in each step of the run, so nothing was learned: {}; then "
+        "start "
+        "again in another output.dir",
+        gradient_watch.reason());
+  }
+  if (state.skipped_steps < state.step) return;
+  throw run_error(
+      "all {} steps of the run were skipped, since loss or gradients were not finite: the weights are those of {}. "
+      "Lower training.learning_rate, or look at that checkpoint and at the samples that events.jsonl names; then "
+      "start again in another output.dir",
+      state.step, config.model.path);
 }
 
 }  // namespace vlmtrain::train

@@ -3,17 +3,85 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 
-#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::train {
 
 namespace {
 
+constexpr int64_t kWindowSteps = 10;  // steps of a window: its lowest value hides the peaks of single steps
+constexpr size_t kRecentWindows = 4;  // rises in a row that make a leak; fewer would report chance
+/// Bounds the memory and time of the watch.
+constexpr size_t kMaxWindows = 1000;
+/// Smallest ratio of a rise to an earlier one that still is a leak: allocations differ between
+/// windows, so that a constant leak has no constant rise.
+constexpr double kMinRiseRatio = 0.9;
+/// Smallest ratio of the rise in the later half of the second half to that in its earlier half. The
+/// last quarter of a logarithm rises 0.6 times as much as the quarter before.
+constexpr double kMinEvenness = 0.7;
+/// A quarter of one window would compare single values.
+constexpr size_t kMinQuarterWindows = 2;
+
+double ratio(int64_t bytes, int64_t reference) {
+  return static_cast<double>(bytes) / static_cast<double>(reference);
+}
+
+}  // namespace
+
+std::optional<int64_t> GrowthTrend::add(int64_t bytes) {
+  current_low_ = steps_ % kWindowSteps == 0 ? bytes : std::min(current_low_, bytes);
+  if (++steps_ % kWindowSteps != 0) return std::nullopt;
+  window_lows_.push_back(current_low_);
+  if (window_lows_.size() > kMaxWindows) window_lows_.pop_front();
+  if (window_lows_.size() < 2 * kRecentWindows + 1) return std::nullopt;
+  auto rise_per_step = find_sustained_rise();
+  if (!rise_per_step) rise_per_step = find_linear_rise();
+  if (rise_per_step) window_lows_.clear();
+  return rise_per_step;
+}
+
+std::optional<int64_t> GrowthTrend::find_sustained_rise() const {
+  const size_t newest = window_lows_.size() - 1;
+  for (size_t window = newest - kRecentWindows; window < newest; ++window) {
+    if (compute_rise(window, window + 1) <= 0) return std::nullopt;
+  }
+  const int64_t recent_rise = compute_rise(newest - kRecentWindows, newest);
+  if (recent_rise < min_bytes_) return std::nullopt;
+  for (size_t end = std::max(kRecentWindows, newest / 2); end < newest - kRecentWindows + 1; ++end) {
+    const int64_t earlier_rise = compute_rise(end - kRecentWindows, end);
+    if (earlier_rise > 0 && ratio(recent_rise, earlier_rise) < kMinRiseRatio) return std::nullopt;
+  }
+  return recent_rise / (static_cast<int64_t>(kRecentWindows) * kWindowSteps);
+}
+
+std::optional<int64_t> GrowthTrend::find_linear_rise() const {
+  constexpr size_t kQuarters = 4;
+  const size_t newest = window_lows_.size() - 1;
+  const size_t quarter = std::max(kMinQuarterWindows, (newest + 2 * kQuarters - 1) / (2 * kQuarters));
+  if (kQuarters * quarter > newest) return std::nullopt;
+  std::array<int64_t, kQuarters> rises{};
+  for (size_t i = 0; i < kQuarters; ++i) {
+    const size_t begin = newest - (kQuarters - i) * quarter;
+    rises[i] = compute_rise(begin, begin + quarter);
+    if (rises[i] <= 0) return std::nullopt;
+  }
+  const int64_t total_rise = compute_rise(newest - kQuarters * quarter, newest);
+  const bool is_linear = ratio(std::min(rises[2], rises[3]), std::max(rises[0], rises[1])) >= kMinEvenness;
+  if (!is_linear || total_rise < min_bytes_) return std::nullopt;
+  return total_rise / (static_cast<int64_t>(kQuarters * quarter) * kWindowSteps);
+}
+
+namespace {
+
+/// Allocations that survive three steps are not those of the pipeline of steps; tracing slows a
+/// step down.
 constexpr int64_t kTracedSteps = 3;
+/// Twice the smallest block that PyTorch's allocator takes from the driver.
 constexpr int64_t kMinDeviceGrowthBytes = 4 << 20;
-/// Caches of the loader and of libraries settle within some hundred megabytes.
+/// Caches of the loader and of libraries grow by some hundred megabytes before they settle.
 constexpr int64_t kMinHostGrowthBytes = int64_t{256} << 20;
 
 }  // namespace
@@ -62,7 +130,7 @@ void MemoryWatch::warn_if_full(const report::StepMetrics& metrics) {
                                              format_bytes(used), format_bytes(total), memory_name,
                                              100 * static_cast<double>(used) / static_cast<double>(total), advice)});
   };
-  // What this process has reserved, and what the card has left for it.
+  // Memory that this process has reserved, and memory that the GPU has available for it.
   const int64_t available_bytes = metrics.reserved_bytes + metrics.device_free_bytes.value_or(-metrics.reserved_bytes);
   warn(device_level_, metrics.reserved_peak_bytes, available_bytes, "of the card's memory that this process can have",
        "a step that needs more is done in smaller pieces. memory.limit_gb leaves more room");
@@ -77,6 +145,22 @@ std::string MemoryWatch::find_growing_component() const {
   const auto& bytes = replay.by_component();
   const auto largest = std::max_element(bytes.begin(), bytes.end());
   return std::string(memory::to_string(static_cast<memory::Component>(std::distance(bytes.begin(), largest))));
+}
+
+void DevicePeaks::update(const memory::DeviceMemory& memory) {
+  memory_.allocated_peak_bytes = std::max(memory_.allocated_peak_bytes, memory.allocated_peak_bytes);
+  memory_.reserved_peak_bytes = std::max(memory_.reserved_peak_bytes, memory.reserved_peak_bytes);
+}
+
+void DevicePeaks::update_free(int64_t free_bytes, int64_t reserved_bytes) {
+  const int64_t context_bytes = memory::describe(device_).total_bytes - free_bytes - reserved_bytes;
+  max_context_bytes_ = std::max(max_context_bytes_, context_bytes);
+  min_free_bytes_ = std::min(min_free_bytes_.value_or(free_bytes), free_bytes);
+}
+
+int64_t DevicePeaks::max_used_bytes() const {
+  if (!min_free_bytes_) return 0;
+  return memory::describe(device_).total_bytes - *min_free_bytes_;
 }
 
 }  // namespace vlmtrain::train

@@ -6,27 +6,29 @@
 #include <iterator>
 #include <string>
 
-#include "vgpu/core/card.h"
-#include "vgpu/core/faults.h"
-#include "vgpu/core/immortal.h"
-#include "vgpu/core/report.h"
-#include "vgpu/core/trace.h"
+#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/fault_injector.h"
+#include "vgpu/core/object_lifetime.h"
+#include "vgpu/core/virtual_gpu.h"
 
 namespace vlmtrain::vgpu {
 
 namespace {
 
 constexpr uint64_t kTiB = uint64_t{1} << 40;
+// Far more addresses than any GPU has memory, so that they are rarely reused. The process reserves
+// them without memory.
 constexpr uint64_t kAllocatedSpan = 8 * kTiB;
 constexpr uint64_t kReservedSpan = 8 * kTiB;
+// Variables of LibTorch's modules take some megabytes.
 constexpr uint64_t kVariableSpan = uint64_t{1} << 32;
-constexpr uint64_t kVariableAlignment = 512;
+constexpr uint64_t kVariableAlignment = 512;  // CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT
 
 uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// First address of `bytes` that no one can touch; 0 if the kernel refuses.
+/// Returns the first address of an inaccessible range, or 0 if the kernel refuses.
 uint64_t reserve_inaccessible_range(uint64_t bytes) {
   void* const address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address != MAP_FAILED) return reinterpret_cast<uint64_t>(address);
@@ -46,7 +48,7 @@ std::optional<uint64_t> DeviceMemory::AddressRegion::find_gap(uint64_t bytes) co
 }
 
 std::optional<uint64_t> DeviceMemory::AddressRegion::allocate(uint64_t bytes) {
-  // Used addresses come back only once the region has been gone through, so that a stale pointer is noticed.
+  // Reuse addresses only when the region is exhausted, so that a stale pointer is detected.
   const auto address = end - next >= bytes ? std::optional{next} : find_gap(bytes);
   if (!address) return std::nullopt;
   ranges[*address] = bytes;
@@ -161,7 +163,7 @@ bool DeviceMemory::free_addresses(uint64_t address) {
 }
 
 uint64_t DeviceMemory::reported_bytes() const {
-  constexpr size_t kPlannedSegments = 2;
+  constexpr size_t kPlannedSegments = 2;  // one each for PyTorch's pools of small and large blocks
   const std::lock_guard<std::mutex> lock(mutex_);
   const uint64_t reported = virtual_gpu()->reported_bytes;
   return reserved_.ranges.size() < kPlannedSegments ? reported : std::max(reported, capacity_bytes_);

@@ -5,24 +5,27 @@
 #include <mutex>
 #include <optional>
 
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::vgpu {
 
-/// The card's memory: addresses that nothing can read or write, handed out in pages of 2 MiB, upwards, until the card
-/// is full. PyTorch's allocator breaks ties by address, and upwards is what real drivers do. Thread-safe.
+/// The memory of the virtual GPU: inaccessible addresses, allocated in pages of 2 MiB until the GPU is
+/// full. Addresses ascend as in real drivers, because PyTorch's allocator breaks ties by address.
+/// Thread-safe.
 class DeviceMemory {
  public:
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
 
-  /// What virtual_gpu() has; a card without memory if there is none.
+  /// Creates the memory that virtual_gpu() describes; no memory without a device.
   DeviceMemory();
 
-  /// Memory with addresses (cudaMalloc). Nothing if it does not fit.
+  /// Allocates memory with addresses (cudaMalloc). Returns nothing if it does not fit.
   std::optional<uint64_t> allocate(uint64_t bytes);
   bool free(uint64_t address);
 
-  /// Memory without addresses, and addresses without memory, to be joined by map (cuMemCreate, cuMemAddressReserve).
+  /// Creates memory without addresses (cuMemCreate), reserves addresses without memory
+  /// (cuMemAddressReserve), and maps the one to the other. The bools are false for unknown handles
+  /// and addresses.
   std::optional<uint64_t> create_pages(uint64_t bytes);
   bool release_pages(uint64_t handle);
   bool map(uint64_t address, uint64_t handle);
@@ -30,26 +33,29 @@ class DeviceMemory {
   std::optional<uint64_t> reserve_addresses(uint64_t bytes);
   bool free_addresses(uint64_t address);
 
-  /// What cudaDeviceProp::totalGlobalMem says: the card's reported_bytes, and once two ranges of addresses are reserved
-  /// at least what the card has. PyTorch reserves 9/8 of it for an expandable segment and steps past the segment's end,
-  /// through a null pointer, where one tensor is larger; a card that has what it says is full before. The first segment
-  /// of each of the two pools is as on the card that is meant; a further one is only asked for where that is too small.
+  /// Returns cudaDeviceProp::totalGlobalMem: the configured reported_bytes, and at least the capacity
+  /// once two address ranges are reserved. PyTorch reserves 9/8 of it for an expandable segment and
+  /// crashes on a null pointer beyond the segment's end if one tensor is larger. A GPU that reports
+  /// its full capacity runs out of memory before that. The first segment of each of the two pools has
+  /// the size it has on the configured GPU; a third is reserved only if one is too small.
   uint64_t reported_bytes() const;
 
-  /// Room for a __device__ variable of a module, which counts as part of the context.
+  /// Returns an address for a __device__ variable of a module, whose memory is part of the context.
   uint64_t allocate_variable(uint64_t bytes);
 
-  /// The context grows for good, by whole pages. False if it does not fit.
+  /// Adds memory to the context permanently, in whole pages. Returns false if it does not fit.
   bool grow_context(uint64_t bytes);
 
+  /// Returns whether the pointer is a device address.
   bool contains(const void* pointer) const;
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   uint64_t free_bytes() const;
+  /// Copies the memory counters into `counters`.
   void read(Counters& counters) const;
   void reset_counters();
 
  private:
-  /// Ranges of a region of addresses, by first address.
+  /// A region of addresses and the ranges that are in use.
   struct AddressRegion {
     uint64_t first = 0;
     uint64_t end = 0;
@@ -85,6 +91,7 @@ class DeviceMemory {
   uint64_t failed_allocations_ = 0;
 };
 
+/// Returns the memory of this process's virtual GPU.
 DeviceMemory& device_memory();
 
 }  // namespace vlmtrain::vgpu

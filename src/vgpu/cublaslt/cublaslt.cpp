@@ -1,14 +1,14 @@
-// cuBLASLt: products described by objects. The one algorithm that it offers needs no workspace; what LibTorch allocates
-// for one, it allocates before it asks.
+// cuBLASLt: counted matrix products. The one algorithm that it offers needs no workspace; LibTorch
+// allocates its workspace before it asks for algorithms.
 
 #include <cublasLt.h>
 
 #include <cstring>
 #include <memory>
 
-#include "vgpu/core/faults.h"
-#include "vgpu/core/handle.h"
-#include "vgpu/core/products.h"
+#include "vgpu/core/counters.h"
+#include "vgpu/core/fault_injector.h"
+#include "vgpu/core/object_lifetime.h"
 
 namespace vlmtrain::vgpu {
 
@@ -41,7 +41,7 @@ cublasStatus_t destroy(Handle handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/// Reads an attribute's value if it is `expected`.
+/// Copies the attribute's value if the attribute is `expected`.
 template <class Attribute, class Value>
 void copy_attribute(Attribute attribute, Attribute expected, const void* from, size_t bytes, Value& value) {
   if (attribute == expected && bytes == sizeof value) std::memcpy(&value, from, bytes);

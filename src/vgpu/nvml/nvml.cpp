@@ -1,13 +1,14 @@
-// NVIDIA's management library, as far as PyTorch's allocator asks it: when memory has run out, which processes hold how
-// much of the card. A real one does not know the virtual card, and the allocator asserts that it does.
+// NVML, as far as PyTorch's allocator uses it: after an allocation failure it lists the processes
+// on the GPU. The real library does not know the virtual GPU, and the allocator asserts that it
+// does.
 
 #include <cuda.h>
 #include <unistd.h>
 
-#include "vgpu/core/card.h"
 #include "vgpu/core/device_memory.h"
+#include "vgpu/core/virtual_gpu.h"
 
-// No wheel has nvml.h; these are its types and statuses, under names that are ours.
+// No wheel ships nvml.h; these are its types and statuses under our own names.
 namespace {
 
 enum class Status : int { kSuccess = 0, kInvalidArgument = 2, kNotFound = 6, kInsufficientSize = 7 };
@@ -21,7 +22,7 @@ struct ProcessInfo {
 /// nvmlDevice_t
 using Device = void*;
 
-/// Never looked into, by no one.
+/// Callers treat devices as opaque.
 Device get_fake_device() {
   static char object;
   return &object;

@@ -1,17 +1,77 @@
-// The one device, and its properties.
+// The device, its properties, errors, and the driver's entry points.
 
+#include "vgpu/runtime/device.h"
+
+#include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
-#include "vgpu/core/attributes.h"
-#include "vgpu/core/card.h"
-#include "vgpu/core/clock.h"
-#include "vgpu/core/count.h"
+#include "vgpu/core/counters.h"
 #include "vgpu/core/device_memory.h"
-#include "vgpu/core/trace.h"
-#include "vgpu/runtime/error.h"
+#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/virtual_gpu.h"
+#include "vgpu/runtime/streams.h"
+
+namespace vlmtrain::vgpu {
+
+namespace {
+
+thread_local cudaError_t last_error = cudaSuccess;
+std::atomic<cudaError_t> sticky_error{cudaSuccess};
+
+struct ErrorText {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+/// Errors that the stub libraries return.
+constexpr std::array kErrors{
+    ErrorText{cudaSuccess, "cudaSuccess", "no error"},
+    ErrorText{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    ErrorText{cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    ErrorText{cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    ErrorText{cudaErrorMissingConfiguration, "cudaErrorMissingConfiguration", "launch without a configuration"},
+    ErrorText{cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    ErrorText{cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    ErrorText{cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    ErrorText{cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    ErrorText{cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+              "no kernel image is available for execution on the device"},
+    ErrorText{cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    ErrorText{cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+};
+
+const ErrorText& find_error_text(cudaError_t error) {
+  static constexpr ErrorText kUnknownError{cudaErrorUnknown, "cudaErrorUnknown", "an error that no stand-in gives"};
+  const auto* const it = std::ranges::find(kErrors, error, &ErrorText::error);
+  return it == kErrors.end() ? kUnknownError : *it;
+}
+
+}  // namespace
+
+cudaError_t set_last_error(cudaError_t error) {
+  last_error = error;
+  return error;
+}
+
+cudaError_t set_sticky_error(cudaError_t error) {
+  sticky_error = error;
+  return set_last_error(error);
+}
+
+cudaError_t get_device_status() {
+  const cudaError_t error = sticky_error;
+  return error == cudaSuccess ? cudaSuccess : set_last_error(error);
+}
+
+}  // namespace vlmtrain::vgpu
 
 using vlmtrain::vgpu::device_attribute;
 using vlmtrain::vgpu::device_clock;
@@ -142,5 +202,50 @@ cudaError_t cudaDriverGetVersion(int* version) {
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = vlmtrain::vgpu::last_error;
+  vlmtrain::vgpu::last_error = vlmtrain::vgpu::sticky_error;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError() {
+  return vlmtrain::vgpu::last_error;
+}
+
+const char* cudaGetErrorName(cudaError_t error) {
+  return vlmtrain::vgpu::find_error_text(error).name;
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return vlmtrain::vgpu::find_error_text(error).text;
+}
+
+// LibTorch looks up the driver's functions for virtual memory through the runtime.
+
+namespace {
+
+/// Returns our libcuda.so.1, found by a function that this library links; the process may have
+/// loaded another libcuda.so.1.
+void* get_driver_library() {
+  static void* const library = [] {
+    Dl_info info{};
+    const bool has_info = dladdr(reinterpret_cast<const void*>(&cuDriverGetVersion), &info) != 0;
+    void* const handle = has_info ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    return handle != nullptr ? handle : RTLD_DEFAULT;
+  }();
+  return library;
+}
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  *function = dlsym(get_driver_library(), name);
+  if (result != nullptr) {
+    *result = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+  }
   return cudaSuccess;
 }

@@ -1,14 +1,14 @@
-// What the program above the stand-ins can ask (vlmtrain/vgpu/counters.h).
+// Implements vlmtrain/vgpu/interface.h.
 
-#include "vgpu/core/card.h"
-#include "vgpu/core/clock.h"
-#include "vgpu/core/count.h"
+#include "vlmtrain/vgpu/interface.h"
+
+#include "vgpu/core/counters.h"
 #include "vgpu/core/device_memory.h"
-#include "vgpu/core/faults.h"
-#include "vgpu/core/products.h"
-#include "vgpu/core/unknown_call.h"
+#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/fault_injector.h"
+#include "vgpu/core/virtual_gpu.h"
 #include "vgpu/runtime/kernel_registry.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vgpu/runtime/streams.h"
 
 namespace vlmtrain::vgpu {
 

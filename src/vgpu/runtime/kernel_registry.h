@@ -7,11 +7,37 @@
 #include <optional>
 #include <shared_mutex>
 #include <unordered_map>
-
-#include "vgpu/runtime/fat_binary.h"
+#include <vector>
 
 namespace vlmtrain::vgpu {
 
+/// The device code of an object file, compiled for several architectures. Thread-safe.
+class FatBinary {
+ public:
+  /// `wrapper` is the argument of __cudaRegisterFatBinary, which outlives this object.
+  explicit FatBinary(const void* wrapper) : wrapper_(wrapper) {}
+
+  /// Returns the architecture of the code that a GPU of `architecture` would run: the newest machine
+  /// code of the same major version that is not newer than the GPU, else the newest such PTX; 0 if
+  /// neither exists.
+  int find_code(int architecture);
+
+  /// Loads the module at its first kernel launch, as the driver does, with the configured
+  /// ModuleLoadCost. Returns false if memory does not suffice; the next launch tries again.
+  bool load();
+
+ private:
+  void parse();
+
+  const void* wrapper_;
+  std::once_flag parse_once_;
+  std::vector<int> machine_code_;
+  std::vector<int> ptx_;
+  std::mutex load_mutex_;
+  std::atomic<bool> loaded_{false};
+};
+
+/// A registered kernel and its state.
 struct Kernel {
   const char* name = nullptr;  ///< mangled
   FatBinary* code = nullptr;
@@ -25,18 +51,20 @@ struct Variable {
   size_t bytes = 0;
 };
 
-/// What the start-up code of the CUDA libraries registers: fat binaries, and by the address of their host-side twin
-/// kernels and variables. That address also serves as the kernel's handle. Thread-safe; nothing is ever taken out.
+/// The fat binaries, kernels and variables that the startup code of CUDA libraries registers. Kernels
+/// and variables are identified by the address of their host-side counterpart, which is also the
+/// kernel's handle. Entries are never removed. Thread-safe.
 class KernelRegistry {
  public:
   FatBinary* add_binary(const void* wrapper);
   void add_kernel(const void* host_function, const char* name, FatBinary* code);
   void add_variable(const void* host_variable, size_t bytes);
 
-  /// Null if it is not registered.
+  /// Return null and nothing if the function or variable is not registered.
   Kernel* find_kernel(const void* host_function);
   std::optional<Variable> find_variable(const void* host_variable) const;
 
+  /// Visits the kernels launched since the last reset_launches().
   void for_each_launched(void (*visit)(void* context, const char* name, uint64_t launches), void* context) const;
   void reset_launches();
 
@@ -47,6 +75,7 @@ class KernelRegistry {
   std::unordered_map<const void*, Variable> variables_;
 };
 
+/// Returns the registry of this process.
 KernelRegistry& kernel_registry();
 
 }  // namespace vlmtrain::vgpu

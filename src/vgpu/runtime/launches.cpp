@@ -1,23 +1,21 @@
-// Kernel launches: checked against the card's limits, counted, and done.
+// Kernel launches, which are checked against the GPU's limits and counted, and kernel attributes.
 
 #include <cuda_runtime_api.h>
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "vgpu/core/attributes.h"
-#include "vgpu/core/card.h"
-#include "vgpu/core/clock.h"
-#include "vgpu/core/count.h"
-#include "vgpu/core/faults.h"
-#include "vgpu/core/report.h"
-#include "vgpu/core/trace.h"
-#include "vgpu/runtime/error.h"
+#include "vgpu/core/counters.h"
+#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/fault_injector.h"
+#include "vgpu/core/virtual_gpu.h"
+#include "vgpu/runtime/device.h"
 #include "vgpu/runtime/kernel_registry.h"
-#include "vgpu/runtime/stream_order.h"
+#include "vgpu/runtime/streams.h"
 
 namespace vlmtrain::vgpu {
 
@@ -105,7 +103,7 @@ cudaError_t launch_kernel(const void* host_function, const Launch& launch) {
   return cudaSuccess;
 }
 
-/// Configurations on their way from <<<…>>> to the kernel's host-side twin.
+/// Configurations between <<<…>>> and the call of the kernel's host-side function, innermost last.
 std::vector<Launch>& pending_launches() {
   thread_local std::vector<Launch> launches;
   return launches;
@@ -113,13 +111,33 @@ std::vector<Launch>& pending_launches() {
 
 }  // namespace
 
+namespace {
+
+constexpr int kWarpSize = 32;
+
+/// Returns how many blocks of a kernel fit on a multiprocessor by threads and shared memory. Only
+/// the real driver knows a kernel's registers, so these are not counted.
+int resident_blocks(int block_threads, size_t shared_bytes) {
+  constexpr size_t kReservedPerBlock = 1024;  // shared memory that the driver reserves per block from sm_80 on
+  const auto& architecture = virtual_gpu()->architecture;
+  const int rounded_threads = std::max(kWarpSize, (block_threads + kWarpSize - 1) / kWarpSize * kWarpSize);
+  const int thread_limit = architecture.threads_per_multiprocessor / rounded_threads;
+  const auto shared_memory_limit = static_cast<int>(static_cast<size_t>(architecture.shared_bytes_per_multiprocessor) /
+                                                    (shared_bytes + kReservedPerBlock));
+  return std::min({architecture.blocks_per_multiprocessor, thread_limit, shared_memory_limit});
+}
+
+}  // namespace
+
 }  // namespace vlmtrain::vgpu
 
+using vlmtrain::vgpu::kernel_registry;
 using vlmtrain::vgpu::launch_kernel;
 using vlmtrain::vgpu::pending_launches;
 using vlmtrain::vgpu::set_last_error;
+using vlmtrain::vgpu::virtual_gpu;
 
-// Called by the code that NVIDIA's compiler makes of <<<…>>>; no header declares these.
+// The code that nvcc generates for <<<…>>> calls these; no header declares them.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 
@@ -155,4 +173,49 @@ cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, v
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* host_function, void**) {
   return launch_kernel(host_function, {configuration->gridDim, configuration->blockDim, configuration->dynamicSmemBytes,
                                        configuration->stream});
+}
+
+// Kernel attributes and occupancy.
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* host_function) {
+  auto* const kernel = kernel_registry().find_kernel(host_function);
+  if (kernel == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
+  if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
+  const int architecture = virtual_gpu()->architecture.number;
+  const int code = kernel->code->find_code(architecture);
+  if (code == 0) return set_last_error(cudaErrorNoKernelImageForDevice);
+  constexpr int kRegistersPerThread = 32;  // a plausible value: only the real driver knows it
+  *attributes = {};
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->numRegs = kRegistersPerThread;
+  attributes->ptxVersion = code;
+  attributes->binaryVersion = code / 10 == architecture / 10 ? code : architecture;
+  attributes->maxDynamicSharedSizeBytes = static_cast<int>(kernel->shared_bytes_limit);
+  attributes->preferredShmemCarveout = cudaSharedmemCarveoutDefault;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void* host_function, cudaFuncAttribute attribute, int value) {
+  auto* const kernel = kernel_registry().find_kernel(host_function);
+  if (kernel == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
+  if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  if (value < 0 || value > virtual_gpu()->architecture.shared_bytes_per_block)
+    return set_last_error(cudaErrorInvalidValue);
+  kernel->shared_bytes_limit = value;
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* host_function,
+                                                                   int block_threads, size_t shared_bytes, unsigned) {
+  if (kernel_registry().find_kernel(host_function) == nullptr) return set_last_error(cudaErrorInvalidDeviceFunction);
+  if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
+  *blocks = vlmtrain::vgpu::resident_blocks(block_threads, shared_bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* host_function, int block_threads,
+                                                          size_t shared_bytes) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, host_function, block_threads, shared_bytes,
+                                                                cudaOccupancyDefault);
 }

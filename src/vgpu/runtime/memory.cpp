@@ -1,15 +1,59 @@
-// Device memory, and what kind of memory a pointer is.
+// Device memory, pinned host memory, and copies.
+
+#include "vgpu/runtime/memory.h"
 
 #include <cuda_runtime_api.h>
 
-#include "vgpu/core/device_memory.h"
-#include "vgpu/runtime/error.h"
-#include "vgpu/runtime/host_memory.h"
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <string>
 
+#include "vgpu/core/counters.h"
+#include "vgpu/core/device_memory.h"
+#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/fault_injector.h"
+#include "vgpu/core/object_lifetime.h"
+#include "vgpu/runtime/device.h"
+#include "vgpu/runtime/streams.h"
+
+namespace vlmtrain::vgpu {
+
+void PinnedHostMemory::add(const void* first, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ranges_[reinterpret_cast<uintptr_t>(first)] = bytes;
+}
+
+bool PinnedHostMemory::remove(const void* first) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ranges_.erase(reinterpret_cast<uintptr_t>(first)) > 0;
+}
+
+bool PinnedHostMemory::is_pinned(const void* pointer) const {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto next = ranges_.upper_bound(address);
+  if (next == ranges_.begin()) return false;
+  const auto& [first, bytes] = *std::prev(next);
+  return address - first < bytes;
+}
+
+PinnedHostMemory& pinned_host_memory() {
+  return leaky_singleton<PinnedHostMemory>();
+}
+
+}  // namespace vlmtrain::vgpu
+
+using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
+using vlmtrain::vgpu::fault_injector;
+using vlmtrain::vgpu::FaultPoint;
 using vlmtrain::vgpu::get_device_status;
+using vlmtrain::vgpu::global_counters;
 using vlmtrain::vgpu::pinned_host_memory;
 using vlmtrain::vgpu::set_last_error;
+using vlmtrain::vgpu::stream_order;
+using vlmtrain::vgpu::trace;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = nullptr;
@@ -47,4 +91,126 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
     attributes->devicePointer = attributes->hostPointer = address;
   }
   return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  if (fault_injector().should_fail(FaultPoint::kHostAllocation)) return set_last_error(cudaErrorMemoryAllocation);
+  constexpr size_t kPage = 4096;
+  *pointer = std::aligned_alloc(kPage, (bytes + kPage) / kPage * kPage);
+  if (*pointer == nullptr) return set_last_error(cudaErrorMemoryAllocation);
+  ++global_counters().host_allocations;
+  pinned_host_memory().add(*pointer, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
+  if (!pinned_host_memory().remove(pointer)) return set_last_error(cudaErrorInvalidValue);
+  std::free(pointer);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
+  pinned_host_memory().add(pointer, bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void* pointer) {
+  return pinned_host_memory().remove(pointer) ? cudaSuccess : set_last_error(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer, unsigned) {
+  *device_pointer = pointer;
+  return cudaSuccess;
+}
+
+// The device has no values: copies to it are discarded, copies from it yield zeros.
+
+namespace {
+
+/// A copy of `rows` rows of `width` bytes with a pitch on each side. The direction follows from the
+/// pointers, as with cudaMemcpyDefault.
+struct Copy {
+  void* to;
+  const void* from;
+  size_t width;
+  size_t rows = 1;
+  size_t to_pitch = 0;
+  size_t from_pitch = 0;
+};
+
+void* target_row(const Copy& copy, size_t index) {
+  return static_cast<std::byte*>(copy.to) + index * copy.to_pitch;
+}
+
+const void* source_row(const Copy& copy, size_t index) {
+  return static_cast<const std::byte*>(copy.from) + index * copy.from_pitch;
+}
+
+void perform_copy(const Copy& copy, cudaStream_t stream) {
+  const size_t bytes = copy.width * copy.rows;
+  if (bytes == 0) return;
+  const bool to_device = device_memory().contains(copy.to);
+  const bool from_device = device_memory().contains(copy.from);
+  if (to_device && from_device) {
+    global_counters().device_to_device.add(bytes);
+    trace().add({"copy on the device", std::to_string(bytes)});
+  } else if (to_device) {
+    const bool pinned = pinned_host_memory().is_pinned(copy.from);
+    (pinned ? global_counters().host_to_device_pinned : global_counters().host_to_device_pageable).add(bytes);
+    if (stream != nullptr) global_counters().side_stream_copies.add(bytes);
+    if (!stream_order().is_after_all_launches(stream)) ++global_counters().early_side_stream_copies;
+    trace().add({pinned ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
+  } else if (from_device) {
+    const bool pinned = pinned_host_memory().is_pinned(copy.to);
+    (pinned ? global_counters().device_to_host_pinned : global_counters().device_to_host_pageable).add(bytes);
+    trace().add({pinned ? "copy to pinned memory" : "copy to pageable memory", std::to_string(bytes)});
+    for (size_t i = 0; i < copy.rows; ++i) std::memset(target_row(copy, i), 0, copy.width);
+  } else {
+    for (size_t i = 0; i < copy.rows; ++i) std::memmove(target_row(copy, i), source_row(copy, i), copy.width);
+  }
+}
+
+cudaError_t fill(void* to, int value, size_t bytes) {
+  ++global_counters().fills;
+  trace().add({"fill", std::to_string(bytes)});
+  if (!device_memory().contains(to)) std::memset(to, value, bytes);
+  return get_device_status();
+}
+
+}  // namespace
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  ++global_counters().blocking_copies;
+  device_clock().wait();
+  perform_copy({to, from, bytes}, nullptr);
+  return get_device_status();
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  perform_copy({to, from, bytes}, stream);
+  return get_device_status();
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) {
+  perform_copy({to, from, bytes}, stream);
+  return get_device_status();
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  perform_copy({to, from, width, height, to_pitch, from_pitch}, stream);
+  return get_device_status();
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return fill(to, value, bytes);
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  return fill(to, value, bytes);
 }

@@ -1,20 +1,94 @@
-// Streams and events. Work is done as soon as it is queued, so a stream and an event are but a number; where kernels
-// take time (core/clock.h), an event remembers when its work is done.
+// Streams and events. Work completes when it is queued, so streams and events are mere numbers. If
+// kernels take time (DeviceClock), an event records when its work completes.
+
+#include "vgpu/runtime/streams.h"
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
-#include "vgpu/core/clock.h"
-#include "vgpu/core/count.h"
-#include "vgpu/core/immortal.h"
-#include "vgpu/core/trace.h"
-#include "vgpu/runtime/error.h"
-#include "vgpu/runtime/stream_order.h"
+#include "vgpu/core/counters.h"
+#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/object_lifetime.h"
+#include "vgpu/runtime/device.h"
+
+namespace vlmtrain::vgpu {
+
+DeviceClock::DeviceClock() {
+  constexpr const char* kVariable = "VLMTRAIN_VGPU_LAUNCH_MICROSECONDS";
+  const char* const value = std::getenv(kVariable);
+  const std::string_view text = value == nullptr ? std::string_view() : std::string_view(value);
+  if (text.empty()) return;
+  int64_t microseconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), microseconds);
+  if (error == std::errc() && end == text.data() + text.size() && microseconds >= 0) {
+    kernel_duration_ = std::chrono::microseconds(microseconds);
+  } else {
+    report({kVariable, "=", text, " is not a number of microseconds: kernels take no time"});
+  }
+}
+
+void DeviceClock::queue_kernel() {
+  if (!is_enabled()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  completion_time_ = std::max(completion_time_, std::chrono::steady_clock::now()) + kernel_duration_;
+}
+
+DeviceClock::Time DeviceClock::completion_time() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return completion_time_;
+}
+
+void DeviceClock::wait() {
+  if (is_enabled()) std::this_thread::sleep_until(completion_time());
+}
+
+DeviceClock& device_clock() {
+  return leaky_singleton<DeviceClock>();
+}
+
+void StreamOrder::record(cudaEvent_t event, cudaStream_t stream) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  launches_before_event_[event] = count_ordered_launches(stream);
+}
+
+void StreamOrder::wait(cudaStream_t stream, cudaEvent_t event) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = launches_before_event_.find(event);
+  if (stream == nullptr || it == launches_before_event_.end()) return;
+  uint64_t& count = launches_before_stream_[stream];
+  count = std::max(count, it->second);
+}
+
+void StreamOrder::remove(cudaEvent_t event) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  launches_before_event_.erase(event);
+}
+
+bool StreamOrder::is_after_all_launches(cudaStream_t stream) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return count_ordered_launches(stream) == launches_;
+}
+
+uint64_t StreamOrder::count_ordered_launches(cudaStream_t stream) const {
+  if (stream == nullptr) return launches_;
+  const auto it = launches_before_stream_.find(stream);
+  return it == launches_before_stream_.end() ? 0 : it->second;
+}
+
+StreamOrder& stream_order() {
+  return leaky_singleton<StreamOrder>();
+}
+
+}  // namespace vlmtrain::vgpu
 
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::DeviceClock;
@@ -25,7 +99,7 @@ using vlmtrain::vgpu::trace;
 
 namespace {
 
-/// A handle that no other stream or event has.
+/// Returns a handle that is unique among streams and events.
 template <class Handle>
 Handle make_handle_value() {
   static std::atomic<uintptr_t> next{0x1000};
@@ -42,7 +116,7 @@ cudaError_t make_event(cudaEvent_t* event) {
   return cudaSuccess;
 }
 
-/// When the work before each event is done. Empty where kernels take no time.
+/// Completion times of events; empty if kernels take no time.
 class RecordedEvents {
  public:
   void record(cudaEvent_t event) {
@@ -126,7 +200,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* user_d
   return cudaSuccess;
 }
 
-// Nothing is ever captured: CUDA graphs are not modelled, but LibTorch asks before each random number.
+// CUDA graphs are not modeled, so nothing is ever captured; LibTorch asks before it generates
+// random numbers.
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = cudaStreamCaptureStatusNone;

@@ -4,19 +4,19 @@
 
 namespace vlmtrain::kernels::planted {
 
-// Kernels of one block of 256 threads, whole and with a fault each.
+// Kernels of one block of 256 threads: one correct, the others with one fault each.
 
-/// The sum of `values`, 256 of them, as each thread has it: through warps, then shared memory.
+/// Each thread returns the sum of 256 `values`, through warps and shared memory.
 std::vector<float> block_sum(const std::vector<float>& values);
-/// The same without the barrier between writing and reading shared memory.
+/// As above, without the barrier between writing and reading shared memory.
 std::vector<float> block_sum_without_barrier(const std::vector<float>& values);
-/// Each thread writes its neighbour's place, and reads its own without a barrier between.
+/// Each thread writes its neighbor's element and reads its own without a barrier in between.
 std::vector<float> race(const std::vector<float>& values);
-/// A barrier that half of the threads come to.
+/// Half of the threads reach a barrier.
 void divergent_barrier();
-/// Four neighbours that are read as one, from the second of `values` on.
+/// Reads four elements as one, from the second of `values` on, which is misaligned.
 void misaligned_read(const std::vector<float>& values);
-/// Shared memory that nobody has written.
+/// Reads shared memory that no thread has written.
 float unwritten();
 
 }  // namespace vlmtrain::kernels::planted

@@ -4,7 +4,7 @@ nanoVLM's reference (make_nanovlm_reference.py) has no cache; there each token i
 nanovlm_images_first have 64 tokens, made before there were 100 and on a machine that draws its weights so.)
 
 A list of {"case", "adapter" (a folder of ../data/lora, or null), "id", "question", "prompt_ids", "new_ids", "smallest_lead"}. The
-checkpoints, adapters, conversations and pictures are those that are there; run this after make_reference.py, make_llava_reference.py
+checkpoints, adapters, conversations and images are those that are there; run this after make_reference.py, make_llava_reference.py
 and make_lora_reference.py. Each record's first turn is answered with 100 tokens, whether an end token is among them or not.
 
 Two implementations in float32 may differ where two tokens are nearly as probable. So a question whose answer has such a place is
@@ -20,25 +20,25 @@ import torch
 from peft import PeftModel
 from transformers import AutoProcessor
 
-import cases
-import gemma3_checkpoints
-import gemma3_format
-import internvl_checkpoints
-import internvl_format
-import llava
-import llava_checkpoints
-import llava_format
+from library import cases
+from library import gemma3_checkpoints
+from library import gemma3_format
+from library import internvl_checkpoints
+from library import internvl_format
+from library import llava
+from library import llava_checkpoints
+from library import llava_format
 import make_gemma3_reference
 import make_internvl_reference
 import make_llava_reference
 import make_nanovlm_reference
 import make_qwen_reference
 import make_smolvlm_video_reference
-import nanovlm_checkpoints
-import nanovlm_format
-import qwen_checkpoints
-import qwen_format
-import training
+from library import nanovlm_checkpoints
+from library import nanovlm_format
+from library import qwen_checkpoints
+from library import qwen_format
+from library import training
 from make_reference import SMALLEST_LEAD
 
 NEW_TOKENS = 100
@@ -57,7 +57,7 @@ def answer(model, inputs):
 
 
 def questions(record):
-    """The record's first turn, then the others with the same pictures."""
+    """The record's first turn, then the others with the same images."""
     first = record["conversations"][0]["value"]
     marks = "<image>\n" * first.count("<image>") + "<video>\n" * first.count("<video>")
     return [first] + [marks + text for text in OTHER_QUESTIONS]
@@ -110,11 +110,11 @@ def idefics3_answers(folder, adapter=None):
 def llava_answers(case, folder):
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
-        llava_checkpoints.write(case.shape, scratch / "checkpoint", scratch / "twin")
+        llava_checkpoints.write(case.shape, scratch / "checkpoint", scratch / "loadable")
         weights = [place / "checkpoint" / "model.safetensors" for place in (folder, scratch)]
         assert weights[0].read_bytes() == weights[1].read_bytes(), f"{folder} has other weights than {case.name}"
-        model = training.load(scratch / "twin", torch.float32)
-        image_id = json.loads((scratch / "twin" / "config.json").read_text())["image_token_index"]
+        model = training.load(scratch / "loadable", torch.float32)
+        image_id = json.loads((scratch / "loadable" / "config.json").read_text())["image_token_index"]
     processor = llava_checkpoints.make_processor(case.shape, folder / "checkpoint")
 
     def encode(record):

@@ -5,7 +5,7 @@
 For cases of ../data, each in a copy of its checkpoint's folder with a template in the manner of published ones put where
 published checkpoints have them. `ids` are those of processor.apply_chat_template(tokenize=True). `label_ids` are those of the
 tokens that begin in an answer, in white space that the template writes between its generation prompt and the answer, or in what
-it writes up to the token that ends the turn; `appended` is what vlmtrain puts behind the last answer where the template writes
+it writes up to the token that ends the turn; `appended` is what vlmtrain puts after the last answer where the template writes
 no such token, and takes the white space there away for.
 """
 
@@ -126,7 +126,7 @@ def special_tokens(tokenizer):
 
 
 def end_of_turn(tokenizer, rest):
-    """The token that the text behind an answer begins with, with what stands before it."""
+    """The first token of the text after an answer, with what stands before it."""
     stripped = rest.lstrip()
     for token in special_tokens(tokenizer):
         if stripped.startswith(token):

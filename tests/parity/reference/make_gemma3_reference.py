@@ -1,6 +1,6 @@
 """Makes the cases of Gemma 3 of ../data: python make_gemma3_reference.py [--only CASE]. The files are those of make_reference.py, but:
 
-    sample.I.pixel_values   float32 [pictures and their crops, 3, side, side]
+    sample.I.pixel_values   float32 [images and their crops, 3, side, side]
 
 case.json says under `deviation` how far float32 (what is stored) is from float64.
 """
@@ -14,13 +14,13 @@ import torch
 import transformers
 from transformers.models.gemma3 import modeling_gemma3
 
-import gemma3_checkpoints
-import gemma3_format
-import test_images
-import thin
-import training
-from cases import Case
-from gemma3_checkpoints import Shape
+from library import gemma3_checkpoints
+from library import gemma3_format
+from library import test_images
+from library import thin
+from library import training
+from library.cases import Case
+from library.gemma3_checkpoints import Shape
 from make_llava_reference import summary
 from make_qwen_reference import ONE, IMAGES, THREE, TWO, WORDS
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors

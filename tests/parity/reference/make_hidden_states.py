@@ -2,9 +2,9 @@
 
 Of the first sample of each of CASES, in float32:
 
-    CASE.text_block.I    [tokens, hidden], behind block I of the language model; the last block's is missing, since transformers
+    CASE.text_block.I    [tokens, hidden], after block I of the language model; the last block's is missing, since transformers
                          hands out what the final norm makes of it
-    CASE.final           [tokens, hidden], behind the final norm
+    CASE.final           [tokens, hidden], after the final norm
     CASE.dense           [patches, width], what enters the projector, in the order of the patches of the pixels
 """
 
@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from transformers import AutoProcessor
 from transformers.vision_utils import get_vision_window_index
 
-import llava
-import qwen_format
-import training
+from library import llava
+from library import qwen_format
+from library import training
 from make_qwen_reference import VISION_2_5
 
 DATA = Path(__file__).parent.parent / "data"

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 import transformers
 
-import internvl_checkpoints
-import internvl_format
-import thin
-import training
-from cases import Case
-from internvl_checkpoints import Shape
+from library import internvl_checkpoints
+from library import internvl_format
+from library import thin
+from library import training
+from library.cases import Case
+from library.internvl_checkpoints import Shape
 from make_llava_reference import summary
 from make_qwen_reference import BOTH, MOVING, ONE, IMAGES, THREE, TWO, WORDS, write_inputs
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors

@@ -14,14 +14,14 @@ from pathlib import Path
 import torch
 import transformers
 
-import deviations
-import llava_checkpoints
-import llava_format
-import test_images
-import thin
-import training
-from cases import Case, sample
-from llava_checkpoints import Shape, own_names
+from library import deviations
+from library import llava_checkpoints
+from library import llava_format
+from library import test_images
+from library import thin
+from library import training
+from library.cases import Case, sample
+from library.llava_checkpoints import Shape, own_names
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors
 
 CLIP = {

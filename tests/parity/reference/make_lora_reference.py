@@ -25,17 +25,17 @@ import torch
 import transformers
 from transformers import AutoProcessor
 
-import deviations
-import llava
-import llava_checkpoints
-import llava_format
+from library import deviations
+from library import llava
+from library import llava_checkpoints
+from library import llava_format
 import make_llava_reference
 import make_qwen_reference
-import qwen_checkpoints
-import qwen_format
-import thin
-import training
-from cases import CASES
+from library import qwen_checkpoints
+from library import qwen_format
+from library import thin
+from library import training
+from library.cases import CASES
 
 RANK = 4
 ALPHA = 8

@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 import transformers
 
-import nanovlm_checkpoints
-import nanovlm_format
-import test_images
-import thin
-import training
-from cases import Case, sample
+from library import nanovlm_checkpoints
+from library import nanovlm_format
+from library import test_images
+from library import thin
+from library import training
+from library.cases import Case, sample
 from make_llava_reference import summary
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors
 

@@ -1,4 +1,4 @@
-"""Makes the data that quantised weights are held against: python make_quantization_reference.py [--out ../data/quantization].
+"""Makes the data that quantized weights are held against: python make_quantization_reference.py [--out ../data/quantization].
 
 requirements.txt has what it needs. All runs on the CPU. matrices.safetensors holds, for each matrix NAME:
 
@@ -8,7 +8,7 @@ requirements.txt has what it needs. All runs on the CPU. matrices.safetensors ho
     NAME.int8.weight, .SCB          what Int8Params makes of it (int8_vectorwise_quant)
     NAME.int8.values                int8_vectorwise_dequant, in the dtype of the source
 
-and the tables `nf4` and `dynamic_map`. Each folder beside it is an adapter on a quantised base, as in
+and the tables `nf4` and `dynamic_map`. Each folder next to it is an adapter on a quantized base, as in
 make_lora_reference.py: adapter/, case.json and expected.safetensors with
 
     sample.I.logits, loss, gradient.NAME, step_losses, step_grad_norms
@@ -17,7 +17,7 @@ NF4: transformers quantises the checkpoint with BitsAndBytesConfig, peft adapts 
 the activations too; here peft adapts the plain model with the dequantised weights.
 
 All blockwise operations are bitsandbytes' own PyTorch code, which agrees with its CUDA kernels. Its CPU library of 0.50 does not:
-it looks nested absmax up in a table of 65,536 places and takes a neighbour of the nearest value for one or two in a thousand,
+it looks nested absmax up in a table of 65,536 places and takes a neighbor of the nearest value for one or two in a thousand,
 and with AVX-512 it scales rows whose length is a multiple of 16 but not of 64 by the absmax of other blocks.
 """
 
@@ -37,8 +37,8 @@ from bitsandbytes import functional
 from safetensors.torch import save_file
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
-import thin
-import training
+from library import thin
+from library import training
 from make_lora_reference import ALPHA, RANK, LoraCase, lay_out, randomise, make_samples, saved_name, trained
 
 CASES = [

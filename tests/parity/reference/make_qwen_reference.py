@@ -17,15 +17,15 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen2_vl import modeling_qwen2_vl
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 
-import test_images
-import qwen_checkpoints
-import qwen_format
-import thin
-import training
-from cases import Case, sample
+from library import test_images
+from library import qwen_checkpoints
+from library import qwen_format
+from library import thin
+from library import training
+from library.cases import Case, sample
 from make_llava_reference import summary
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors
-from qwen_checkpoints import Shape
+from library.qwen_checkpoints import Shape
 
 VISION_2_5 = {
     "depth": 3, "hidden_act": "silu", "hidden_size": 32, "intermediate_size": 44, "num_heads": 2, "in_chans": 3,
@@ -71,7 +71,7 @@ IMAGES = {
 
 
 def with_video(record, *names):
-    """The record of sample() with videos instead of its images, or beside them."""
+    """The record of sample() with videos instead of its images, or in addition to them."""
     return {"id": record["id"], "video": names[0] if len(names) == 1 else list(names)} | {
         key: value for key, value in record.items() if key != "id"
     }

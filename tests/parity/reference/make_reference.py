@@ -26,13 +26,13 @@ import torch
 import transformers
 from transformers import AutoProcessor
 
-import checkpoints
-import deviations
-import llava
-import test_images
-import thin
-import training
-from cases import CASES
+from library import checkpoints
+from library import deviations
+from library import llava
+from library import test_images
+from library import thin
+from library import training
+from library.cases import CASES
 
 NEW_TOKENS = 12
 SMALLEST_LEAD = 1e-3

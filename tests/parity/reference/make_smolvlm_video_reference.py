@@ -16,17 +16,17 @@ from transformers.models.smolvlm.processing_smolvlm import DEFAULT_CHAT_TEMPLATE
 from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
 from transformers.video_utils import VideoMetadata
 
-import checkpoints
-import llava
-import thin
-import training
-from cases import Case, sample
-from checkpoints import Shape
-from internvl_format import content_blocks
+from library import checkpoints
+from library import llava
+from library import thin
+from library import training
+from library.cases import Case, sample
+from library.checkpoints import Shape
+from library.internvl_format import content_blocks
 from make_llava_reference import summary
 from make_qwen_reference import MOVING, WORDS, with_video, write_inputs
 from make_reference import NEW_TOKENS, SMALLEST_LEAD, describe, expected_tensors
-from qwen_format import FRAMES_PER_SECOND, moved, read_frames
+from library.qwen_format import FRAMES_PER_SECOND, moved, read_frames
 
 LAYOUTS = Path(__file__).resolve().parents[2] / "models" / "data" / "smolvlm_videos.json"
 AGAIN = with_video(sample("again", [], "<video>\nIs there a ball?", "Yes.", "Which colour is the ball?", "It is red."), "door")

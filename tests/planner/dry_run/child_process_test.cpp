@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/host_memory.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -5,7 +5,7 @@
 #include "planner/dry_run/cpu_dry_run.h"
 #include "planner/dry_run/protocol.h"
 #include "vlmtrain/memory/meta_memory.h"
-#include "vlmtrain/nn/linear.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/user_error.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -8,9 +8,9 @@
 #include "planner/dry_run.h"
 #include "planner/dry_run/cpu_dry_run.h"
 #include "planner/dry_run/dry_run_session.h"
-#include "vlmtrain/data/shape.h"
-#include "vlmtrain/memory/fault_injection.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/memory/host_memory.h"
 
 namespace vlmtrain::planner {
 namespace {

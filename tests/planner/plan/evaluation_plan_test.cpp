@@ -5,7 +5,7 @@
 
 #include "parity/case.h"
 #include "planner/dry_run.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace vlmtrain {
+
+/// A 64-bit hash of a sequence of values that detects changed content. Two different contents have
+/// equal hashes with a probability of 2^-64. The hash is not cryptographic. It is equal on all
+/// machines with the same byte order.
+class ContentHash {
+ public:
+  /// Adds a number.
+  ContentHash& add(uint64_t number);
+  /// Adds a string and its length, so that ("ab", "c") differs from ("a", "bc").
+  ContentHash& add(std::string_view text);
+
+  uint64_t value() const { return state_; }
+  /// Returns the value as 16 hexadecimal digits.
+  std::string hex() const;
+
+ private:
+  uint64_t state_ = 0x9e3779b97f4a7c15U;  // golden ratio · 2^64, the increment of SplitMix64
+};
+
+/// XXH64 with seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the value
+/// that `xxhsum -H64` prints. The value does not depend on how the bytes are divided between calls
+/// of add(). Not cryptographic.
+class Xxh64 {
+ public:
+  Xxh64();
+
+  Xxh64& add(std::string_view bytes);
+
+  /// Returns the hash of all bytes added so far.
+  uint64_t value() const;
+  /// Returns the value as 16 hexadecimal digits.
+  std::string hex() const;
+
+ private:
+  static constexpr size_t kStripe = 32;  // bytes that the four lanes consume at once (xxhash_spec.md)
+
+  std::array<uint64_t, 4> lanes_;
+  std::array<char, kStripe> buffer_{};  // the last, incomplete stripe
+  uint64_t total_bytes_ = 0;
+};
+
+}  // namespace vlmtrain

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+namespace vlmtrain {
+
+/// Returns the seed of an independent random stream. It depends only on the run's seed, the name of
+/// the stream and a position such as (epoch, step), so any point of a run is reached without
+/// replaying earlier steps.
+uint64_t derive_stream_seed(uint64_t seed, std::string_view stream, std::initializer_list<uint64_t> position = {});
+
+/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers with every compiler and standard library.
+class RandomStream {
+ public:
+  explicit RandomStream(uint64_t seed) : state_(seed) {}
+  /// Returns 64 uniform random bits.
+  uint64_t next();
+  /// Returns a uniform number in [0, bound) without modulo bias. REQUIRES: bound > 0.
+  uint64_t uniform(uint64_t bound);
+
+ private:
+  uint64_t state_;
+};
+
+/// Returns a uniformly random permutation of 0 … count-1 (Fisher-Yates).
+std::vector<int64_t> random_permutation(int64_t count, uint64_t seed);
+
+}  // namespace vlmtrain

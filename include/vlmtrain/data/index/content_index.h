@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "vlmtrain/io/records.h"
+
+namespace vlmtrain::data {
+
+/// A media file that cannot be opened or is not a regular file.
+struct MissingFile {
+  std::string path;
+  std::string reason;        ///< the system's message, such as "No such file or directory"
+  int64_t first_record = 0;  ///< index of the first record that names it
+  int64_t num_records = 0;   ///< number of records that name it
+};
+
+/// The subjects, such as patients, that two data sets have in common.
+struct SharedSubjects {
+  std::vector<std::string> subjects;  ///< names
+  std::vector<int64_t> records;       ///< records of these subjects
+};
+
+/// An index of the contents of several data sets, for finding duplicates. Stores 64-bit hashes,
+/// about a hundred bytes for each record and file.
+///
+/// Two records are duplicates if their conversations are equal and their media have the same
+/// contents; ids, tasks and file names are ignored. A file is read only if another one has the same
+/// size, and in full only if their first bytes are equal too. Folders of video frames are compared
+/// by name. Unusable records are ignored.
+class ContentIndex {
+ public:
+  /// Adds a data set and returns its number, from 0. Reads all records on `workers` threads.
+  /// `on_progress`: called from time to time with the number of records read. `records` must
+  /// outlive the object.
+  size_t add(const io::Records& records, int64_t workers,
+             const std::function<void(int64_t num_done)>& on_progress = {});
+
+  /// Reads the files that may have equal contents, on `workers` threads.
+  void hash_candidate_files(int64_t workers);
+
+  // The following require that hash_candidate_files() was called after the last add().
+
+  /// Returns the missing files of a data set, sorted by their first record.
+  std::vector<MissingFile> find_missing_files(size_t dataset) const;
+  /// Returns keys of a record's media. Equal keys mean the same file or the same embedded content.
+  const std::vector<uint64_t>& get_media_keys(size_t dataset, int64_t record) const {
+    return fingerprints_[dataset][static_cast<size_t>(record)].media;
+  }
+  /// Returns keys of a record's mask files. Equal keys mean the same path or embedded content, and
+  /// the same value in it.
+  const std::vector<uint64_t>& get_mask_keys(size_t dataset, int64_t record) const {
+    return fingerprints_[dataset][static_cast<size_t>(record)].masks;
+  }
+  /// Returns the number of different media of all data sets: files, and embedded contents.
+  int64_t media() const { return std::ssize(media_); }
+  /// Returns the groups of duplicate records in a data set. Groups and their records are ascending.
+  std::vector<std::vector<int64_t>> find_duplicate_records(size_t dataset) const;
+  /// Returns the groups of files with equal contents. Groups and their paths are sorted.
+  std::vector<std::vector<std::string>> duplicate_files() const;
+  /// Returns the records of a data set that duplicate a record of another data set, and the first
+  /// such record.
+  std::map<int64_t, int64_t> find_shared_records(size_t dataset, size_t other_dataset) const;
+  /// Returns the records of a data set with an image, video or volume that is also in another data
+  /// set.
+  std::vector<int64_t> find_records_sharing_media(size_t dataset, size_t other_dataset) const;
+  /// Returns whether any record of a data set names subjects (io::Record::subjects).
+  bool has_subjects(size_t dataset) const;
+  /// Returns the subjects of a data set that are also in another data set, in the order of the
+  /// first.
+  SharedSubjects find_shared_subjects(size_t dataset, size_t other_dataset) const;
+
+ private:
+  struct Fingerprint {
+    bool is_usable = false;
+    uint64_t text = 0;               ///< hash of the conversation
+    std::vector<uint64_t> media;     ///< keys of media_, in the record's order
+    std::vector<uint64_t> masks;     ///< keys of mask files, in the record's order
+    std::vector<uint64_t> subjects;  ///< hashes of names
+  };
+  struct MediaEntry {
+    size_t dataset = 0;  ///< data set and record of the first occurrence
+    int64_t record = 0;
+    int64_t media_index = 0;               ///< among the record's media
+    int64_t bytes = 0;                     ///< size; 0: not compared by content
+    std::optional<uint64_t> head = {};     ///< hash of the first bytes; set if another file has this size
+    std::optional<uint64_t> content = {};  ///< hash of all bytes; set if another file has this size and head
+    std::string problem = {};              ///< the system's message if the file is missing
+  };
+
+  Fingerprint make_fingerprint(const io::Record& record, size_t dataset, int64_t index);
+  uint64_t add_media(const io::MediaRef& medium, MediaEntry media_entry);
+  uint64_t get_content_hash(uint64_t medium) const;
+  uint64_t compute_record_key(const Fingerprint& fingerprint) const;
+  std::string find_path(const MediaEntry& medium) const;
+
+  std::vector<const io::Records*> datasets_;
+  std::vector<std::vector<Fingerprint>> fingerprints_;  // by data set and record
+  std::mutex mutex_;                                    // guards media_ in add()
+  std::unordered_map<uint64_t, MediaEntry> media_;
+};
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/data/order/sample_order.h"
+#include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/data/sample/sample.h"
+
+namespace vlmtrain::data {
+
+/// The outcome of a sample. It only rises in this order, so that each sample is counted once: a
+/// sample that was used in the first epoch and failed in the second counts as dropped.
+enum class SampleStatus : uint8_t {
+  kNotReached,
+  kUsed,
+  kDropped,  ///< bad, and the policy skips such samples
+  kFailed,   ///< bad, and it stopped the run
+};
+
+/// The account of every sample of a data set; the counts sum up to its size. Not thread-safe.
+class Ledger {
+ public:
+  Ledger(std::string dataset, int64_t samples);
+
+  /// Returns the ledger of a run that resumes at `next`. Dropped samples and notices come from
+  /// `saved`, the to_json() of the checkpoint; used samples follow from the order, in O(samples).
+  /// Failed samples get another try. Throws UserError (kBadData) if `saved` is invalid or of a data
+  /// set of another size.
+  static Ledger restore(const nlohmann::ordered_json& saved, std::string dataset, const SampleOrder& order,
+                        const Cursor& next);
+
+  /// Marks a sample as used. The first time, its `notices` are counted if is_counted_on_use().
+  void mark_used(int64_t index, std::string_view id = {}, const std::vector<io::Notice>& notices = {});
+  /// Marks a sample as dropped. `reason`: a short fixed phrase to count by. `message`: a sentence.
+  /// The first problem of a status is kept.
+  void mark_dropped(int64_t index, std::string id, std::string reason, std::string message);
+  /// Marks a sample as failed; see mark_dropped().
+  void mark_failed(int64_t index, std::string id, std::string reason, std::string message);
+
+  /// Records how the media of a sample were shrunk.
+  void mark_shrunk(int64_t index, std::string id, const ShrinkInfo& shrunk);
+
+  /// Sets the notices of all samples, counted before the first step. Kinds that depend on pixels
+  /// are not among them and are still counted when samples are used.
+  void set_all_notices(NoticeCounts notices);
+  const NoticeCounts& notices() const { return notices_; }
+  bool has_all_notices() const { return has_all_notices_; }
+  /// Returns whether notices of this kind are counted when samples are used.
+  bool is_counted_on_use(const std::string& kind) const {
+    return !has_all_notices_ || !precounted_kinds_.contains(kind);
+  }
+
+  SampleStatus status(int64_t index) const { return statuses_.at(static_cast<size_t>(index)); }
+  int64_t count(SampleStatus status) const { return counts_.at(static_cast<size_t>(status)); }
+  int64_t samples() const { return static_cast<int64_t>(statuses_.size()); }
+  const std::string& dataset() const { return dataset_; }
+
+  /// Returns the contents of ledger.json:
+  ///
+  ///     {"dataset", "samples", "used", "dropped", "failed", "not_reached", "reasons": {reason: samples},
+  ///      "problems": [{"index", "id", "status", "reason", "message"}],
+  ///      "shrunk": {"samples", "each": [{"index", "id", "tokens": [before, after], "pixels": [before, after],
+  ///                                      "image_max_pixels", "frame_max_pixels"}]},
+  ///      "notices": NoticeCounts::to_json(), "notices_of": "all" or "used"}
+  ///
+  /// The lists are sorted by index. "notices_of": the samples whose notices are counted, except
+  /// kinds that depend on pixels, which are always of used samples.
+  nlohmann::ordered_json to_json() const;
+
+ private:
+  struct Problem {
+    std::string id;
+    std::string reason;
+    std::string message;
+  };
+
+  bool raise_status(int64_t index, SampleStatus status);
+
+  std::string dataset_;
+  std::vector<SampleStatus> statuses_;
+  std::array<int64_t, 4> counts_{};  // by status
+  std::map<int64_t, Problem> problems_;
+  std::map<int64_t, std::pair<std::string, ShrinkInfo>> shrunk_;  // id and sizes by index
+  NoticeCounts notices_;
+  bool has_all_notices_ = false;
+  std::set<std::string> precounted_kinds_;  // counted over all samples before the first step
+};
+
+/// The number of epochs done, counted in usable samples: an epoch ends when each sample that is not
+/// dropped was drawn once. With several mixture sources, an epoch has the usable samples of all of
+/// them, each source as often as it repeats. Takes O(1) for each sample that the cursor advances,
+/// O(samples) after samples were dropped. Not thread-safe.
+class EpochProgress {
+ public:
+  /// `ledger` and `order` must outlive the object.
+  EpochProgress(const Ledger& ledger, const SampleOrder& order);
+
+  /// Returns the number of epochs before `cursor`, with the fraction of the current one.
+  double at(const Cursor& cursor);
+  /// Returns the number of epochs of one source's samples.
+  double get_source_progress(int64_t source, const Cursor& cursor);
+
+ private:
+  struct SourceProgress {
+    int64_t epoch = -1;
+    std::shared_ptr<const EpochOrder> order;  // of `epoch`
+    int64_t dropped = -1;                     // dropped samples of the data set when these counts were made
+    int64_t offset = 0;                       // in `order`, up to which samples were counted
+    int64_t usable_before = 0;                // usable samples before `offset`
+    int64_t usable = 0;                       // usable samples of the epoch
+  };
+
+  /// Advances the counts of a source to `cursor`.
+  const SourceProgress& update_progress(int64_t source, const Cursor& cursor);
+
+  const Ledger& ledger_;
+  const SampleOrder& order_;
+  std::vector<SourceProgress> source_progress_;
+};
+
+/// Returns the number of units in an epoch without dropped samples, each source as often as it
+/// repeats. Exact for single samples. For packs an estimate from the first epoch; later epochs may
+/// have a few more or fewer.
+double count_epoch_units(const SampleOrder& order, const Ledger& ledger);
+
+}  // namespace vlmtrain::data

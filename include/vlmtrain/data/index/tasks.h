@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/io/records.h"
+
+namespace vlmtrain::data {
+
+/// Returns the display name of a task: "none" if it is empty.
+std::string get_task_name(std::string_view task);
+
+/// The tasks of a data set (io::Record::task), numbered from 0 in alphabetical order. Samples
+/// without a task form the task "none". Unusable samples are ignored.
+class Tasks {
+ public:
+  /// Takes the tasks of `sample_index`; reads the records if it is not complete.
+  Tasks(const SampleIndex& sample_index, const io::Records& records);
+  explicit Tasks(const io::Records& records);
+
+  const std::vector<std::string>& names() const { return names_; }
+  int64_t count() const { return std::ssize(names_); }
+  /// Returns the number of samples of each task.
+  const std::vector<int64_t>& samples() const { return samples_; }
+
+  /// Returns the number of a task. REQUIRES: a sample of the data set has it.
+  int64_t find_task(std::string_view task) const;
+
+  /// Sets Sample::task_number of each sample.
+  void assign_task_numbers(std::vector<Sample>& samples) const;
+
+ private:
+  using Counts = std::map<std::string, int64_t, std::less<>>;
+  void set(const Counts& counts);
+
+  std::vector<std::string> names_;
+  std::vector<int64_t> samples_;
+};
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "vlmtrain/data/sample/sample.h"
+
+namespace vlmtrain::data {
+
+/// Returns the next sample index of a sequence, or nothing at its end. Called by one thread at a
+/// time, not always the same one.
+using IndexGenerator = std::function<std::optional<int64_t>()>;
+
+/// Returns a generator of 0 to samples-1.
+IndexGenerator make_sequential_indices(int64_t samples);
+
+/// Returns the sample of an index, or throws. Called by several threads at once.
+using MakeSample = std::function<Sample(int64_t index)>;
+
+/// A sample to process, with its seed for this draw.
+struct SampleRequest {
+  int64_t index = -1;
+  uint64_t seed = 0;
+};
+
+// The counterparts of IndexGenerator and MakeSample for samples with seeds.
+using RequestSource = std::function<std::optional<SampleRequest>()>;
+using MakeRequestedSample = std::function<Sample(const SampleRequest& request)>;
+
+/// The result of one request.
+struct StreamItem {
+  int64_t index = -1;
+  Sample sample;             ///< empty after an error
+  std::exception_ptr error;  ///< the exception of the processing, of any type
+};
+
+/// A pool of worker threads that processes samples ahead of the consumer and returns them in order,
+/// so that the result does not depend on the number of workers. An exception is returned in its
+/// item and does not affect other items. Each worker uses one core: ATen operations in it start no
+/// OpenMP threads.
+///
+///     SampleStream stream(make_sequential_indices(samples), make_sample, {.workers = 2, .prefetch_samples = 16});
+///     while (auto item = stream.next()) …
+class SampleStream {
+ public:
+  struct Settings {
+    int64_t workers = 1;  ///< threads, >= 1
+    /// Maximum number of samples that are in work or ready for the consumer; at least one for each
+    /// worker.
+    int64_t prefetch_samples = 1;
+    /// Maximum host memory of these samples; 0: no limit. A sample in work counts as the largest
+    /// one so far. The sample that the consumer waits for is always processed.
+    int64_t prefetch_bytes = 0;
+  };
+
+  SampleStream(IndexGenerator source, MakeSample make, Settings settings);
+  SampleStream(RequestSource source, MakeRequestedSample make, Settings settings);
+  /// Waits for the samples in work.
+  ~SampleStream();
+  SampleStream(const SampleStream&) = delete;
+  SampleStream& operator=(const SampleStream&) = delete;
+
+  /// Returns the next item, or nothing after the end of the sequence. Throws only exceptions of the
+  /// source. REQUIRES: one consumer thread.
+  std::optional<StreamItem> next();
+
+  /// Returns whether a worker ever waited because prefetch_bytes were reached.
+  bool was_memory_limited() const { return was_memory_limited_; }
+
+ private:
+  struct Slot {
+    StreamItem item;
+    uint64_t seed = 0;
+    bool ready = false;
+    int64_t bytes = 0;  ///< set when ready
+  };
+
+  void run_worker(const std::stop_token& stop);
+  bool can_start_sample();
+  Slot* claim_slot();
+
+  RequestSource source_;
+  MakeRequestedSample make_;
+  size_t max_prefetch_samples_;
+  int64_t max_prefetch_bytes_;
+  std::atomic<bool> was_memory_limited_{false};
+  std::mutex mutex_;  // guards the following members and source_
+  std::condition_variable_any slot_available_;
+  std::condition_variable front_ready_;
+  std::deque<Slot> slots_;  // in order; a deque does not move slots that workers fill
+  int64_t ready_bytes_ = 0;
+  int64_t ready_samples_ = 0;
+  int64_t largest_bytes_ = 0;
+  bool ended_ = false;
+  std::exception_ptr source_error_;
+  std::vector<std::jthread> workers_;  // last: joined before anything they use is destroyed
+};
+
+}  // namespace vlmtrain::data

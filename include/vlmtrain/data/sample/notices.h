@@ -1,0 +1,108 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/io/record.h"
+
+namespace vlmtrain::data {
+
+/// The maximum number of notice kinds that are counted separately. Bounds ledger.json and memory if
+/// kinds contain names or numbers of the records; a real data set has a handful of kinds.
+inline constexpr size_t kMaxNoticeKinds = 200;
+
+/// The kind that counts all notices beyond kMaxNoticeKinds.
+inline constexpr const char* kOtherNotices = "other notices, of more kinds than are counted";
+
+/// Counts of a data set's notices by kind, with one example each. Kinds beyond kMaxNoticeKinds are
+/// counted together as kOtherNotices. Not thread-safe.
+class NoticeCounts {
+ public:
+  struct Count {
+    int64_t samples = 0;
+    std::string id;       ///< of the first sample that was added
+    std::string example;  ///< its io::Notice::example; may be empty
+
+    bool operator==(const Count&) const = default;
+  };
+
+  /// Adds the notices of one sample. A kind that occurs several times in it counts once.
+  void add(std::string_view id, const std::vector<io::Notice>& notices);
+
+  /// Adds the kinds of `other` that are not in this object, with their counts.
+  void add_missing(const NoticeCounts& other);
+
+  bool empty() const { return kinds_.empty(); }
+  const std::map<std::string, Count>& kinds() const { return kinds_; }
+
+  /// Returns [{"kind", "samples", "example": {"id", "value"}}], sorted by kind.
+  nlohmann::ordered_json to_json() const;
+  /// Parses the result of to_json(). Throws nlohmann::json::exception for anything else.
+  static NoticeCounts from_json(const nlohmann::ordered_json& json);
+
+  bool operator==(const NoticeCounts&) const = default;
+
+ private:
+  std::map<std::string, Count> kinds_;
+};
+
+/// Returns the fix for notices of a kind, to follow a semicolon in a message; empty if there is
+/// none.
+std::string get_notice_hint(std::string_view kind);
+
+/// Returns a kind as a phrase: `key "source" of a record is not read`.
+std::string describe_notice(std::string_view kind);
+
+/// Logs each kind once, with its count and its example. `samples`: the size of the data set.
+void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_t samples);
+
+/// A logger of notice kinds for runs that do not count all notices before the first step. Logs each
+/// kind when it first occurs.
+class NewNoticeLogger {
+ public:
+  /// Logs the kinds of `notices` that earlier calls did not have.
+  void log(const NoticeCounts& notices, const std::string& dataset);
+  /// Marks the kinds of `notices` as logged.
+  void mark_logged(const NoticeCounts& notices);
+
+ private:
+  std::set<std::string> logged_;
+};
+
+/// Reports notices that depend on the pixels of a sample's media, which headers do not show. Logs a
+/// warning the first time that a kind occurs in this process; while a NoticeCollector exists, the
+/// notices are counted there instead. Thread-safe.
+void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices);
+
+/// A scope that collects the notices given to report_media_notices() and logs one warning for each
+/// kind when it ends, with the number of samples and the first sample by name. A sample counts once
+/// for each kind. REQUIRES: at most one object at a time.
+class NoticeCollector {
+ public:
+  NoticeCollector();
+  ~NoticeCollector();
+  NoticeCollector(const NoticeCollector&) = delete;
+  NoticeCollector& operator=(const NoticeCollector&) = delete;
+
+ private:
+  friend void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices);
+
+  struct KindCount {
+    int64_t samples = 0;
+    std::string sample;  ///< smallest sample name, so that the result does not depend on thread timing
+    std::string example;
+  };
+  std::mutex mutex_;
+  std::map<std::string, KindCount> kinds_;
+  std::set<std::pair<std::string, uint64_t>> seen_;  // kind and hash of the sample name
+};
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/data/sample/sample.h"
+
+namespace vlmtrain::data {
+
+/// The sizes of a sample that determine the memory and time of a step; no values.
+struct SampleShape {
+  int64_t tokens = 0;  ///< image tokens included
+  int64_t label_tokens = 0;
+  int64_t image_tokens = 0;        ///< tokens that take vision features
+  int64_t num_media = 0;           ///< images, videos and volumes
+  int64_t pixel_rows = 0;          ///< rows of Sample::pixel_values
+  PixelRow row{};                  ///< type and size of each row
+  std::vector<PatchGrid> grids{};  ///< see Sample::grids
+  int64_t num_videos = 0;
+  int64_t video_frames = 0;  ///< sampled frames of all videos together
+  int64_t num_volumes = 0;
+  int64_t masks = 0;
+  int64_t mask_pictures = 0;  ///< images that have masks
+  int64_t mask_side = 0;      ///< side length of these images, in pixels
+
+  /// Returns the host memory of Masks::pixels and Masks::targets.
+  int64_t mask_bytes() const { return (3 * mask_pictures + masks) * mask_side * mask_side; }
+  bool operator==(const SampleShape&) const = default;
+};
+
+SampleShape get_shape(const Sample& sample);
+
+/// Returns a phrase such as "2 images and 1 video of 16 frames", "2 volumes of 96x96x96" or
+/// "no image".
+std::string describe_media(const SampleShape& shape);
+
+/// Returns the shape with a share of its pixels (0 < share <= 1) and the same text: fewer rows, at
+/// least one, or lower grids in native resolution. Grid rows stay a multiple of the patches per
+/// side of an image token.
+SampleShape scale_pixels(SampleShape shape, double share);
+
+/// Returns a sample of this shape without values: image tokens first, label tokens last, token ids
+/// 0, pixels on the meta device, positions 0. REQUIRES: image_tokens + label_tokens <= tokens,
+/// label_tokens < tokens.
+Sample make_meta_sample(const SampleShape& shape);
+
+/// The known sample shapes of a data set, by index. Takes 12 bytes for each sample; equal media
+/// shapes are stored once, at some 200 bytes. Not thread-safe.
+class SampleShapes {
+ public:
+  SampleShapes() = default;
+  /// Creates `samples` unknown shapes.
+  explicit SampleShapes(int64_t samples) : samples_(static_cast<size_t>(samples)) {}
+
+  int64_t size() const { return std::ssize(samples_); }
+  int64_t num_known() const { return num_known_; }
+  bool has(int64_t index) const { return samples_.at(static_cast<size_t>(index)).media != kUnknown; }
+
+  /// REQUIRES: has(index).
+  SampleShape at(int64_t index) const;
+  std::optional<SampleShape> operator[](int64_t index) const;
+  /// Returns the shape of a known sample with `tokens` and `label_tokens` of 0, or null if it is
+  /// unknown. Valid until the next change.
+  const SampleShape* find_media(int64_t index) const;
+
+  /// REQUIRES: token counts below 2^31.
+  void set(int64_t index, const SampleShape& shape);
+  void push_back(const std::optional<SampleShape>& shape);
+  /// Marks the shape as unknown.
+  void remove(int64_t index);
+
+  bool operator==(const SampleShapes& other) const;
+
+  /// Returns whether any known sample has a video.
+  bool have_videos() const;
+
+ private:
+  static constexpr uint32_t kUnknown = UINT32_MAX;
+  struct Entry {
+    uint32_t media = kUnknown;  // index in media_
+    int32_t tokens = 0;
+    int32_t label_tokens = 0;
+  };
+
+  uint32_t intern_media(SampleShape media);
+
+  std::vector<Entry> samples_;
+  int64_t num_known_ = 0;
+  std::vector<SampleShape> media_;                                 // shapes without tokens and label tokens
+  std::unordered_multimap<uint64_t, uint32_t> media_ids_by_hash_;  // hash of a shape -> its index in media_
+};
+
+// Sort keys for the samples that may need most memory. Later fields break ties.
+
+inline std::tuple<int64_t, int64_t, int64_t> token_sort_key(const SampleShape& shape) {
+  return {shape.tokens, shape.pixel_rows, shape.label_tokens};
+}
+
+inline std::tuple<int64_t, int64_t, int64_t> pixel_sort_key(const SampleShape& shape) {
+  return {shape.pixel_rows * shape.row.bytes(), shape.tokens, shape.label_tokens};
+}
+
+inline std::tuple<int64_t, int64_t, int64_t> label_sort_key(const SampleShape& shape) {
+  return {shape.label_tokens, shape.tokens, shape.pixel_rows};
+}
+
+inline std::tuple<int64_t, int64_t, int64_t> mask_sort_key(const SampleShape& shape) {
+  return {shape.masks, shape.mask_pictures, shape.tokens};
+}
+
+/// Returns the indices of the `count` known samples with the largest `size(shape)`, or of all known
+/// samples if there are fewer. Largest first; ties in data set order. Takes O(n log count).
+template <class Size>
+std::vector<int64_t> find_largest(const SampleShapes& shapes, const Size& size, int64_t count) {
+  using Ranked = std::pair<decltype(size(std::declval<SampleShape>())), int64_t>;
+  const auto comes_first = [](const Ranked& left, const Ranked& right) {
+    return left.first != right.first ? left.first > right.first : left.second < right.second;
+  };
+  std::vector<Ranked> largest;  // a heap with the smallest entry in front
+  for (int64_t index = 0; index < shapes.size() && count > 0; ++index) {
+    if (!shapes.has(index)) continue;
+    Ranked candidate{size(shapes.at(index)), index};
+    if (std::ssize(largest) == count) {
+      if (!comes_first(candidate, largest.front())) continue;
+      std::ranges::pop_heap(largest, comes_first);
+      largest.pop_back();
+    }
+    largest.push_back(std::move(candidate));
+    std::ranges::push_heap(largest, comes_first);
+  }
+  std::ranges::sort_heap(largest, comes_first);
+  std::vector<int64_t> indices;
+  indices.reserve(largest.size());
+  for (const auto& ranked : largest) indices.push_back(ranked.second);
+  return indices;
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "vlmtrain/data/sample/sample_shape.h"
+
+namespace vlmtrain::data {
+
+/// A histogram of integers with summary statistics. All statistics are 0 if there are no numbers.
+struct Histogram {
+  struct Bin {
+    int64_t first = 0;
+    int64_t last = 0;  ///< inclusive
+    int64_t count = 0;
+  };
+  /// Ascending, without gaps; the first and the last bin are not empty. All bins have the same
+  /// width except the last, which holds the largest hundredth if it lies far above the other
+  /// numbers.
+  std::vector<Bin> bins;
+
+  int64_t count = 0;
+  int64_t sum = 0;
+  int64_t min = 0;
+  int64_t median = 0;  ///< the lower median of an even number of values
+  int64_t percentile_95 = 0;
+  int64_t max = 0;
+
+  double mean() const { return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0; }
+};
+
+/// Returns a histogram of about a dozen bins, whose width is 1, 2 or 5 times a power of ten.
+Histogram make_histogram(std::vector<int64_t> numbers);
+
+/// Numbers of samples with media of each kind. A sample may have several kinds.
+struct MediaCounts {
+  int64_t samples = 0;  ///< with known shapes
+  int64_t with_images = 0;
+  int64_t with_videos = 0;
+  int64_t with_volumes = 0;
+  int64_t with_masks = 0;
+  int64_t without_media = 0;
+
+  /// Returns whether there are samples and none of them has an image, video or volume.
+  bool has_no_media() const { return samples > 0 && without_media == samples; }
+};
+
+/// Counts the samples with known shapes in [begin, end).
+MediaCounts count_media(const SampleShapes& shapes, int64_t begin, int64_t end);
+/// Counts all samples with known shapes.
+MediaCounts count_media(const SampleShapes& shapes);
+
+}  // namespace vlmtrain::data

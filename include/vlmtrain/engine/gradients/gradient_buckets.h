@@ -1,0 +1,172 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::engine {
+
+/// fp32 sums of a step's gradients over its micro-batches, for all parameters that require
+/// gradients.
+///
+/// A hook on each parameter takes its gradient as soon as the backward pass has computed it, and
+/// frees it. The first gradient of a step is copied and later ones are added, so nothing is zeroed
+/// between steps. Backward functions may also write into the sum (nn::GradientSink). The
+/// constructor allocates all memory: gradients that live across micro-batches would lie between
+/// activations and fragment the device's memory.
+///
+/// The sums are in flat buckets in the order of a backward pass, last parameters first. Each group
+/// has its own set of buckets, for gradients that must be kept separate (PCGrad).
+///
+/// If the shard does not cover all, each bucket consists of one equal part per rank, and this rank
+/// needs only its own part of the global sums. Tensors and parts are aligned to kShardAlignment
+/// elements.
+///
+/// A sharded block (nn::ShardedBlock) is one bucket with the layout of its weights. The gradients
+/// of a backward pass are collected until reduce_block(), then reduced over the ranks, and each
+/// rank keeps its part.
+///
+/// Not thread-safe; backward passes may run on the device's autograd thread, one after another.
+class GradientBuckets {
+ public:
+  /// REQUIRES: at most one object per parameter at a time; one group if the shard does not cover
+  /// all.
+  explicit GradientBuckets(const nn::ParameterStore& store, int64_t groups = 1, Shard shard = {});
+  ~GradientBuckets();
+  GradientBuckets(const GradientBuckets&) = delete;
+  GradientBuckets& operator=(const GradientBuckets&) = delete;
+
+  /// Returns the number of groups.
+  int64_t groups() const { return flat_.size(0); }
+  /// Returns the number of parameters that require gradients. The index i below follows the store's
+  /// order.
+  size_t size() const { return entries_.size(); }
+  int64_t elements(size_t i) const { return entries_[i].parameter.numel(); }
+  at::TensorOptions options() const { return flat_.options(); }
+
+  const Shard& shard() const { return shard_; }
+  /// Returns the elements of parameter i in this rank's part; count is 0 if there are none.
+  ElementRange local_range(size_t i) const;
+  /// Returns whether parameter i is in a sharded block.
+  bool is_in_sharded_block(size_t i) const { return buckets_[entries_[i].bucket].block != nullptr; }
+  /// Returns the elements of each bucket outside of sharded blocks.
+  std::vector<int64_t> get_bucket_sizes() const;
+  /// Returns the bucket of parameter i, and its offset in it.
+  size_t bucket(size_t i) const { return entries_[i].bucket; }
+  int64_t offset(size_t i) const { return entries_[i].offset; }
+  /// Returns views fp32 [part] of this rank's part of each sharded block that has a sum in this
+  /// step.
+  std::vector<at::Tensor> get_block_shards() const;
+  /// Returns the same of all other buckets if the shard does not cover all.
+  std::vector<at::Tensor> get_other_shards() const;
+
+  /// Assigns the following gradients to `group`; initially 0.
+  void set_group(int64_t group);
+
+  /// Returns whether parameter i has a gradient in this step.
+  bool has_gradient(size_t i, int64_t group = 0) const;
+  /// Returns the sum in the parameter's shape, not a copy. REQUIRES: has_gradient(i, group).
+  at::Tensor sum(size_t i, int64_t group = 0) const;
+  /// Returns the sum of group 0 by the parameter's name; undefined without a gradient.
+  at::Tensor sum(const std::string& name) const;
+
+  /// Returns the local range of sum(i), flattened. REQUIRES: has_gradient(i).
+  at::Tensor get_local_sum(size_t i) const;
+
+  /// Returns the norm of this rank's sums of group 0, an fp32 scalar; 0 if there are none.
+  at::Tensor norm() const;
+
+  /// Replaces the sums of group 0 by Σ_g factors[g] · sum of group g, where missing gradients count
+  /// as zero. `factors` fp32 [groups] on the device.
+  void combine(const at::Tensor& factors);
+
+  /// Discards all gradients, also those of a failed backward pass. Launches no kernel.
+  void reset();
+
+  /// A hook that reduces a bucket over the ranks in place. It gets each bucket, a flat fp32 tensor,
+  /// once per step on the thread of the backward pass, in the same order on all ranks.
+  using CommHook = std::function<void(const at::Tensor& bucket)>;
+  /// Sets the hook. `wait_hook` waits for all reductions it has started.
+  void register_comm_hook(CommHook hook, std::function<void()> wait_hook = {});
+  /// Reduces the gradients of a block after its backward pass on this or any rank; missing
+  /// gradients count as zero. Waits for the previous block's reduction. Does nothing for a block
+  /// without trained weights. All ranks make the same calls.
+  void reduce_block(const nn::ShardedBlock& block);
+  /// Begins the last micro-batch: each bucket is reduced as soon as its gradients and all earlier
+  /// buckets are complete. With several groups, reductions wait for flush().
+  void begin_last_micro_batch();
+  /// Reduces the remaining buckets after the last backward pass. Parameters without a gradient
+  /// contribute zeros, as other ranks may have one.
+  void flush();
+
+  /// Returns the indices group · size() + i with a gradient, ascending.
+  std::vector<int64_t> find_received_indices() const;
+  /// Marks gradients received by other ranks as received here. REQUIRES: after flush().
+  void mark_received(const std::vector<int64_t>& indices);
+
+ private:
+  struct Entry {
+    std::string name;
+    at::Tensor parameter;
+    const nn::ShardedBlock* block = nullptr;
+    size_t bucket = 0;
+    int64_t offset = 0;                // in the bucket
+    std::vector<at::Tensor> sums{};    // by group, views of flat_
+    std::vector<bool> has_gradient{};  // by group
+    bool in_last_micro_batch = false;
+  };
+  struct Bucket {
+    int64_t first = 0, elements = 0;  // in a row of flat_
+    std::vector<size_t> entries{};
+    size_t pending = 0;                       // gradients missing in the last micro-batch
+    const nn::ShardedBlock* block = nullptr;  // then `first` is an offset in block_shards_
+    bool has_sum = false;                     // in this step; sharded blocks only
+  };
+  class GradientHook;
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  int64_t align_up(int64_t elements) const;
+  void layout_buckets();
+  void check_not_reduced(const Entry& entry) const;
+  void accumulate(size_t i);
+  void reduce_bucket(size_t bucket, int64_t group);
+  bool has_all_gradients() const;
+  std::vector<at::Tensor> compute_flat_norms() const;
+  std::vector<at::Tensor> compute_tensor_norms() const;
+  std::vector<at::Tensor> collect_sums() const;
+  void zero_missing(const Bucket& bucket, int64_t group) const;
+  void layout_block_buckets(const nn::ParameterStore& store);
+  void accumulate_block(size_t i);
+  void zero_unfilled(const Bucket& bucket, const at::Tensor& full_bucket) const;
+  at::Tensor get_local_shard(const Bucket& bucket) const;
+  void finish_block_reduction();
+
+  Shard shard_;
+  bool has_sharded_blocks_;
+  std::vector<Entry> entries_;
+  std::vector<Bucket> buckets_;
+  at::Tensor flat_;  // [groups, elements], bucket after bucket
+  // Sharded blocks: this rank's parts, and two whole buckets, one being filled while the other is
+  // reduced.
+  at::Tensor block_shards_;
+  std::array<at::Tensor, 2> block_buffers_;
+  size_t filling_buffer_ = 0;             // index into block_buffers_
+  size_t filling_bucket_ = kNone;         // bucket being filled
+  std::vector<size_t> filled_entries_{};  // entries filled so far
+  size_t reducing_bucket_ = kNone;        // bucket being reduced
+  std::function<void()> wait_hook_;
+  int64_t group_ = 0;
+  CommHook comm_hook_;
+  bool is_last_micro_batch_ = false;
+  size_t num_reduced_buckets_ = 0;  // in this step
+};
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/nn/weights/parameters.h"
+#include "vlmtrain/nn/weights/sharded_block.h"
+
+namespace vlmtrain::engine {
+
+/// The unsharding of blocks during passes (ZeRO stage 3). Each block is all-gathered just before it
+/// runs, while the previous one computes, and freed after it; at most two are unsharded. In a
+/// backward pass a block's gradients are reduced after it.
+///
+/// All ranks walk the same list of visits per pass: the vision tower's blocks as often as the rank
+/// with most images needs, then the text model's, then all blocks that need gradients in reverse. A
+/// rank that skips a visit, without images or with fewer micro-batches, still takes part in its
+/// collectives with zero gradients and computes nothing. Ranks exchange their needs before each
+/// pass. Not thread-safe.
+class ShardedBlocks final : public nn::BlockUnsharder {
+ public:
+  /// Allocates memory for the two largest blocks and registers itself with the store until
+  /// destroyed. Both must outlive it.
+  ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets);
+  ~ShardedBlocks() override;
+
+  /// Sets the collectives. Must be called before the first pass; `consensus` must outlive this
+  /// object.
+  void connect(const Consensus& consensus) { consensus_ = &consensus; }
+
+  void begin_pass(const nn::PassSpec& spec) override;
+  void prepare_block(size_t first) override;
+  void end_pass() override;
+  void join_remaining_passes() override;
+  void unshard_block(size_t first) override;
+
+  /// Returns the memory of two unsharded blocks.
+  int64_t bytes() const;
+
+ private:
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+  /// A sharded block.
+  struct Block {
+    nn::BlockRange range;
+    bool is_vision = false;
+    bool is_in_backward = false;  ///< it or an earlier parameter is trained
+    size_t slot = kNone;          ///< index into slots_ while unsharded
+    bool is_gathered = false;
+    std::array<AllGatherHandle, 2> handles{};
+  };
+  /// One run of a block in a pass.
+  struct Visit {
+    size_t block = 0;
+    int64_t vision_pass = 0;  ///< for blocks of the vision tower; else 0
+    bool is_backward = false;
+  };
+
+  std::vector<Block>::iterator find_block(size_t first);
+  void synchronize_pass(const std::string& message);
+  void plan_visits(const nn::PassSpec& spec);
+  void advance(size_t visit);
+  void enter_visit(size_t visit);
+  void leave_visit(size_t visit);
+  void start_unshard(Block& block, size_t slot);
+  void finish_unshard(Block& block);
+  void reshard_block(Block& block);
+  void reshard_all();
+
+  nn::ParameterStore& store_;
+  GradientBuckets& buckets_;
+  const Consensus* consensus_ = nullptr;
+  std::vector<Block> blocks_;  // in order of a forward pass
+  std::array<at::Tensor, 2> slots_;
+  std::vector<Visit> visits_;     // visits of the current pass
+  size_t current_visit_ = kNone;  // index into visits_; kNone before the first
+  bool is_in_pass_ = false;
+  // Result of the last exchange: whether any rank is in a pass, and the block requested by
+  // unshard_block().
+  bool is_any_rank_active_ = false;
+  std::optional<int64_t> requested_block_;
+  int64_t local_vision_passes_ = 0;
+};
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/engine/loss/task_balance.h"
+#include "vlmtrain/engine/settings/step_layout.h"
+#include "vlmtrain/engine/settings/training_settings.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::engine {
+
+class GradientBuckets;
+
+/// The divisor of each term of a loss: a sum over the samples of the global batch. Losses and
+/// gradients of micro-batches therefore add up to those of the batch, for any split.
+using Normalizers = std::vector<double>;
+
+/// The metrics of a step in addition to the loss.
+struct ObjectiveMetrics {
+  std::vector<TaskResult> tasks;    ///< empty for a single task
+  std::optional<MaskLosses> masks;  ///< for models with a mask decoder
+};
+
+/// The loss of one step over its micro-batches, on the model's device. Not thread-safe.
+class StepLoss {
+ public:
+  StepLoss() = default;
+  virtual ~StepLoss() = default;
+  StepLoss(const StepLoss&) = delete;
+  StepLoss& operator=(const StepLoss&) = delete;
+
+  /// Runs the forward pass of a micro-batch on the device. Returns its share of the loss, an fp32
+  /// scalar with its graph.
+  virtual at::Tensor forward(const data::MicroBatch& batch) = 0;
+
+  /// Returns the tensors to be summed over ranks before scalars() is called.
+  virtual std::vector<at::Tensor> sums() const { return {}; }
+  /// Returns fp32 [scalars], read by Objective::metrics(); undefined if there are none.
+  virtual at::Tensor scalars() const { return {}; }
+};
+
+/// A training objective, one per run, or one per step if it changes. Immutable.
+class Objective {
+ public:
+  Objective() = default;
+  virtual ~Objective() = default;
+  Objective(const Objective&) = delete;
+  Objective& operator=(const Objective&) = delete;
+
+  /// Returns the normalizers of these samples. Those of a step are the sums over all ranks.
+  virtual Normalizers normalizers(std::span<const data::Sample> samples) const = 0;
+  /// Returns the constraint on splits of these samples.
+  virtual SplitConstraint split_constraint(std::span<const data::Sample> /*samples*/) const { return {}; }
+
+  /// Returns the samples of these indices as one micro-batch on the host, with everything the loss
+  /// needs.
+  virtual data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const {
+    return data::collate(samples, indices);
+  }
+  /// Begins a step and allocates the memory of its sums. `model` must outlive the result. Throws
+  /// InternalError if a required normalizer is 0.
+  virtual std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
+                                               const StepLayout& layout) const = 0;
+
+  /// Returns the number of separate gradient sums: one per group of the split constraint, or 1.
+  virtual int64_t gradient_groups() const { return 1; }
+  /// Combines the gradients of all groups into group 0. REQUIRES: gradient_groups() > 1.
+  virtual void combine_gradients(GradientBuckets& /*buckets*/) const {}
+
+  /// Returns the counts of each task; empty for a single task.
+  virtual std::vector<TaskCounts> counts(std::span<const data::Sample> /*samples*/) const { return {}; }
+  /// Returns the metrics, from StepLoss::scalars() and the counts of the samples.
+  virtual ObjectiveMetrics metrics(std::span<const double> /*scalars*/,
+                                   const std::vector<TaskCounts>& /*counts*/) const {
+    return {};
+  }
+  /// Returns the weight of each task's label tokens; empty: 1.
+  virtual std::vector<double> task_weights() const { return {}; }
+};
+
+/// The settings of an objective.
+struct ObjectiveSettings {
+  TaskSettings tasks = {};
+  std::optional<MaskLossWeights> masks = std::nullopt;  ///< for models with a mask decoder; nullopt: text only
+};
+
+/// Returns the objective of these settings.
+std::unique_ptr<const Objective> make_objective(const ObjectiveSettings& settings);
+
+/// Cross-entropy of the label tokens, divided by those of the global batch. Supports task weights,
+/// sums by task and PCGrad.
+class CrossEntropy final : public Objective {
+ public:
+  /// Without tasks: the plain cross-entropy.
+  explicit CrossEntropy(TaskSettings tasks = {}) : tasks_(std::move(tasks)) {}
+
+  Normalizers normalizers(std::span<const data::Sample> samples) const override;
+  SplitConstraint split_constraint(std::span<const data::Sample> samples) const override;
+  data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override;
+  std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
+                                       const StepLayout& layout) const override;
+  int64_t gradient_groups() const override { return tasks_.resolve_conflicts ? tasks_.count : 1; }
+  void combine_gradients(GradientBuckets& buckets) const override;
+  std::vector<TaskCounts> counts(std::span<const data::Sample> samples) const override;
+  ObjectiveMetrics metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
+
+  std::vector<double> task_weights() const override { return tasks_.weights; }
+  const TaskSettings& tasks() const { return tasks_; }
+
+ private:
+  TaskSettings tasks_;
+};
+
+/// Cross-entropy of the label tokens, plus binary cross-entropy and Dice loss (nn::mask_loss) of
+/// predicted masks. Each term has its own normalizer over the global batch: label tokens; pixels of
+/// masks without padding; masks. Samples without masks contribute text only. Task weights apply to
+/// text only; gradients of masks are summed with those of their sample's task.
+class TextAndMasks final : public Objective {
+ public:
+  TextAndMasks(TaskSettings tasks, MaskLossWeights weights) : text_(std::move(tasks)), weights_(weights) {}
+
+  Normalizers normalizers(std::span<const data::Sample> samples) const override;
+  SplitConstraint split_constraint(std::span<const data::Sample> samples) const override {
+    return text_.split_constraint(samples);
+  }
+  data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const override {
+    return text_.collate(samples, indices);
+  }
+  std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
+                                       const StepLayout& layout) const override;
+  int64_t gradient_groups() const override { return text_.gradient_groups(); }
+  void combine_gradients(GradientBuckets& buckets) const override { text_.combine_gradients(buckets); }
+  std::vector<TaskCounts> counts(std::span<const data::Sample> samples) const override { return text_.counts(samples); }
+  ObjectiveMetrics metrics(std::span<const double> scalars, const std::vector<TaskCounts>& counts) const override;
+  std::vector<double> task_weights() const override { return text_.task_weights(); }
+
+ private:
+  CrossEntropy text_;
+  MaskLossWeights weights_;
+};
+
+}  // namespace vlmtrain::engine

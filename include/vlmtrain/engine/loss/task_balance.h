@@ -1,0 +1,131 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/nn/layers/losses.h"
+
+namespace vlmtrain::engine {
+
+/// The settings of a step for the tasks of its samples (data::Sample::task_number).
+struct TaskSettings {
+  int64_t count = 0;                 ///< tasks of the run; below 2: tasks are not distinguished
+  std::vector<double> weights = {};  ///< weight of each task's label tokens in the loss; empty: 1
+  bool gradient_norms = false;       ///< whether to measure gradient norms for GradNorm
+  /// Whether gradients are summed by task and conflicts resolved by PCGrad. Micro-batches then have
+  /// samples of one task each.
+  bool resolve_conflicts = false;
+  uint64_t seed = 0;  ///< seed of the step for the orders of PCGrad
+
+  bool is_multi_task() const { return count > 1; }
+};
+
+/// The number of samples and label tokens of a task.
+struct TaskCounts {
+  int64_t samples = 0;
+  int64_t label_tokens = 0;
+};
+
+/// Returns the counts of each task. REQUIRES: task numbers in [0, tasks).
+std::vector<TaskCounts> count_per_task(std::span<const data::Sample> samples, int64_t tasks);
+
+/// The results of a step for a task.
+struct TaskResult {
+  TaskCounts counts;
+  double loss = 0;           ///< mean unweighted cross-entropy of its label tokens; 0 without any
+  double accuracy = 0;       ///< fraction of its label tokens predicted correctly
+  double gradient_norm = 0;  ///< norm for its share of the loss, as GradNorm measures it; 0 unless requested
+};
+
+/// Reads the results by task from StepResult::objective_scalars.
+std::vector<TaskResult> make_task_results(std::span<const double> scalars, const std::vector<TaskCounts>& counts);
+
+/// The sums of a step by task, on the device.
+class PerTaskSums {
+ public:
+  /// `features`: size of the hidden states that enter the loss. REQUIRES: settings.is_multi_task().
+  PerTaskSums(const TaskSettings& settings, int64_t features, at::Device device);
+
+  /// Returns the arguments of the loss of a micro-batch. `label_tasks` int64 [labels]: the task of
+  /// each label.
+  nn::PerTaskLoss make_loss_args(const at::Tensor& label_tasks) const;
+
+  /// Returns the tensors to be summed over ranks before scalars().
+  std::vector<at::Tensor> sums() const;
+
+  /// Returns fp32 [tasks · 2], or [tasks · 3] with gradient norms, read by make_task_results().
+  at::Tensor scalars() const;
+
+ private:
+  at::Tensor tasks_;            // int64 [tasks, 1]: 0, 1, 2 …
+  at::Tensor weights_;          // fp32 [tasks]; undefined: all 1
+  at::Tensor sums_;             // see nn::PerTaskLoss
+  at::Tensor scale_gradients_;  // see nn::PerTaskLoss
+};
+
+/// The settings of GradNorm.
+struct GradNormSettings {
+  double alpha = 1.5;  ///< strength of the pull on tasks that lag behind; 0: equal gradient norms
+  double learning_rate = 0.025;
+};
+
+/// Task weights by GradNorm (Chen et al. 2018, arXiv 1711.02257, algorithm 1), computed on the
+/// host.
+///
+/// The loss of a step is Σ_i w_i L_i, where L_i is the cross-entropy of the task's label tokens
+/// divided by the label tokens of all tasks. G_i is the norm of the gradient of w_i L_i with
+/// respect to W, the scale of the final norm: the last parameter shared by all tasks. The gradient
+/// is taken relative to its value, so it exists for frozen weights too. With l_i the task's mean
+/// loss now and l_i(0) that of its first step, r_i = (l_i / l_i(0)) / mean_j (l_j / l_j(0))
+/// measures how far the task lags behind. The weights follow the gradient descent of Σ_i |G_i −
+/// mean_j(G_j) · r_i^alpha| with a constant target, and are scaled to sum to the number of tasks. A
+/// task without label tokens in a step keeps its weight. Not thread-safe.
+class GradNorm {
+ public:
+  /// The state for checkpoints.
+  struct State {
+    std::vector<double> weights;                      ///< by task
+    std::vector<std::optional<double>> first_losses;  ///< by task; empty before its first step
+  };
+
+  /// Starts with weights of 1.
+  GradNorm(int64_t tasks, GradNormSettings settings);
+
+  /// Returns the weights by task.
+  const std::vector<double>& weights() const { return state_.weights; }
+
+  /// Updates the weights. `results`: results by task of a step with `weights`, with gradient norms.
+  void update(const std::vector<TaskResult>& results, const std::vector<double>& weights);
+
+  const State& state() const { return state_; }
+  /// Restores a state. REQUIRES: it has as many tasks.
+  void set_state(State state);
+
+ private:
+  GradNormSettings settings_;
+  State state_;
+};
+
+/// Returns the order in which PCGrad compares each task with the others, int64 [tasks − 1, tasks]
+/// on the CPU; column i is a permutation of all but i. A function of the seed.
+at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed);
+
+/// Returns the coefficients c of PCGrad (Yu et al. 2020, arXiv 2001.06782, algorithm 1), by which
+/// the resolved gradient is Σ_j c_j g_j. For each other task in its order, a task's gradient loses
+/// its projection onto that task's original gradient if the two conflict. `products` fp64 [tasks,
+/// tasks] holds g_i · g_j. Returns fp64 [tasks] on the device of both arguments. Zero gradients
+/// conflict with none.
+at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders);
+
+/// Applies PCGrad to all tensors jointly; groups of the buckets are tasks. The result replaces
+/// group 0. Does not synchronize with the device. `seed`: of the orders of comparison.
+void resolve_conflicts(GradientBuckets& buckets, uint64_t seed);
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace vlmtrain::engine {
+
+/// Returns the name of a shard of `tensor` that begins at element `first` of the flattened tensor:
+/// "first_moment.NAME@512".
+std::string make_shard_name(std::string_view tensor, int64_t first);
+/// Returns the tensor and the first element of such a name; nullopt for other names.
+std::optional<std::pair<std::string, int64_t>> parse_shard_name(std::string_view name);
+
+/// A tensor that is read on demand.
+struct LazyTensor {
+  at::ScalarType dtype;
+  std::vector<int64_t> shape;
+  std::function<at::Tensor()> read;
+};
+
+/// A saved optimizer state (AdamW::state()): whole tensors, or shards of several ranks. Immutable.
+class SavedOptimizerState {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): a map of tensors is a valid state
+  SavedOptimizerState(const std::map<std::string, at::Tensor>& tensors);
+  /// find() reads the tensors, on each call.
+  explicit SavedOptimizerState(const std::map<std::string, LazyTensor>& tensors);
+
+  /// Returns whether any part of the tensor was saved.
+  bool contains(const std::string& tensor) const { return shards_.contains(tensor); }
+  /// Returns the names of all tensors.
+  std::vector<std::string> names() const;
+  /// Returns a tensor that was saved whole, without values if it is lazy; null for shards and
+  /// missing tensors.
+  const at::Tensor* find_whole(const std::string& tensor) const;
+
+  /// Returns elements [first, first + count) of the flattened tensor, [count]. Returns nullopt if
+  /// the tensor has not `total` elements of `dtype`, or a part is missing.
+  std::optional<at::Tensor> find(const std::string& tensor, int64_t first, int64_t count, int64_t total,
+                                 at::ScalarType dtype) const;
+
+ private:
+  struct SavedShard {
+    int64_t first;
+    at::Tensor values;
+    bool is_whole;
+    std::function<at::Tensor()> read;  // empty: `values` is loaded
+  };
+  void add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read);
+  void sort();
+
+  std::map<std::string, std::vector<SavedShard>> shards_;  // by tensor, ascending
+};
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::engine {
+
+/// The all-gather of updated weights with sharded optimizer state (ZeRO stage 1). Trained weights
+/// are in flat buckets with the layout of the gradient buckets, so one call per bucket gathers the
+/// parts of all ranks.
+///
+/// The gather overlaps with the next forward pass: a block waits for its own weights just before it
+/// reads them. Buckets travel in the order of a forward pass: parameters outside of blocks first,
+/// such as embeddings, then block by block. Not thread-safe.
+class ShardedOptimizerSync {
+ public:
+  /// Moves the trained weights of `store`, which must outlive this, into buckets; their tensors
+  /// become views of them. Temporarily needs the memory of one more bucket. REQUIRES: all have one
+  /// dtype.
+  ShardedOptimizerSync(nn::ParameterStore& store, const GradientBuckets& buckets);
+  ~ShardedOptimizerSync();
+  ShardedOptimizerSync(const ShardedOptimizerSync&) = delete;
+  ShardedOptimizerSync& operator=(const ShardedOptimizerSync&) = delete;
+
+  /// Starts gathering the updated weights. `consensus` must live until wait_for_weights().
+  void all_gather_weights(const Consensus& consensus);
+  /// Waits for all weights.
+  void wait_for_weights();
+
+ private:
+  void wait_for_parameters(size_t first_parameter, size_t end_parameter);
+
+  nn::ParameterStore& store_;
+  std::vector<at::Tensor> buckets_;       // in the order of the gather
+  std::vector<size_t> required_buckets_;  // per parameter of the store: number of buckets that must have arrived
+  const Consensus* consensus_ = nullptr;
+  std::vector<AllGatherHandle> handles_;  // gathers started by the last all_gather_weights()
+  size_t num_gathered_ = 0;
+};
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+namespace vlmtrain::engine {
+
+/// The course of the learning rate after the warm-up.
+enum class ScheduleShape { kCosine, kLinear, kConstant };
+
+/// A learning rate schedule: linear warm-up from zero, then cosine or linear decay to zero, or
+/// constant.
+struct Schedule {
+  ScheduleShape shape = ScheduleShape::kCosine;
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 1;
+
+  /// Returns the factor of the learning rate in step `step`, counted from 0. During the warm-up it
+  /// is (step + 1) / warmup_steps, so no step has rate 0. After it, with p = (step − warmup) /
+  /// (total − warmup): cosine ½ (1 + cos π p), linear 1 − p, constant 1.
+  double factor(int64_t step) const {
+    if (step < warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+    if (shape == ScheduleShape::kConstant) return 1.0;
+    const double decay_steps = static_cast<double>(std::max<int64_t>(1, total_steps - warmup_steps));
+    const double progress = std::min(1.0, static_cast<double>(step - warmup_steps) / decay_steps);
+    if (shape == ScheduleShape::kLinear) return 1.0 - progress;
+    return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  }
+};
+
+/// The data type of AdamW's moments. Tensors with fewer than 4,096 elements always have fp32
+/// moments, as in bitsandbytes.
+enum class OptimizerStates {
+  kFp32,
+  /// Stochastic rounding: a second moment that decays by 0.1 % per step would never change if
+  /// rounded to the nearest bf16 value, since these are 0.4 to 0.8 % apart.
+  kBf16,
+  /// Block-wise with a dynamic code (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
+  /// Quantization, arXiv 2110.02861), as bitsandbytes' AdamW8bit and transformers' adamw_bnb_8bit.
+  /// 256 elements share a scale; embeddings have fp32 moments.
+  k8Bit,
+};
+
+/// The terms of a loss over text and masks, each divided by its normalizer and before its weight.
+struct MaskLosses {
+  double text = 0;  ///< mean cross-entropy of the label tokens
+  double bce = 0;   ///< mean binary cross-entropy of the masks' pixels
+  double dice = 0;  ///< mean Dice loss of the masks
+};
+
+/// The weights of the terms of a loss over text and masks.
+struct MaskLossWeights {
+  double text = 1.0;  ///< cross-entropy of the label tokens
+  double bce = 2.0;   ///< binary cross-entropy of the masks' pixels
+  double dice = 0.5;  ///< Dice loss of the masks
+
+  bool operator==(const MaskLossWeights&) const = default;
+};
+
+}  // namespace vlmtrain::engine

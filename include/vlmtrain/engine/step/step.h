@@ -1,0 +1,166 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/gradients/sharded_blocks.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/sharded_optimizer_sync.h"
+#include "vlmtrain/engine/settings/step_layout.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::engine {
+
+/// Scalars being copied from the device to the host. The copy is queued after the work that
+/// computes them, and the host waits only in read(), usually a step later.
+class AsyncScalars {
+ public:
+  /// Queues the copy of `scalars`, fp32 [scalars].
+  explicit AsyncScalars(const at::Tensor& scalars);
+  /// Waits for the copy and returns the values.
+  std::vector<double> read();
+
+ private:
+  at::Tensor host_;  // fp32 [scalars], pinned for a GPU
+  std::optional<c10::Event> copy_done_;
+};
+
+/// A model with the persistent training state on its device. Weights must be loaded and components
+/// frozen (models::freeze) before. Not thread-safe.
+struct Training {
+  /// `gradient_groups`: Objective::gradient_groups(). `shard`: this rank's shard of moments and
+  /// masters, equal to that of sharded blocks. `trained_model` must outlive it.
+  Training(models::VisionLanguageModel& trained_model, const AdamWSettings& settings, int64_t gradient_groups = 1,
+           Shard shard = {})
+      : model(trained_model),
+        gradient_buckets(trained_model.parameters(), gradient_groups, shard),
+        optimizer_sync(shard.covers_all()
+                           ? nullptr
+                           : std::make_unique<ShardedOptimizerSync>(trained_model.parameters(), gradient_buckets)),
+        sharded_blocks(trained_model.parameters().shard().covers_all()
+                           ? nullptr
+                           : std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_buckets)),
+        optimizer(trained_model.parameters(), gradient_buckets, settings) {}
+
+  /// Reduces gradients over the ranks of `consensus`, which must outlive this, from now on.
+  void connect(const Consensus& consensus);
+
+  models::VisionLanguageModel& model;
+  GradientBuckets gradient_buckets;
+  std::unique_ptr<ShardedOptimizerSync> optimizer_sync;  ///< null unless optimizer state is sharded
+  std::unique_ptr<ShardedBlocks> sharded_blocks;         ///< null unless blocks are sharded
+  AdamW optimizer;
+};
+
+/// The result of a step. Tensors are on the device; reading them synchronizes.
+struct StepResult {
+  at::Tensor loss;  ///< fp32 scalar of the global batch, normalized as the objective does
+  /// After an optimizer step; else undefined.
+  at::Tensor grad_norm;   ///< fp32 scalar, before clipping
+  at::Tensor skipped;     ///< fp32 scalar: 1 if loss or norm is not finite and no weight changed; else 0
+  at::Tensor loss_scale;  ///< fp32 scalar; undefined without a loss scale
+  /// fp32 [4 + n] for AsyncScalars: the four scalars above, 0 for an undefined loss_scale, followed
+  /// by objective_scalars. Built before any weight changes, so no later step can fail.
+  at::Tensor scalars;
+  /// Number of scalars before those of the objective.
+  static constexpr size_t kNumScalars = 4;
+  at::Tensor objective_scalars;   ///< StepLoss::scalars()
+  std::vector<TaskCounts> tasks;  ///< Objective::counts()
+  int64_t tokens = 0;             ///< global counts after Step::prepare(), up to micro_batches
+  int64_t label_tokens = 0;
+  int64_t num_media = 0;
+  int64_t num_volumes = 0;  ///< volumes among the media
+  int64_t samples = 0;
+  int64_t micro_batches = 0;  ///< local count
+};
+
+/// An out-of-memory error of device or host during a step. No weight has changed; gradients of the
+/// step may exist.
+class StepOutOfMemory : public std::runtime_error {
+ public:
+  StepOutOfMemory(int64_t micro_batch, const memory::OutOfMemory& out_of_memory)
+      : std::runtime_error(out_of_memory.reason), micro_batch_(micro_batch), memory_kind_(out_of_memory.kind) {}
+  /// Returns the index of the failed micro-batch; −1 if the optimizer failed.
+  int64_t micro_batch() const { return micro_batch_; }
+  /// Returns the kind of memory that ran out.
+  memory::MemoryKind memory_kind() const { return memory_kind_; }
+
+ private:
+  int64_t micro_batch_;
+  memory::MemoryKind memory_kind_;
+};
+
+/// An out-of-memory error after weights have changed. AdamW::apply() allocates nothing, but the
+/// driver may load a kernel then. The weights are a mixture of two steps: neither a retry nor
+/// saving them is valid.
+class PartialUpdateError : public UserError {
+ public:
+  explicit PartialUpdateError(const memory::OutOfMemory& out_of_memory);
+};
+
+/// The samples of a step and their objective.
+struct StepInput {
+  const Objective& objective;
+  std::span<const data::Sample> samples;  ///< at least one
+  Normalizers normalizers;                ///< sums over the samples of all ranks
+};
+
+/// Returns the input of a step on a single rank.
+StepInput make_step_input(const Objective& objective, std::span<const data::Sample> samples);
+
+/// The result of the passes of a step.
+struct AccumulationResult {
+  StepResult result;
+  std::unique_ptr<StepLoss> loss;
+};
+
+/// Runs forward and backward passes over all samples with the split and recomputation of `layout`,
+/// which the model keeps. Gradients are those of the loss times `loss_scale`, an fp32 scalar on the
+/// device (undefined: 1). They are added to the micro-batch's group of `buckets`, or to the
+/// parameters' own gradients without buckets. Throws StepOutOfMemory.
+AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
+                              const at::Tensor& loss_scale = {}, GradientBuckets* buckets = nullptr);
+
+/// One attempt at an optimizer step, in phases. Before apply() only gradients and random state
+/// change: after a failure, call GradientBuckets::reset() and make another attempt.
+class Step {
+ public:
+  /// All arguments must outlive it.
+  Step(Training& training, const StepInput& input, const Consensus& consensus)
+      : training_(training), input_(input), consensus_(consensus) {}
+
+  /// Runs the passes and reduces gradients over the ranks. Throws StepOutOfMemory; the buckets are
+  /// invalid then.
+  void accumulate(const StepLayout& layout);
+  /// Reduces the remaining sums over the ranks and allocates all memory of the update. REQUIRES:
+  /// accumulate() succeeded on all ranks. Throws StepOutOfMemory.
+  void prepare();
+  /// Updates the weights. REQUIRES: prepare() succeeded on all ranks. Throws PartialUpdateError.
+  StepResult apply(const LearningRates& rates);
+
+ private:
+  Training& training_;
+  const StepInput& input_;
+  const Consensus& consensus_;
+  AccumulationResult accumulation_;
+  OptimizerUpdate update_;
+};
+
+/// Runs all phases of a step on a single rank. Throws StepOutOfMemory and PartialUpdateError.
+StepResult optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
+                          const LearningRates& rates);
+
+}  // namespace vlmtrain::engine

@@ -1,1 +1,0 @@
-#include "vlmtrain/evaluation/mask_score.h"

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/size.h"
+#include "vlmtrain/kernels/launchers.h"
+
+namespace vlmtrain::kernels {
+
+/// Normalizes images and splits them into patches. Returns one row per patch, `[images · patches per
+/// image, 3 · patch.height · patch.width]` of `dtype` (fp32, bf16 or fp16), in order of channel, line,
+/// column. Pixels beyond the last whole patch are dropped. Bit-identical to image::normalize_pixels()
+/// before the rounding to `dtype`. Reads and writes each byte once.
+///
+/// REQUIRES: has(kPatchify, pixels.bytes), dense. Throws InternalError for patches larger than an image
+/// or of 2³¹ bytes or more.
+at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "vlmtrain/memory/memory_tag.h"
+
+namespace vlmtrain::memory {
+
+/// Bytes, indexed by Component.
+using ComponentBytes = std::array<int64_t, kNumComponents>;
+
+/// An event of PyTorch's caching allocator: an allocation (`bytes` > 0) or a free (`bytes` < 0), in
+/// whole blocks as the allocator counts them.
+struct AllocationEvent {
+  const void* address = nullptr;
+  int64_t bytes = 0;
+  MemoryTag tag;
+  bool backward = false;   ///< happened in a backward pass
+  int64_t reserved_bytes;  ///< by the allocator, after the event
+};
+
+/// A recording of the allocations on a device by the calling thread and by the backward passes that
+/// it starts. Uses the hook of PyTorch's profiler (c10::MemoryReportingInfoBase), so it works with
+/// any device, and the profiler cannot run at the same time. Memory that is older than the trace is
+/// unknown to it.
+///
+/// REQUIRES: one instance at a time per process.
+class AllocationTrace {
+ public:
+  /// Begins the recording. Ends with this object.
+  explicit AllocationTrace(c10::Device device);
+  ~AllocationTrace();
+  AllocationTrace(const AllocationTrace&) = delete;
+  AllocationTrace& operator=(const AllocationTrace&) = delete;
+
+  /// Returns the events so far, in order. REQUIRES: no backward pass runs.
+  const std::vector<AllocationEvent>& events() const;
+
+  /// Tags live allocations since `first_event`, except gradients, as Component::kWorkspace. Call it
+  /// after a step, which keeps nothing but workspaces of libraries.
+  void assign_workspaces(size_t first_event);
+
+ private:
+  class Listener;
+  MemoryTagRecorder tag_recorder_;
+  std::shared_ptr<Listener> listener_;
+  c10::DebugInfoGuard guard_;
+};
+
+/// The allocated bytes by component while the events of a trace are applied in order.
+class AllocationReplay {
+ public:
+  /// REQUIRES: a free follows its allocation.
+  void apply(const AllocationEvent& event);
+
+  const ComponentBytes& by_component() const { return by_component_; }
+
+ private:
+  ComponentBytes by_component_{};
+  std::unordered_map<const void*, Component> owners_;  // of the latest allocation at each address
+};
+
+/// The moment of a trace with the most allocated memory.
+struct Peak {
+  size_t event = 0;  ///< index into the trace
+  int64_t allocated_bytes = 0;
+  ComponentBytes by_component{};  ///< sums to allocated_bytes
+  MemoryTag tag;                  ///< of the event
+  bool backward = false;
+};
+
+/// Returns the first maximum of the allocated bytes in events[first, end). Memory that earlier events
+/// left allocated counts.
+Peak find_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
+
+}  // namespace vlmtrain::memory

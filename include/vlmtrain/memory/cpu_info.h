@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace vlmtrain::memory {
+
+/// The processor of a machine and the share of it that this process may use. Unknown fields are
+/// empty.
+struct CpuInfo {
+  std::string model{};                  ///< "AMD EPYC 9R14"
+  std::set<std::string> flags{};        ///< as in /proc/cpuinfo: avx2, avx512_bf16, amx_bf16
+  int64_t machine_cores = 0;            ///< configured logical cores
+  int64_t usable_cores = 0;             ///< affinity mask (taskset, SLURM's --cpus-per-task)
+  std::optional<double> quota_cores{};  ///< CPU time limit of the control groups, in cores (Docker's --cpus)
+  /// Threads that the control groups still allow to start (Docker's --pids-limit).
+  std::optional<int64_t> startable_threads{};
+
+  bool has_bf16() const { return flags.contains("amx_bf16") || flags.contains("avx512_bf16"); }
+};
+
+/// Reads root/proc and root/sys; the affinity mask comes from the kernel.
+CpuInfo read_cpu_info(const std::filesystem::path& root = "/");
+
+/// Returns the default number of compute threads: the minimum of the usable cores, the CPU quota
+/// rounded up, and a fourth of the threads that may still start. At least 1.
+int64_t default_threads(const CpuInfo& cpu);
+/// Returns default_threads() of this process, computed at the first call.
+int64_t default_threads();
+
+/// Limits LibTorch to default_threads() threads if that is less than the usable cores and neither
+/// OMP_NUM_THREADS nor MKL_NUM_THREADS is set. REQUIRES: no tensor operation has run.
+void limit_threads_to_quota();
+
+/// Makes ATen operations of the calling thread, and of no other, run without OpenMP's thread team,
+/// so that a worker thread does not compete with the training thread for all cores.
+void use_single_aten_thread();
+
+/// The hardware support for matrix products in bf16.
+enum class Bf16MatmulSupport { kEmulated, kAvx512, kAmx };
+
+/// Returns a name for messages: AMX, AVX512-BF16, emulated.
+const char* to_string(Bf16MatmulSupport support);
+
+/// The CPU kernels that LibTorch selects in this environment (ATEN_CPU_CAPABILITY,
+/// ONEDNN_MAX_CPU_ISA).
+struct CpuKernels {
+  std::string aten;            ///< AVX512, AVX2, DEFAULT
+  int threads = 0;             ///< per operation
+  std::string onednn_version;  ///< empty if oneDNN printed none
+  std::string onednn_isa;      ///< oneDNN's description, such as "Intel AVX-512 with Intel DL Boost"
+  std::string bf16_product;    ///< such as "brg_matmul:avx512_core_bf16"; empty: ATen's own loops
+  Bf16MatmulSupport bf16 = Bf16MatmulSupport::kEmulated;
+};
+
+/// Runs a bf16 matrix product with oneDNN's verbose output on stdout, for parse_cpu_kernels().
+/// REQUIRES: nothing has used oneDNN in this process; run it in a process of its own
+/// (run_in_subprocess()).
+void print_cpu_kernels();
+
+/// Parses the output of print_cpu_kernels().
+CpuKernels parse_cpu_kernels(const std::string& output);
+
+}  // namespace vlmtrain::memory

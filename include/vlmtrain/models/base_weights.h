@@ -1,0 +1,105 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::io {
+class CheckpointTensors;  // io/checkpoint.h
+}  // namespace vlmtrain::io
+
+namespace vlmtrain::models {
+
+/// The checkpoint that a run starts from, with the adapter that the run continues, if any. Saved
+/// checkpoints take frozen weights and auxiliary files from it. All files are opened at
+/// construction and stay open, so their folder may be removed during the run. Not thread-safe.
+class BaseWeights {
+ public:
+  /// A tensor of the base.
+  struct Entry {
+    io::TensorInfo info;
+    std::function<at::Tensor()> read;  ///< returns a view of the mapped file
+    std::function<void()> release;     ///< releases the mapped pages
+  };
+
+  /// Opens the checkpoint in `folder`. `adapter` is empty if the run continues none. Throws
+  /// UserError (kBadData) if files are missing or unreadable.
+  explicit BaseWeights(std::filesystem::path folder, const std::filesystem::path& adapter = {});
+  ~BaseWeights();
+  BaseWeights(const BaseWeights&) = delete;
+  BaseWeights& operator=(const BaseWeights&) = delete;
+
+  const std::filesystem::path& folder() const { return folder_; }
+  /// Returns the contents of config.json and of the tokenizer, processor and template files, by
+  /// name.
+  const std::map<std::string, std::string>& files() const { return files_; }
+  /// Makes `jinja` the only default chat template of files().
+  void set_chat_template(const std::string& jinja);
+  /// Adds a token to eos_token_id of generation_config.json in files().
+  void add_eos_token(int64_t id);
+  /// Sets the content of one of files(). Removes the file if `content` is empty.
+  void set_file(const std::string& name, const std::string& content);
+  /// Returns the tensor that a parameter was loaded from; null if the base has no such tensor.
+  const Entry* find(const nn::Parameter& parameter) const;
+  /// Returns the weight files: those of folder() first, then those of other folders that the model
+  /// loads from.
+  const std::vector<std::shared_ptr<const io::CheckpointTensors>>& tensor_files() const { return tensor_files_; }
+  /// Returns the dtype of most elements.
+  at::ScalarType dtype() const { return dtype_; }
+  /// Takes the entries of `parameters` from `saved` from now on, because training changed and then
+  /// froze them. REQUIRES: `saved` has all of them.
+  void override_entries(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters);
+  /// Returns whether size and modification time of all weight files are still those at
+  /// construction.
+  bool is_unchanged() const;
+
+ private:
+  struct FileStamp;
+
+  void open_weights();
+  void open_adapter(const std::filesystem::path& adapter);
+  void record_stamps(const std::filesystem::path& folder);
+
+  std::filesystem::path folder_;
+  std::map<std::string, std::string> files_;
+  std::map<std::string, Entry> model_entries_;    // by parameter name
+  std::map<std::string, Entry> adapter_entries_;  // by parameter name, of parameters saved with an adapter
+  std::vector<std::shared_ptr<const io::CheckpointTensors>> tensor_files_;
+  std::vector<FileStamp> stamps_;
+  at::ScalarType dtype_;
+};
+
+/// Returns whether trained weights may be saved in `dtype`. 8-bit types would lose the training's
+/// changes.
+bool is_weight_dtype(at::ScalarType dtype);
+
+/// Returns a fingerprint of a checkpoint's weights, 16 hexadecimal digits. It covers names, shapes
+/// and dtypes of all tensors of the model and 1 KiB of each tensor's values, spread from its start
+/// to its end. A different version, seed or fine-tuning changes it; a change of a few values may
+/// not. It does not depend on sharding, file dates or paths. Throws UserError (kBadData) if
+/// `folder` is not a checkpoint.
+std::string compute_base_fingerprint(const std::filesystem::path& folder);
+std::string compute_base_fingerprint(const BaseWeights& base);
+
+/// Returns the fingerprint of the base that an adapter was trained on, from the metadata of
+/// adapter_model.safetensors; nothing if it has none, as adapters of other programs.
+std::optional<std::string> read_adapter_base_fingerprint(const std::filesystem::path& adapter);
+
+/// Logs one warning if the adapter was trained on other weights than those of `base`. Returns
+/// whether it did.
+bool warn_on_base_mismatch(const std::filesystem::path& adapter, const std::filesystem::path& base);
+
+/// The metadata key of read_adapter_base_fingerprint().
+inline constexpr const char* kBaseFingerprintKey = "vlmtrain_base_fingerprint";
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models {
+
+/// Returns one sentence for each part of the checkpoint `folder` that is not read as its files say:
+/// an output projection that config.json ties but the weights do not, a quantization_config without
+/// quantized weights, weight files and keys of config.json that are not read. Reads names and
+/// headers, and embedding and output if config.json ties them and the files hold both. Throws
+/// UserError as build_model().
+std::vector<std::string> list_checkpoint_remarks(const std::filesystem::path& folder);
+
+/// Returns whether the model of `folder`/config.json predicts masks. Throws UserError (kBadData).
+bool predicts_masks(const std::filesystem::path& folder);
+
+/// Returns the modules that LoRA trains fully by default (nn::LoraSettings::modules_to_save): the
+/// mask modules of the model in `folder` that are not in `frozen`. Empty if `folder` has no
+/// config.json.
+std::vector<std::string> get_default_modules_to_save(const std::filesystem::path& folder, const FrozenParts& frozen);
+
+}  // namespace vlmtrain::models

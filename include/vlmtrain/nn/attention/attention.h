@@ -1,0 +1,86 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace vlmtrain::nn {
+
+/// The segments of a packed stream of rows `[rows, …]`, which do not attend to each other: samples
+/// of a micro-batch, or tiles of the vision tower. The lengths are on the host, so no step waits
+/// for the device to know them.
+struct Segments {
+  std::vector<int64_t> lengths;  ///< rows of each segment, each > 0
+  at::Tensor offsets;            ///< int32 [segments + 1] on the model's device: cumulative lengths from 0
+  int64_t max_length = 0;
+  int64_t rows = 0;
+
+  /// Returns segments of these lengths, with offsets on `device`.
+  static Segments from_lengths(std::vector<int64_t> lengths, at::Device device);
+  /// Returns `count` segments of `length` rows each.
+  static Segments uniform(int64_t count, int64_t length, at::Device device);
+
+  /// Returns whether all segments have the same length.
+  bool is_uniform() const;
+  /// Returns a copy with offsets on `device`.
+  Segments to(at::Device device) const;
+};
+
+/// Computes scaled dot-product attention within each segment of a packed stream, with scale
+/// 1/sqrt(head_dim).
+///
+/// `query` [rows, heads, head_dim]; `key` and `value` [rows, key_value_heads, head_dim], where
+/// heads is a multiple of key_value_heads (grouped-query attention). Returns [rows, heads,
+/// head_dim]. `causal`: a row attends to rows up to itself. `window`, with `causal` only: a row
+/// attends to the last `window` rows including itself (Jiang et al. 2023, arXiv 2310.06825).
+///
+/// The kernel follows from dtype and device, so a dry run knows its memory: variable-length flash
+/// attention for bf16 and fp16 on CUDA; the memory-efficient kernel for fp32 there and for fp16
+/// below sm_80; the flash kernel on the CPU. Without flash attention, a window shorter than a
+/// segment uses plain products over blocks of `window` queries, with memory in proportion to rows ·
+/// window · heads.
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
+                     bool causal, std::optional<int64_t> window = std::nullopt);
+
+/// The rows of a key or value cache that belong to each sequence.
+struct CacheSlots {
+  std::vector<int64_t> starts;   ///< first row of each sequence
+  std::vector<int64_t> lengths;  ///< rows of each sequence, > 0
+  int64_t max_length = 0;
+  // int32 on the model's device, for the kernels.
+  at::Tensor device_starts;   ///< the kernels ignore the last entry
+  at::Tensor device_lengths;  ///< [sequences]
+  at::Tensor cu_seqlens_q;    ///< [sequences + 1]: 0, 1, 2 …
+
+  /// Returns the slots with their copies on `device`. REQUIRES: as many starts as lengths, at least
+  /// one.
+  static CacheSlots make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device);
+};
+
+/// Computes attention of one query row per sequence, its newest token, to all rows of its slot.
+/// Records no gradients.
+///
+/// `query` [sequences, heads, head_dim]; `key` and `value` [rows, key_value_heads, head_dim].
+/// Returns [sequences, heads, head_dim]. Uses the kernels of attention(), which read the slots in
+/// place.
+at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const CacheSlots& slots);
+
+/// Computes softmax(query · keyᵀ / sqrt(head_dim) + bias) · value for learned biases such as
+/// relative positions.
+///
+/// `query` [batch, rows, heads, head_dim]; `key` and `value` [batch, keys, heads, head_dim]; `bias`
+/// [batch or 1, heads, rows, keys] in the dtype of `query`. Returns [batch, rows, heads, head_dim].
+/// On CUDA it uses the memory-efficient kernel, which saves the bias but no scores. On the CPU it
+/// uses plain products, which save the weights [batch, heads, rows, keys].
+at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const at::Tensor& bias);
+
+/// Computes the same without a bias, saving neither scores nor weights: the memory-efficient kernel
+/// on CUDA, the flash kernel on the CPU.
+at::Tensor batched_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
+
+}  // namespace vlmtrain::nn

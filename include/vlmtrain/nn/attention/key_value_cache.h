@@ -1,0 +1,78 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "vlmtrain/nn/attention/attention.h"
+
+namespace vlmtrain::nn {
+
+/// The key-value cache of all blocks of a text model during generation.
+///
+/// Each sequence has a slot of fixed capacity. A block has one tensor of all slots for keys and one
+/// for values, [rows, key_value_heads, head_dim], allocated during the prefill. Keys are therefore
+/// written once and never moved, the kernels read slots in place, and an out-of-memory error occurs
+/// at the prefill instead of within an answer. The cost: an answer that ends early has reserved
+/// memory for the longest one. Not thread-safe.
+class KeyValueCache {
+ public:
+  /// `capacities`: maximum rows of each sequence, prompt and answer together.
+  KeyValueCache(std::span<const int64_t> capacities, at::Device device);
+
+  /// Begins a forward pass. The first one is the prefill over rows.lengths[i] rows of sequence i;
+  /// later ones have one row per sequence. `window` as in attention().
+  void begin_forward(const Segments& rows, std::optional<int64_t> window);
+
+  /// Writes the keys and values of the pass's rows, [rows, key_value_heads, head_dim], and computes
+  /// attention of `query` [rows, heads, head_dim] to all rows so far of the same sequence. `block`
+  /// counts from 0.
+  at::Tensor attention(int64_t block, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
+
+  // The steps of attention(), for blocks with different windows or other attention within prompts.
+
+  /// Returns whether the current pass is the prefill.
+  bool is_prefill() const { return is_prefill_; }
+  /// Writes the keys and values of the pass's rows.
+  void write(int64_t block, const at::Tensor& key, const at::Tensor& value);
+  /// Computes attention of `query`, one row per sequence, to the cached rows including the newest.
+  /// REQUIRES: !is_prefill().
+  at::Tensor attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window);
+
+  /// Keeps only the sequences `indices`, ascending indices into the current ones.
+  void batch_select_indices(std::span<const size_t> indices);
+
+  /// Returns the memory of all blocks.
+  int64_t bytes() const;
+
+ private:
+  struct Slot {
+    int64_t start, capacity, used;
+  };
+  struct BlockCache {
+    at::Tensor keys, values;
+  };
+  struct WindowSlots {
+    std::optional<int64_t> window;
+    CacheSlots slots;
+  };
+  const CacheSlots& find_slots(std::optional<int64_t> window);
+
+  at::Device device_;
+  int64_t total_rows_ = 0;
+  std::vector<Slot> slots_;         // one per remaining sequence
+  std::vector<BlockCache> blocks_;  // empty before the prefill
+
+  // The current pass.
+  Segments segments_;
+  std::optional<int64_t> window_;
+  bool is_prefill_ = false;
+  at::Tensor row_indices_;                    // int64 [appended rows]
+  std::vector<WindowSlots> slots_by_window_;  // by window, filled on first use; empty during the prefill
+};
+
+}  // namespace vlmtrain::nn

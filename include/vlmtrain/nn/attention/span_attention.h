@@ -1,0 +1,59 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/nn/attention/attention.h"
+
+namespace vlmtrain::nn {
+
+/// Spans of rows of a packed stream that attend to each other in both directions: the tokens of an
+/// image.
+struct BidirectionalSpans {
+  at::Tensor rows{};   ///< int64 [spans · length] on the model's device, span by span in ascending order; a span is
+                       ///< contiguous and within one segment. Undefined: no spans
+  int64_t length = 0;  ///< rows per span
+};
+
+/// Causal attention within each segment of a packed stream, where rows of a span also attend to the
+/// later rows of their span (Gemma Team 2025, arXiv 2503.19786). With a window, a row attends to
+/// the last `window` rows including itself and to all later rows of its span, as in transformers'
+/// create_masks_for_vision_model.
+///
+/// The keys of a row are two disjoint sets: those up to itself, which is attention(), and those
+/// after it. In reversed order, the second set is causal attention of all rows of the span but the
+/// last to all but the first. In 16 bits on CUDA two runs of the flash kernel are therefore merged
+/// by their log-sum-exps, without any mask; the second run reads 2 · spans · (length − 1) rows. In
+/// the backward pass both kernels get the merged output and log-sum-exps, which makes their
+/// gradients those of the whole softmax (Dao 2023, arXiv 2307.08691, section 3.1). Elsewhere (CPU;
+/// fp32 on CUDA; fp16 below sm_80) each segment has a mask [rows, rows].
+///
+/// One object serves all blocks of a forward pass that have the same window. Immutable.
+class SpanAttention {
+ public:
+  /// `options`: device and dtype of query, key and value. REQUIRES: `spans` has whole spans.
+  SpanAttention(Segments segments, std::optional<int64_t> window, const BidirectionalSpans& spans,
+                const at::TensorOptions& options);
+
+  /// Computes the attention; shapes and scale as in attention().
+  at::Tensor operator()(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const;
+
+ private:
+  at::Tensor attend_with_masks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const;
+
+  Segments segments_;
+  std::optional<int64_t> window_;
+  bool has_spans_;
+  // For the flash kernel: all rows of each span but the last, and all but the first, both in
+  // reversed order.
+  at::Tensor query_rows_, key_rows_;  // int64 [spans · (length − 1)]
+  Segments ahead_segments_;
+  // For the other kernels: the mask of each segment, added to its scores.
+  std::vector<at::Tensor> masks_;
+};
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "vlmtrain/nn/layers/linear.h"
+
+namespace vlmtrain::nn {
+
+/// An elementwise activation function, named as in transformers' configs.
+enum class Activation : uint8_t {
+  kGelu,       ///< gelu: x Φ(x) (Hendrycks and Gimpel 2016, arXiv 1606.08415)
+  kGeluTanh,   ///< gelu_pytorch_tanh, gelu_new: the tanh approximation
+  kQuickGelu,  ///< quick_gelu: x sigmoid(1.702 x), OpenAI's CLIP
+  kRelu,       ///< relu: max(x, 0)
+};
+
+/// Returns the activation of x as input of Linears. Saves x, not the result.
+LinearInput apply_activation(Activation activation, const at::Tensor& x);
+
+/// Returns silu(gate) · up (SwiGLU; Shazeer 2020, arXiv 2002.05202) of x [rows, gate | up], whose
+/// halves have equal width. Saves x, not the result.
+LinearInput swiglu(const at::Tensor& x);
+
+/// Returns gelu_pytorch_tanh(gate) · up (GeGLU; ibid.) of the same layout.
+LinearInput geglu(const at::Tensor& x);
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/parameters.h"
+#include "vlmtrain/nn/weights/quantization.h"
+
+namespace vlmtrain::nn {
+
+/// The LoRA adapter of one Linear: scale · dropout(x) Aᵀ Bᵀ. Its parameters are named and
+/// initialized as in PEFT: `lora_A.weight` [rank, in], uniform in ±1/√in; `lora_B.weight` [out,
+/// rank], zero; with DoRA also `lora_magnitude_vector` [out], the row norms of W. Dropout is active
+/// only where gradients are needed. Its layer is the adapter's path; adapters of a group use that
+/// of the first and their index.
+class LoraAdapter {
+ public:
+  /// Adds the parameters to the store of `scope`. `a_storage` [rank, in]: storage for A; undefined:
+  /// new storage.
+  LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& a_storage,
+              int64_t in_features, int64_t out_features);
+
+  const at::Tensor& a() const { return a_; }
+  const at::Tensor& b() const { return b_; }
+  double scale() const { return scale_; }
+  int64_t rank() const { return a_.size(0); }
+
+  /// Returns whether the current run drops inputs.
+  bool is_dropout_active() const;
+  /// Returns the dropouts of `count` adapters that read x, this one being the first.
+  IndependentDropouts make_dropout(const at::Tensor& x, int64_t count) const;
+
+  /// Returns whether the adapter uses DoRA.
+  bool has_dora() const { return magnitude_.defined(); }
+
+  /// Computes the Linear with DoRA: x [rows, in] → [rows, out]; bias may be undefined. With V = W +
+  /// scale · B A and f = magnitude / row norms of V, without a gradient of the norms: (x −
+  /// dropout(x)) Wᵀ + b + f · dropout(x) Vᵀ. REQUIRES: has_dora().
+  at::Tensor forward_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const;
+
+ private:
+  /// Returns magnitude / row norms, [out], in the dtype of the model.
+  at::Tensor compute_mag_norm_scale(const LinearWeight& weight) const;
+
+  at::Tensor a_, b_;
+  at::Tensor magnitude_;  // undefined without DoRA
+  double scale_;
+  double dropout_;
+  uint64_t dropout_layer_;
+};
+
+/// Returns the Euclidean norm of each row, [out, in] → [out], in fp32 for 16-bit weights.
+at::Tensor compute_row_norms(const at::Tensor& weight);
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,232 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/sharded_block.h"
+
+namespace vlmtrain::nn {
+
+/// The distribution of a parameter's random initial values: normal with this mean and standard
+/// deviation, or uniform in mean ± deviation.
+struct InitialValues {
+  double mean = 0;
+  double deviation = 0;
+  bool is_uniform = false;
+
+  static InitialValues zeros() { return {0, 0}; }
+  static InitialValues ones() { return {1, 0}; }
+  /// Returns N(0, gain² / fan_in), which keeps the variance of a product with `fan_in` inputs of
+  /// variance 1.
+  static InitialValues kaiming(int64_t fan_in, double gain = 1);
+  static InitialValues uniform(double bound) { return {0, bound, true}; }
+};
+
+/// A parameter of a model. Copies share the tensor.
+struct Parameter {
+  std::string name;  ///< name in the checkpoint
+  Component component;
+  at::Tensor tensor;  ///< packed values if quantized, meaningful only to QuantizedWeight
+  InitialValues initial;
+  bool is_adapter = false;                               ///< belongs to a LoRA adapter, not to the checkpoint
+  bool in_modules_to_save = false;                       ///< in the checkpoint, but trained and saved with the adapter
+  std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< null unless the weight is quantized
+  bool is_embedding = false;                             ///< a lookup table
+  bool is_in_block = false;                              ///< belongs to a block of a tower
+  std::shared_ptr<ShardedBlock> sharded = nullptr;       ///< the sharded block it belongs to; null if not sharded
+  size_t index_in_block = 0;                             ///< index among the weights of `sharded`
+
+  /// Returns whether an adapter checkpoint contains the parameter.
+  bool is_saved_with_adapter() const { return is_adapter || in_modules_to_save; }
+  /// Returns the sizes in the checkpoint, before quantization and sharding.
+  at::IntArrayRef sizes() const { return quantized ? quantized->sizes() : tensor.sizes(); }
+  int64_t elements() const { return c10::multiply_integers(sizes()); }
+  /// Returns whether the gradient is reduced with that of its sharded block.
+  bool has_sharded_gradient() const {
+    return sharded && sharded->kind(index_in_block) == ShardedBlock::Kind::kTrained && tensor.requires_grad();
+  }
+  /// Returns the values without gradients: the tensor itself, or a new tensor of dequantized
+  /// values. REQUIRES: is not of a sharded block, or the block is unsharded.
+  at::Tensor values() const;
+  /// Copies `values` of sizes(), converted or quantized. Of a sharded block it keeps the local
+  /// part.
+  void set_values(const at::Tensor& values) const;
+};
+
+/// The storage of the parameters of a model.
+struct ParameterSettings {
+  at::TensorOptions options;  ///< device and dtype
+  std::optional<LoraSettings> lora = std::nullopt;
+  Quantization quantization = Quantization::kNone;  ///< format of all Linear weights; requires `lora`
+  Shard shard = {};                                 ///< shard of the blocks' weights; adapters are replicated
+};
+
+/// Existing storage for the weight of a Linear: a tensor or a quantized weight. If both are empty,
+/// new storage is allocated.
+struct WeightStorage {
+  at::Tensor tensor = {};
+  std::shared_ptr<QuantizedWeight> quantized = nullptr;
+};
+
+/// A registered Linear of a model.
+struct LinearInfo {
+  std::string path;
+  Component component;
+  bool has_adapter;
+};
+
+/// A block: parameters [first, end) of ParameterStore::all().
+struct BlockRange {
+  size_t first = 0;
+  size_t end = 0;
+  std::shared_ptr<ShardedBlock> sharded = nullptr;  ///< null if not sharded
+};
+
+/// The parameters of a model in order of construction. Modules hold the same tensors. Not
+/// thread-safe.
+class ParameterStore {
+ public:
+  /// Creates an empty store. New parameters are uninitialized and require gradients; with LoRA only
+  /// those of adapters and modules_to_save do. Throws UserError (kUsage) for an invalid regular
+  /// expression in target_modules.
+  explicit ParameterStore(ParameterSettings settings);
+  explicit ParameterStore(at::TensorOptions options) : ParameterStore(ParameterSettings{options}) {}
+
+  /// Adds a parameter and returns its tensor, which is `storage` if defined, of these sizes, else a
+  /// new one.
+  at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
+                 bool is_adapter = false, const at::Tensor& storage = {});
+
+  /// Adds a parameter that is a lookup table.
+  at::Tensor add_embedding(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
+
+  /// Adds the weight of a Linear, quantized if the settings say so.
+  LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
+                                 const WeightStorage& storage = {});
+  /// Returns uninitialized quantized weights [out_features[i], in_features] that share one input.
+  /// REQUIRES: quantizes() holds for one of them.
+  std::vector<std::shared_ptr<QuantizedWeight>> allocate_quantized(const std::vector<int64_t>& out_features,
+                                                                   int64_t in_features) const {
+    return quantizer_->make_group(out_features, in_features);
+  }
+  /// Returns whether the weight of a Linear with this name is quantized.
+  bool quantizes(const std::string& name) const;
+
+  /// Registers a Linear. Returns the settings of its adapter; null if it gets none.
+  const LoraSettings* add_linear(const std::string& path, Component component);
+
+  const std::vector<Parameter>& all() const { return parameters_; }
+  const std::vector<LinearInfo>& linears() const { return linears_; }
+  /// Returns the entries of target_modules that match no Linear.
+  std::vector<std::string> find_unmatched_targets() const;
+  /// Returns the entries of modules_to_save that match no trainable parameter.
+  std::vector<std::string> find_unmatched_modules_to_save() const;
+  const std::optional<LoraSettings>& lora() const { return settings_.lora; }
+  Quantization quantization() const { return settings_.quantization; }
+  const at::TensorOptions& options() const { return settings_.options; }
+  /// Declares the parameters added since all() had `first` entries to be one block, and shards it
+  /// if the settings say so. Returns its tensors.
+  std::vector<at::Tensor> close_block(size_t first);
+  const std::vector<BlockRange>& blocks() const { return blocks_; }
+  const Shard& shard() const { return settings_.shard; }
+
+  /// A hook called before a forward pass reads parameters [first, end) of all(): those of a block
+  /// before it runs, each other parameter before the first of them is read. Gathered weights must
+  /// have arrived when it returns.
+  using ForwardPreHook = std::function<void(size_t first, size_t end)>;
+  /// Sets the hook.
+  void set_forward_pre_hook(ForwardPreHook pre_hook) { forward_pre_hook_ = std::move(pre_hook); }
+  /// Runs the hook and unshards the block. Called before each forward pass of a block.
+  void prepare_block_forward(size_t first, size_t end) const {
+    if (forward_pre_hook_) forward_pre_hook_(first, end);
+    if (block_unsharder_ != nullptr) block_unsharder_->prepare_block(first);
+  }
+  /// Runs the hook for the parameters outside of blocks.
+  void prepare_non_block_parameters() const;
+
+  /// Sets the unsharder of the blocks; null: sharded blocks cannot be read. `unsharder` must
+  /// outlive its use. The calls below forward to BlockUnsharder and do nothing without one.
+  void set_block_unsharder(BlockUnsharder* unsharder) { block_unsharder_ = unsharder; }
+  bool has_block_unsharder() const { return block_unsharder_ != nullptr; }
+  /// See BlockUnsharder.
+  void begin_pass(const PassSpec& spec) const {
+    if (block_unsharder_ != nullptr) block_unsharder_->begin_pass(spec);
+  }
+  /// Unshards a block for the backward pass.
+  void prepare_block_backward(size_t first) const {
+    if (block_unsharder_ != nullptr) block_unsharder_->prepare_block(first);
+  }
+  /// See BlockUnsharder.
+  void end_pass() const {
+    if (block_unsharder_ != nullptr) block_unsharder_->end_pass();
+  }
+  /// See BlockUnsharder.
+  void join_remaining_passes() const {
+    if (block_unsharder_ != nullptr) block_unsharder_->join_remaining_passes();
+  }
+  /// Returns Parameter::values(), unsharding the block if needed. The other ranks must be in
+  /// join_remaining_passes().
+  at::Tensor full_values(const Parameter& parameter) const;
+
+  /// Returns the number of elements of all parameters, before quantization and sharding.
+  int64_t total_elements() const;
+
+ private:
+  bool matches_target(const LoraTarget& target, const LinearInfo& linear) const;
+  void shard_block(BlockRange& block);
+
+  ParameterSettings settings_;
+  std::optional<Quantizer> quantizer_;
+  std::vector<LoraTarget> targets_;
+  std::vector<Parameter> parameters_;
+  std::vector<LinearInfo> linears_;
+  std::vector<BlockRange> blocks_;
+  ForwardPreHook forward_pre_hook_;
+  BlockUnsharder* block_unsharder_ = nullptr;
+};
+
+/// A prefix of parameter names, such as `model.text_model.layers.3`. The store must outlive it.
+class ParameterScope {
+ public:
+  ParameterScope(ParameterStore& store, Component component, std::string prefix)
+      : store_(&store), component_(component), prefix_(std::move(prefix)) {}
+
+  ParameterScope operator/(std::string_view name) const;
+  ParameterScope operator/(int64_t index) const { return *this / std::to_string(index); }
+  /// Returns the same prefix for parameters of another component.
+  ParameterScope with_component(Component component) const { return {*store_, component, prefix_}; }
+  /// Adds a parameter under the prefix; see ParameterStore::add().
+  at::Tensor parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+                       const at::Tensor& storage = {}) const;
+  /// Adds a lookup table; see ParameterStore::add_embedding().
+  at::Tensor embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
+  /// Adds `weight` of the Linear at this prefix; see ParameterStore::add_linear_weight().
+  LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial, const WeightStorage& storage = {}) const;
+  /// Returns whether that weight is quantized.
+  bool quantizes_linear_weight() const;
+  /// Adds a parameter of a LoRA adapter.
+  at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+                               const at::Tensor& storage = {}) const;
+  /// Registers the Linear at this prefix; see ParameterStore::add_linear().
+  const LoraSettings* register_linear() const { return store_->add_linear(prefix_, component_); }
+  ParameterStore& store() const { return *store_; }
+  const std::string& path() const { return prefix_; }
+
+ private:
+  ParameterStore* store_;
+  Component component_;
+  std::string prefix_;
+};
+
+}  // namespace vlmtrain::nn

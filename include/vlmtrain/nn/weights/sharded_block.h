@@ -1,0 +1,161 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorOptions.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "vlmtrain/nn/weights/quantization.h"
+
+namespace vlmtrain::nn {
+
+/// Alignment of tensors and shards in elements. Compressed optimizer states have one scale per 256
+/// elements (moments.h), so a scale never belongs to two ranks.
+inline constexpr int64_t kShardAlignment = 256;
+
+/// One of `count` equal parts of sharded data, owned by `rank`.
+struct Shard {
+  int64_t rank = 0;
+  int64_t count = 1;
+
+  /// Returns whether the data is not sharded.
+  bool covers_all() const { return count == 1; }
+};
+
+/// Elements [first, first + count) of a flattened tensor.
+struct ElementRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+/// Returns the part of a tensor that is in the shard, relative to the tensor; count is 0 if no
+/// element is. The tensor has `elements` elements at `offset` of data whose shards have
+/// `shard_elements` elements each.
+ElementRange intersect_shard(int64_t offset, int64_t elements, int64_t shard_elements, const Shard& shard);
+
+/// The weights of a block, of which this rank owns one shard. Between unshard() and reshard() the
+/// block's tensors point into the gathered buffer. Otherwise their data pointer is null and they
+/// must not be read; Parameter::values() checks that.
+///
+/// The weights are laid out in two sections, each sharded by itself: trainable weights in the
+/// model's dtype, and frozen weights in bytes, quantized ones packed. Frozen tensors that fill one
+/// allocation keep their relative offsets, so groups of Linears remain adjacent. Not thread-safe.
+class ShardedBlock {
+ public:
+  /// The section of a weight.
+  enum class Kind : uint8_t { kTrained, kFrozen };
+
+  /// A weight to be sharded: a tensor, or a quantized weight.
+  struct Weight {
+    Kind kind;
+    at::Tensor tensor;
+    std::shared_ptr<QuantizedWeight> quantized;
+  };
+
+  /// Allocates the local shard and frees the memory of the given tensors; their values are lost.
+  ShardedBlock(const std::vector<Weight>& weights, const at::TensorOptions& options, const Shard& shard);
+
+  /// Returns the elements of the whole section in its dtype; 0 if the section is empty.
+  int64_t elements(Kind kind) const { return section(kind).elements; }
+  /// Returns the local shard of the section, [elements / shard.count].
+  const at::Tensor& local_shard(Kind kind) const { return section(kind).local_shard; }
+  /// Returns the size of a buffer for both gathered sections.
+  int64_t bytes() const;
+  /// Returns the view [elements] of a section in such a buffer, uint8 [≥ bytes()].
+  at::Tensor view_section(Kind kind, const at::Tensor& buffer) const;
+
+  /// Points all tensors into `buffer`, including those that a graph saved during an earlier
+  /// unshard(). `buffer` must live until reshard(). REQUIRES: is not unsharded.
+  void unshard(const at::Tensor& buffer);
+  /// Sets the data pointers to null.
+  void reshard();
+  bool is_unsharded() const { return is_unsharded_; }
+
+  /// Returns the section of weight i, in the order of the constructor.
+  Kind kind(size_t i) const { return members_[i].kind; }
+  /// Returns the offset of weight i in its section. REQUIRES: the weight is not quantized.
+  int64_t first(size_t i) const { return members_[i].stored.front().first; }
+  /// Returns the elements of weight i that are in the local shard, relative to the weight.
+  /// REQUIRES: the weight is not quantized.
+  ElementRange local_range(size_t i) const;
+  /// Returns local_range() of weight i as a view of the local shard, [count]. REQUIRES: the weight
+  /// is not quantized.
+  at::Tensor local_slice(size_t i) const;
+  /// Copies the local part of `values`, the whole weight i, into the local shard, converted or
+  /// quantized.
+  void set_values(size_t i, const at::Tensor& values);
+
+ private:
+  /// A tensor in its section. Offsets are in elements of the section's dtype.
+  struct StoredTensor {
+    at::Tensor tensor;
+    int64_t first;
+    int64_t elements;
+  };
+  struct Member {
+    Kind kind;
+    std::vector<StoredTensor> stored;
+    std::shared_ptr<QuantizedWeight> quantized;
+  };
+  struct Section {
+    at::ScalarType dtype = at::kByte;
+    int64_t elements = 0;
+    int64_t byte_offset = 0;  // in the gathered buffer
+    at::Tensor local_shard;
+    c10::Storage storage;  // shared by the tensors
+  };
+
+  const Section& section(Kind kind) const { return sections_[static_cast<size_t>(kind)]; }
+  Section& section(Kind kind) { return sections_[static_cast<size_t>(kind)]; }
+  void layout_sections(const std::vector<Weight>& weights);
+  void assign_offsets();
+  void rebind_tensors(const at::TensorOptions& options);
+  at::Tensor slice_local(const Section& section, const StoredTensor& stored) const;
+  ElementRange find_local_range(const Section& section, const StoredTensor& stored) const;
+  void set_storage(void* buffer);
+
+  Shard shard_;
+  at::Device device_;
+  std::array<Section, 2> sections_;
+  std::vector<Member> members_;
+  bool is_unsharded_ = false;
+};
+
+/// The blocks that a pass runs.
+struct PassSpec {
+  int64_t vision_passes = 0;  ///< runs of the vision tower, all before the text model
+  bool text_model = true;
+  bool backward = false;  ///< a backward pass follows
+};
+
+/// An interface that unshards blocks around their use. All ranks run the same blocks in the same
+/// order. A rank that does not run a block takes part in its collectives all the same. Not
+/// thread-safe.
+class BlockUnsharder {
+ public:
+  BlockUnsharder() = default;
+  virtual ~BlockUnsharder() = default;
+  BlockUnsharder(const BlockUnsharder&) = delete;
+  BlockUnsharder& operator=(const BlockUnsharder&) = delete;
+
+  /// Begins a forward pass on any rank. All blocks that run until end_pass() belong to it.
+  virtual void begin_pass(const PassSpec& spec) = 0;
+  /// Unshards the block whose parameters begin at `first` of ParameterStore::all(), in a forward
+  /// pass or the backward pass that follows it.
+  virtual void prepare_block(size_t first) = 0;
+  /// Ends the pass, also after a failure. Releases all gathered weights.
+  virtual void end_pass() = 0;
+  /// Takes part in the passes of other ranks until no rank begins any more. This rank begins none
+  /// after it.
+  virtual void join_remaining_passes() = 0;
+  /// Unshards a block outside of passes, until the next call of any method. All other ranks must be
+  /// in join_remaining_passes().
+  virtual void unshard_block(size_t first) = 0;
+};
+
+}  // namespace vlmtrain::nn

@@ -1,1 +1,0 @@
-#include "vlmtrain/planner/split_plan.h"

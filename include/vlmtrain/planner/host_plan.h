@@ -1,1 +1,0 @@
-#include "vlmtrain/planner/cpu_plan.h"

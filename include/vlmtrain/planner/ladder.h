@@ -1,1 +1,0 @@
-#include "vlmtrain/planner/savings_table.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/planner/target_gpu.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/planner/dry_run.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/planner/memory_split.h"

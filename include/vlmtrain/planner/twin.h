@@ -1,1 +1,0 @@
-#include "vlmtrain/planner/look_ahead.h"

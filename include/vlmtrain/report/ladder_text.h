@@ -1,1 +1,0 @@
-#include "vlmtrain/report/plan_text.h"

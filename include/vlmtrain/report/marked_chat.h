@@ -1,1 +1,0 @@
-#include "vlmtrain/report/inspection_text.h"

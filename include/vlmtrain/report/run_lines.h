@@ -1,1 +1,0 @@
-#include "vlmtrain/report/json_lines.h"

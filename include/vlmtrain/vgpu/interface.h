@@ -1,0 +1,95 @@
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+
+namespace vlmtrain::vgpu {
+
+/// Calls and bytes of one kind of copy.
+struct CopyCount {
+  uint64_t calls = 0;
+  uint64_t bytes = 0;
+};
+
+/// Activity of a process on the virtual GPU since its start or the last reset.
+struct Counters {
+  uint64_t launches = 0;           ///< kernels that a real GPU of this architecture would run
+  uint64_t rejected_launches = 0;  ///< kernels that it would reject; each is reported on stderr
+  uint64_t matmuls = 0;            ///< matrix products of cuBLAS and cuBLASLt; a batched one counts once
+  uint64_t matmul_flops = 0;       ///< sum of 2 · m · n · k · batch
+
+  CopyCount host_to_device_pinned;
+  CopyCount host_to_device_pageable;  ///< these block the host
+  CopyCount device_to_host_pinned;
+  CopyCount device_to_host_pageable;
+  CopyCount device_to_device;
+  uint64_t fills = 0;  ///< cudaMemset
+
+  uint64_t stream_synchronizations = 0;
+  uint64_t event_synchronizations = 0;
+  uint64_t device_synchronizations = 0;
+  CopyCount side_stream_copies;  ///< host-to-device copies on a stream other than the default; also counted above
+  uint64_t early_side_stream_copies = 0;  ///< side-stream copies that did not wait for all earlier launches
+  uint64_t stream_waits = 0;              ///< streams that wait for an event, which does not block the host
+  uint64_t blocking_copies = 0;           ///< synchronous copies; also counted above
+
+  uint64_t host_allocations = 0;  ///< of pinned memory, each of which takes a real driver about a millisecond
+
+  uint64_t unknown_calls = 0;  ///< calls of unmodeled functions; each name is reported on stderr once
+
+  uint64_t allocations = 0;  ///< of device memory: cudaMalloc and cuMemCreate
+  uint64_t frees = 0;
+  uint64_t failed_allocations = 0;
+  uint64_t capacity_bytes = 0;   ///< current memory of the GPU
+  uint64_t used_bytes = 0;       ///< current use, VLMTRAIN_VGPU_USED_BYTES included; not reset
+  uint64_t used_peak_bytes = 0;  ///< a reset sets it to used_bytes
+};
+
+/// The size of a matrix product in cuBLAS's column-major order: C [m, n] = A [m, k] · B [k, n].
+struct Matmul {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t batch = 1;
+  int input_type = 0;   ///< cudaDataType_t of A
+  int output_type = 0;  ///< cudaDataType_t of C
+
+  auto operator<=>(const Matmul&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
+};
+
+/// Calls that can be made to fail, as they do if memory runs out or the device breaks.
+enum class FaultPoint {
+  kLaunch,            ///< cudaErrorMemoryAllocation: no memory for the kernel's code
+  kCublasCreate,      ///< CUBLAS_STATUS_ALLOC_FAILED, of cuBLAS and cuBLASLt
+  kHostAllocation,    ///< cudaErrorMemoryAllocation: no pinned memory
+  kDeviceAllocation,  ///< cudaMalloc and cuMemCreate: the GPU is full
+  kIllegalAddress,    ///< cudaErrorIllegalAddress, which all later calls return too
+};
+
+inline constexpr int kNumFaultPoints = 5;
+
+/// Functions that the stub libraries offer to the program. Nothing links the libraries; use
+/// find_interface(). All functions are thread-safe. Visitors run with a lock held and must not call
+/// CUDA.
+struct Interface {
+  const char* (*gpu_name)();  ///< short name from the GPU table (memory/gpu_table.h); "" without a device
+  void (*read_counters)(Counters* counters);
+  void (*reset)();
+  /// Visits the kernels launched since the reset, by mangled name, in unspecified order.
+  void (*for_each_kernel)(void (*visit)(void* context, const char* name, uint64_t launches), void* context);
+  void (*for_each_matmul)(void (*visit)(void* context, const Matmul* matmul, uint64_t calls), void* context);
+  void (*for_each_unknown_call)(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
+  /// Makes calls `first` to `first + count - 1` of this kind fail, counted from now on from 0.
+  void (*inject_failures)(FaultPoint call, uint64_t first, uint64_t count);
+  /// Returns whether kernels take time (VLMTRAIN_VGPU_LAUNCH_MICROSECONDS), as on a real GPU.
+  bool (*has_launch_latency)();
+};
+
+/// Returns the interface, or null if the process does not run on the virtual GPU.
+inline const Interface* find_interface() {
+  void* const symbol = dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface");
+  return symbol == nullptr ? nullptr : reinterpret_cast<const Interface* (*)()>(symbol)();
+}
+
+}  // namespace vlmtrain::vgpu

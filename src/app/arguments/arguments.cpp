@@ -1,0 +1,334 @@
+#include "app/arguments/arguments.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+
+#include "app/arguments/flag_values.h"
+#include "vlmtrain/distributed/launch.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Longest answer: more tokens than any model has positions for.
+constexpr int64_t kMaxNewTokens = 10'000'000;
+
+constexpr int64_t kMaxLocalRanks = 1024;
+constexpr int64_t kMaxShownSamples = 100;
+
+/// For options that name a file or folder, or need a value for another reason.
+CLI::Validator not_empty() {
+  return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a value" : ""); }, ""};
+}
+
+/// CLI11 converts a negative number to a huge unsigned one.
+CLI::Validator non_negative() {
+  return {[](const std::string& value) {
+            return std::string(value.starts_with('-') ? value + ": must be a whole number of at least 0" : "");
+          },
+          ""};
+}
+
+}  // namespace
+
+void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
+  const auto add = [&](const char* flag, auto& value, const char* description) {
+    return command.add_option(flag, value, description)->take_last();
+  };
+  add("--images", arguments.images, "images of a sample [1; beside a video 0]");
+  add("--image-size", arguments.image_size, "their size in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
+  add("--masks", arguments.masks, "masks that a sample's answers stand for [one an image, where the model draws them]");
+  add("--mix", arguments.mix, "or shares of samples by their images, such as 1:0.5,2:0.25,3:0.25")->check(not_empty());
+  add("--video-frames", arguments.video_frames, "frames of a sample's video; all of them are looked at");
+  add("--fps", arguments.fps, "or, with this rate, data.video_fps of them a second");
+  add("--video-size", arguments.video_size, "a frame's size in pixels [--image-size]");
+  add("--volumes", arguments.volumes, "volumes of a sample, of a model that takes them [1]");
+  add("--volume-size", arguments.volume_size,
+      "their size in voxels, XxYxZ or one number for all three [what the model was made for]");
+  add("--text-tokens", arguments.text_tokens, "tokens of question and answer of a sample [256]");
+  add("--answer-tokens", arguments.answer_tokens, "tokens of these that are learnt [64]");
+}
+
+void declare(CLI::App& command, TrainArguments& arguments) {
+  command.add_option("--config", arguments.config, "YAML file (docs/config.md)")->required();
+  command.add_option("overrides", arguments.overrides, "key=value, such as training.max_steps=100");
+  command
+      .add_option("--device", arguments.device,
+                  "auto, cpu, cuda, cuda:N, or virtual:CARD to rehearse the run on a card such as h100")
+      ->capture_default_str();
+  command
+      .add_option("--launch", arguments.launch,
+                  "train in so many processes of this machine; torchrun and srun start them without it")
+      ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
+      ->capture_default_str();
+  command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
+  command.add_flag("--quiet", arguments.quiet, "no progress, warnings only");
+}
+
+namespace {
+
+/// Adds a flag that sets the configuration key `key`.
+void add_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag, const std::string& key,
+                  const std::string& description) {
+  command
+      .add_option_function<std::string>(
+          flag, [&arguments, key](const std::string& value) { arguments.key_flags.push_back(key + "=" + value); },
+          fmt::format("{} ({})", description, key))
+      ->take_last();
+}
+
+}  // namespace
+
+std::vector<std::string> PlanArguments::all_overrides() const {
+  auto overrides_and_flags = key_flags;
+  overrides_and_flags.insert(overrides_and_flags.end(), overrides.begin(), overrides.end());
+  return overrides_and_flags;
+}
+
+void declare(CLI::App& command, PlanArguments& arguments) {
+  command.add_option("--gpu-gb", arguments.gpu_gigabytes, "size of the card in gigabytes, as shops count them")
+      ->take_last();
+  command.add_option("--gpu", arguments.gpu, "or its name, such as rtx4090 or a100-40 (docs/planner.md)")->take_last();
+  command.add_option("--config", arguments.config, "YAML file; the samples are those of its data.train");
+  command.add_option("overrides", arguments.overrides,
+                     "key=value, such as memory.recompute=none; of a key that is given twice the last counts");
+  add_key_flag(command, arguments, "--model", "model.path", "checkpoint folder or name of a preset");
+  add_key_flag(command, arguments, "--global-batch", "training.global_batch_size", "samples of a step");
+  add_key_flag(command, arguments, "--micro-batch", "training.micro_batch_size", "samples of a pass, or auto");
+  add_key_flag(command, arguments, "--precision", "training.precision", "bf16, fp16 or fp32");
+  add_key_flag(command, arguments, "--optimizer-states", "training.optimizer_states", "fp32, bf16 or 8bit");
+  add_key_flag(command, arguments, "--quantization", "model.quantization", "none, nf4 or int8; with LoRA");
+  add_key_flag(command, arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
+  add_key_flag(command, arguments, "--sharding", "distributed.sharding",
+               "none, optimizer, full, hybrid or auto; of several ranks");
+  add_key_flag(command, arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
+  add_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "most memory to take, in GB of 10⁹ bytes");
+  declare_sample_flags(command, arguments.samples);
+  command
+      .add_option("--finetune", arguments.finetune,
+                  fmt::format("full, or lora with lora.rank (else {}); without --model lora", kDefaultLoraRank))
+      ->check(CLI::IsMember({"full", "lora"}))
+      ->take_last();
+  command.add_option("--tokenizer", arguments.tokenizer,
+                     "tokenizer.json of a preset's model, to measure the samples of data.train with");
+  command
+      .add_option("--world-size", arguments.world_size,
+                  "ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
+      ->check(CLI::Range(int64_t{1}, distributed::kMaxRanks))
+      ->capture_default_str();
+  command.add_option("--nodes", arguments.nodes, "machines that the ranks are on, as many on each")
+      ->check(CLI::Range(int64_t{1}, distributed::kMaxRanks))
+      ->capture_default_str();
+  command
+      .add_option("--network-gbit", arguments.network_gbit,
+                  "what one of them sends to another, in 10⁹ bits a second, for the predicted time")
+      ->check(CLI::Range(0.1, 1e5))
+      ->capture_default_str();
+  command.add_option("--timeline", arguments.timeline, "write the memory of a step over time to this HTML file");
+  command.add_flag("--compare", arguments.compare,
+                   "also what 16 bits, recomputation, 8-bit states, LoRA and NF4 save, one after another");
+  command.add_flag("--json", arguments.json, "print the plan as one JSON object on stdout");
+}
+
+void declare(CLI::App& command, InspectArguments& arguments) {
+  command.add_option("--config", arguments.config, "YAML file; data.train names the data")->required();
+  command.add_option("overrides", arguments.overrides, "key=value, such as data.max_length=4096");
+  command
+      .add_option("--html", arguments.html, "write all of it to this HTML file, with pictures as the model gets them")
+      ->check(not_empty());
+  command.add_flag("--json", arguments.json, "print it as one JSON object on stdout");
+  command.add_flag("--decode", arguments.decode, "decode every picture and video, not only their headers");
+  command
+      .add_option("--samples", arguments.samples, "samples to show as they are trained on, the first that are drawn")
+      ->check(CLI::Range(int64_t{0}, kMaxShownSamples))
+      ->capture_default_str();
+  command.add_option("--record", arguments.records, "and this one, by its id or its place from 1; may be repeated")
+      ->expected(1)
+      ->take_all();
+  command
+      .add_option("--gpu", arguments.gpu_flags.gpu,
+                  "predict the memory of the largest samples on this card, as plan does")
+      ->take_last();
+  command.add_option("--gpu-gb", arguments.gpu_flags.gpu_gigabytes, "or on one of this size")->take_last();
+  command.add_option("--tokenizer", arguments.tokenizer, "tokenizer.json of a preset's model");
+}
+
+void declare(CLI::App& command, DoctorArguments& arguments) {
+  CLI::Option* const config =
+      command.add_option("--config", arguments.config, "a run's YAML file, whose files are looked at too")
+          ->check(not_empty());
+  command.add_option("overrides", arguments.overrides, "key=value, with --config")->needs(config);
+  command.add_option("--output-dir", arguments.output_dir, "folder for results, instead of the present one")
+      ->check(not_empty())
+      ->excludes(config);
+  command
+      .add_option("--device", arguments.device,
+                  "what to train on: auto, cpu, cuda, cuda:N, or virtual:CARD such as virtual:h100")
+      ->capture_default_str();
+  command.add_flag("--json", arguments.json, "print all that was found as one JSON object on stdout");
+}
+
+void declare(CLI::App& command, InitArguments& arguments) {
+  command.add_option("--preset", arguments.preset, fmt::format("one of {}", fmt::join(models::list_presets(), ", ")))
+      ->required();
+  command.add_option("--out", arguments.out, "new folder for the checkpoint")->required()->check(not_empty());
+  command
+      .add_option("--tokenizer", arguments.tokenizer,
+                  "tokenizer.json, for presets and text models that come without one")
+      ->check(CLI::ExistingFile);
+  command
+      .add_option("--text-model", arguments.text_model,
+                  "folder of a LLaVA or LLaVA-Med whose weights, tokenizer and config a prs-med preset takes over; for "
+                  "brain-llava also of a Llama, Mistral or Qwen2, of which the text model is taken")
+      ->check(not_empty());
+  command
+      .add_option(
+          "--mask-model", arguments.mask_model,
+          "mask encoder and decoder for a prs-med preset: a .pt, .pth or .safetensors file of SAM or MobileSAM, "
+          "or the folder of transformers' SamModel")
+      ->check(CLI::ExistingPath);
+  command
+      .add_option(
+          "--volume-tower", arguments.volume_tower,
+          "tower for a brain-llava preset: a .pt, .pth or .safetensors file with the weights of MONAI's ViT, or "
+          "the folder of one")
+      ->check(CLI::ExistingPath);
+  command.add_option("--tower-heads", arguments.tower_heads, "its heads [the preset's; else one for 64 features]")
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
+  command.add_option(
+      "--volume-size", arguments.volume_size,
+      "the volumes that it has positions for, in voxels: XxYxZ or one number for all three [the preset's; "
+      "else a cube]");
+  command.add_option("--seed", arguments.seed, "seed of the weights that start at random")
+      ->check(non_negative())
+      ->capture_default_str();
+  command.add_option("--dtype", arguments.dtype, "type of the random weights [float32]")
+      ->check(CLI::IsMember(weight_dtype_names()));
+  command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
+}
+
+void declare(CLI::App& command, EvalArguments& arguments) {
+  command.add_option("--config", arguments.config, "YAML file; data.eval names the data")->required();
+  command
+      .add_option("--checkpoint", arguments.checkpoint,
+                  "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
+      ->required()
+      ->check(not_empty());
+  command
+      .add_option("--base", arguments.base,
+                  "folder of an adapter's base checkpoint, where it is not the one that it names")
+      ->check(not_empty());
+  command.add_option("overrides", arguments.overrides, "key=value, such as data.eval=held_out.json");
+  command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_option("--answers", arguments.answers, "write every answer to this JSON Lines file");
+  command.add_option("--max-new-tokens", arguments.max_new_tokens, "most tokens of an answer")
+      ->check(CLI::Range(int64_t{1}, kMaxNewTokens))
+      ->capture_default_str();
+  command
+      .add_option("--batch-size", arguments.batch_size,
+                  "samples that are computed at once; auto: the most that fit, up to 32 on a GPU and 16 on the CPU")
+      ->capture_default_str();
+  command.add_option("--mask-out", arguments.mask_out,
+                     "folder for each sample's picture with its masks, the true ones outlined in green: ID.png");
+  command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
+}
+
+void declare(CLI::App& command, GenerateArguments& arguments) {
+  command
+      .add_option("--checkpoint", arguments.checkpoint,
+                  "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
+      ->required()
+      ->check(not_empty());
+  command
+      .add_option("--base", arguments.base,
+                  "folder of an adapter's base checkpoint, where it is not the one that it names")
+      ->check(not_empty());
+  command.add_option("--image", arguments.images, "image file; may be given several times")->check(CLI::ExistingFile);
+  command.add_option("--video", arguments.videos, "video file or folder of frames; may be given several times")
+      ->check(CLI::ExistingPath);
+  command.add_option("--volume", arguments.volumes, "scan (NIfTI: .nii, .nii.gz); may be given several times")
+      ->allow_extra_args(false)
+      ->check(CLI::ExistingFile);
+  command.add_option("--modality", arguments.modalities, "of the volumes, such as T1w: one for all, or one for each")
+      ->allow_extra_args(false);
+  command.add_option("--prompt", arguments.prompt,
+                     "question; <image> (of volumes too) and <video> mark the places of images and videos, else they "
+                     "stand first");
+  command.add_option("--system", arguments.system, "system text before the question, where the chat template has one");
+  command.add_option("--data", arguments.data, "file of conversations: ask the last question of a record of it")
+      ->check(CLI::ExistingFile);
+  command.add_option("--record", arguments.record, "the record's id, or its place from 1; the first one if not given");
+  command
+      .add_option("--chat-template", arguments.chat_template,
+                  "auto: the checkpoint's own; else as data.chat_template (docs/chat-templates.md)")
+      ->capture_default_str();
+  command.add_flag(
+      "--show-prompt", arguments.show_prompt,
+      "print what the model reads and stop; of a record of --data as it is trained on, with what is learnt "
+      "marked");
+  command.add_option("--max-new-tokens", arguments.max_new_tokens, "most tokens of the answer")
+      ->check(CLI::Range(int64_t{1}, kMaxNewTokens))
+      ->capture_default_str();
+  auto& sampling = arguments.sampling;
+  command
+      .add_option("--temperature", sampling.temperature,
+                  "0: the most probable token each time; above: tokens are drawn, from logits divided by it")
+      ->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "draw from the k most probable tokens; 0: from all")
+      ->capture_default_str();
+  command.add_option("--top-p", sampling.top_p, "draw from the fewest tokens that have more than this probability")
+      ->capture_default_str();
+  command
+      .add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "above 1: tokens that occurred, in the prompt too, are less likely")
+      ->capture_default_str();
+  command.add_option("--seed", sampling.seed, "of the draws; the same seed gives the same answer")
+      ->check(non_negative())
+      ->capture_default_str();
+  command.add_flag("!--no-cache", arguments.use_cache,
+                   "run the model over the whole sequence for each token; slow, for comparison");
+  command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_option("--precision", arguments.precision, "what the model computes in")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  command.add_option("--mask-out", arguments.mask_out,
+                     "folder for the masks that the answer stands for: mask_1.png, … and overlay.png");
+  command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
+  // The name is not "overrides", which would accept any key: an unknown flag is no key here.
+  command.add_option(
+      "volume_settings", arguments.volume_settings,
+      "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; else media are read as the "
+      "checkpoint's run read them. Of --data also data.columns, data.ignore_keys and data.image_root");
+}
+
+void declare(CLI::App& command, MergeArguments& arguments) {
+  command
+      .add_option("--adapter", arguments.adapter, "folder of a LoRA adapter in PEFT's layout, or of a run (its newest)")
+      ->required()
+      ->check(not_empty());
+  command.add_option("--out", arguments.out, "new folder for the checkpoint")->required()->check(not_empty());
+  command
+      .add_option("--base", arguments.base,
+                  "folder of the adapter's base checkpoint, where it is not the one that it names")
+      ->check(not_empty());
+  command
+      .add_option("--dtype", arguments.dtype,
+                  "type of all weights of the checkpoint; auto: each as the base has it; float32 keeps changes that 16 "
+                  "bits round away")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
+}
+
+void declare(CLI::App& command, OptionsArguments& arguments) {
+  command.add_flag("--markdown", arguments.markdown, "with types, checks and meaning, as docs/config.md");
+}
+
+void declare(CLI::App& command, ReportArguments& arguments) {
+  command.add_option("run_dir", arguments.folder, "folder of a run: its output.dir")->required();
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,201 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/engine/generation/generate.h"
+
+namespace vlmtrain::app {
+
+/// The flags of `vlmtrain plan` that describe samples in place of a data set.
+struct SampleFlags {
+  std::optional<int64_t> images;
+  std::string image_size;
+  std::string mix;
+  std::optional<int64_t> volumes;
+  std::string volume_size;
+  std::optional<int64_t> video_frames;
+  std::optional<double> fps;
+  std::string video_size;
+  std::optional<int64_t> masks;
+  std::optional<int64_t> text_tokens;
+  std::optional<int64_t> answer_tokens;
+
+  /// Returns whether any flag was given.
+  bool has_any() const {
+    return images || volumes || masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
+           !mix.empty() || !video_size.empty() || !volume_size.empty();
+  }
+};
+
+/// Binds the flags to `arguments`, which must outlive the command. Of a repeated flag the last
+/// value counts.
+void declare_sample_flags(CLI::App& command, SampleFlags& arguments);
+
+/// The arguments of `vlmtrain train`.
+struct TrainArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string device = "auto";
+  bool json = false;
+  bool quiet = false;
+  int64_t launch = 1;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, TrainArguments& arguments);
+
+/// Rank of --finetune lora without lora.rank: the one that messages and docs/lora.md suggest.
+inline constexpr int64_t kDefaultLoraRank = 16;
+
+/// The arguments of `vlmtrain plan`.
+struct PlanArguments {
+  std::string gpu;
+  std::optional<double> gpu_gigabytes;
+  std::string config;
+  std::vector<std::string> key_flags;  ///< flags that stand for configuration keys, as key=value
+  std::vector<std::string> overrides;  ///< key=value; they follow the flags, which they may override
+  SampleFlags samples;
+  std::string finetune;
+  std::string tokenizer;
+  int64_t world_size = 1;
+  int64_t nodes = 1;
+  double network_gbit = 100;
+  bool json = false;
+  std::string timeline;
+  bool compare = false;
+
+  /// Returns the overrides in the order in which they apply; the last value of a key counts.
+  std::vector<std::string> all_overrides() const;
+
+  /// Returns whether flags describe the samples, not a data set.
+  bool has_sample_flags() const { return samples.has_any(); }
+};
+
+/// Binds the command's options to `arguments`, which must outlive it. Of a repeated flag the last
+/// value counts.
+void declare(CLI::App& command, PlanArguments& arguments);
+
+/// The arguments of `vlmtrain inspect`.
+struct InspectArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  PlanArguments gpu_flags;  ///< only --gpu and --gpu-gb
+  std::string tokenizer;
+  bool decode = false;
+  int64_t samples = 3;
+  std::vector<std::string> records;
+  std::string html;
+  bool json = false;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, InspectArguments& arguments);
+
+/// The arguments of `vlmtrain doctor`.
+struct DoctorArguments {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string output_dir;
+  std::string device = "auto";
+  bool json = false;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, DoctorArguments& arguments);
+
+/// The arguments of `vlmtrain init`.
+struct InitArguments {
+  std::string preset;
+  std::string out;
+  std::string tokenizer;
+  std::string text_model;
+  std::string mask_model;
+  std::string volume_tower;
+  std::optional<int64_t> tower_heads;
+  std::string volume_size;
+  uint64_t seed = 0;
+  std::string dtype;  ///< empty: float32, or the types of the weights that are copied
+  bool json = false;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, InitArguments& arguments);
+
+/// The arguments of `vlmtrain eval`.
+struct EvalArguments {
+  std::string config;
+  std::string checkpoint;
+  std::string base;
+  std::vector<std::string> overrides;
+  std::string device = "auto";
+  std::string answers;
+  int64_t max_new_tokens = 32;
+  std::string batch_size = "auto";
+  std::string mask_out;
+  bool json = false;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, EvalArguments& arguments);
+
+/// The arguments of `vlmtrain generate`.
+struct GenerateArguments {
+  std::string checkpoint;
+  std::string base;
+  std::vector<std::string> images;
+  std::vector<std::string> videos;
+  std::vector<std::string> volumes;
+  std::vector<std::string> modalities;
+  std::string prompt;
+  std::string system;
+  std::string data;
+  std::string record;
+  std::string chat_template = "auto";
+  bool show_prompt = false;
+  std::string device = "auto";
+  std::string precision = "fp32";
+  int64_t max_new_tokens = 64;
+  engine::SamplingSettings sampling;
+  bool use_cache = true;
+  std::string mask_out;
+  bool json = false;
+  std::vector<std::string> volume_settings;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, GenerateArguments& arguments);
+
+/// The arguments of `vlmtrain merge`.
+struct MergeArguments {
+  std::string adapter;
+  std::string out;
+  std::string base;
+  std::string dtype = "auto";
+  bool json = false;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, MergeArguments& arguments);
+
+/// The arguments of `vlmtrain options`.
+struct OptionsArguments {
+  bool markdown = false;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, OptionsArguments& arguments);
+
+/// The arguments of `vlmtrain report`.
+struct ReportArguments {
+  std::string folder;
+};
+
+/// Binds the command's options to `arguments`, which must outlive it.
+void declare(CLI::App& command, ReportArguments& arguments);
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,236 @@
+#include "app/arguments/command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+#include "app/process/process_setup.h"
+#include "vlmtrain/base/options.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+std::string strip_dashes(std::string argument) {
+  argument.erase(0, argument.find_first_not_of('-'));
+  argument.resize(std::min(argument.size(), argument.find('=')));
+  return argument;
+}
+
+std::string to_key(std::string argument) {
+  std::replace(argument.begin(), argument.end(), '-', '_');
+  return argument;
+}
+
+bool is_yaml_file(const std::string& argument) {
+  return argument.ends_with(".yaml") || argument.ends_with(".yml");
+}
+
+std::vector<std::string> list_flags(const CLI::App& command) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* const option : command.get_options()) {
+    const auto& names = option->get_lnames();
+    flags.insert(flags.end(), names.begin(), names.end());
+  }
+  return flags;
+}
+
+bool accepts_keys(const CLI::App& command) {
+  const auto positional = command.get_options([](const CLI::Option* option) { return option->get_positional(); });
+  return std::any_of(positional.begin(), positional.end(),
+                     [](const CLI::Option* option) { return option->get_name(true) == "overrides"; });
+}
+
+/// `value` is the argument that follows the flag, if any.
+std::string describe_unknown_flag(const CLI::App& command, const std::string& flag, const std::string& value) {
+  const std::string argument = strip_dashes(flag);
+  const auto flags = list_flags(command);
+  const auto is_same_flag = [&](const std::string& flag_name) { return to_key(flag_name) == to_key(argument); };
+  if (const auto match = std::find_if(flags.begin(), flags.end(), is_same_flag); match != flags.end()) {
+    return fmt::format("{}: unknown option; did you mean --{}?", flag, *match);
+  }
+  if (accepts_keys(command)) {
+    train::Config config;
+    const OptionTable options = train::declare(config);
+    const std::string full_key = to_key(argument);
+    const auto key = options.find_key_by_name(full_key.substr(full_key.rfind('.') + 1));
+    if (key && (*key == full_key || full_key.find('.') == std::string::npos)) {
+      return fmt::format("{}: keys of the configuration are written key=value: {}={}", flag, *key,
+                         value.empty() ? "…" : value);
+    }
+    if (const auto suggestion = find_nearest(argument, flags)) {
+      return fmt::format("{}: unknown option; did you mean --{}?", flag, *suggestion);
+    }
+    return fmt::format("{}: unknown option of vlmtrain {}; of keys, which are written key=value: {}", flag,
+                       command.get_name(), options.suggest_known_key(to_key(argument)));
+  }
+  const auto suggestion = find_nearest(argument, flags);
+  return fmt::format("{}: unknown option; {}", flag,
+                     suggestion ? fmt::format("did you mean --{}?", *suggestion)
+                                : fmt::format("vlmtrain {} --help lists them", command.get_name()));
+}
+
+/// Rewrites CLI11's "Could not convert: --images = two".
+std::string describe_invalid_number(const CLI::App& command, const std::string& message) {
+  constexpr std::string_view kEquals = " = ";
+  const auto begin = message.find("--");
+  const auto equals = message.find(kEquals);
+  if (begin == std::string::npos || equals == std::string::npos || equals < begin) return message;
+  const std::string flag = message.substr(begin, equals - begin);
+  const CLI::Option* const option = command.get_option_no_throw(flag);
+  const bool is_fraction = option != nullptr && option->get_type_name().starts_with("FLOAT");
+  return fmt::format("{}: must be a {}, such as {}, not {}", flag, is_fraction ? "number" : "whole number",
+                     is_fraction ? "24" : "2", message.substr(equals + kEquals.size()));
+}
+
+/// Returns the argument that follows a flag unless it is another flag.
+std::string find_flag_value(const std::string& flag, const std::vector<std::string>& arguments) {
+  const auto it = std::find(arguments.begin(), arguments.end(), flag);
+  if (arguments.end() - it < 2 || (it + 1)->starts_with('-')) return "";
+  return *(it + 1);
+}
+
+std::string describe_unexpected_argument(const CLI::App& command, const std::vector<std::string>& arguments) {
+  const auto remaining = command.remaining();
+  if (remaining.empty()) return "an argument was not expected";
+  const std::string& first = remaining.front();
+  if (first.starts_with('-')) {
+    const auto equals = first.find('=');
+    const bool has_value = equals != std::string::npos;
+    return describe_unknown_flag(command, first.substr(0, equals),
+                                 has_value ? first.substr(equals + 1) : find_flag_value(first, arguments));
+  }
+  return fmt::format("{}: not expected here; vlmtrain {} --help shows how it is called", first, command.get_name());
+}
+
+std::string describe_unknown_command(const CLI::App& app, const std::string& argument) {
+  std::error_code error;
+  if (is_yaml_file(argument)) {
+    return fmt::format("{0}: a configuration is given as vlmtrain --config {0}", argument);
+  }
+  if (argument.find('=') != std::string::npos) {
+    return fmt::format("{0}: keys of the configuration stand behind it: vlmtrain --config FILE {0}", argument);
+  }
+  if (std::filesystem::is_directory(argument, error)) {
+    return fmt::format("{}: is a folder, not a command; vlmtrain --help lists the commands", argument);
+  }
+  std::vector<std::string> names;
+  for (const CLI::App* const command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  const auto prefix_match =
+      std::find_if(names.begin(), names.end(), [&](const std::string& name) { return argument.starts_with(name); });
+  const auto suggestion = prefix_match != names.end() ? std::optional(*prefix_match) : find_nearest(argument, names);
+  return fmt::format(
+      "{}: unknown command; {}", argument,
+      suggestion ? fmt::format("did you mean {}?", *suggestion) : "vlmtrain --help lists the known ones");
+}
+
+/// Returns one line about the error of a command line that CLI11 rejects, with advice. `arguments`
+/// as typed, without the program's name.
+std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& error,
+                                 const std::vector<std::string>& arguments) {
+  const auto commands = app.get_subcommands();
+  if (commands.empty()) {
+    return arguments.empty() ? "a command is missing; vlmtrain --help lists them"
+                             : describe_unknown_command(app, arguments.front());
+  }
+  const CLI::App& command = *commands.front();
+  // An unknown flag may be a misspelled required one, so it is reported first.
+  const auto remaining = command.remaining();
+  const bool has_unknown_flag = !remaining.empty() && remaining.front().starts_with('-');
+  if (has_unknown_flag || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    return describe_unexpected_argument(command, arguments);
+  }
+  if (const auto config = std::find_if(arguments.begin(), arguments.end(), is_yaml_file);
+      config != arguments.end() && std::string_view(error.what()) == "--config is required") {
+    return fmt::format("{1}: a configuration is given as vlmtrain {0} --config {1}", command.get_name(), *config);
+  }
+  const bool is_conversion = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;
+  return fmt::format("{}; vlmtrain {} --help shows how it is called",
+                     is_conversion ? describe_invalid_number(command, error.what()) : error.what(), command.get_name());
+}
+
+struct CommandDeclaration {
+  const char* name;
+  const char* description;
+  void (*declare)(CLI::App& command, Arguments& arguments);
+};
+
+/// Hidden from the help: only the planner starts it.
+void declare_dry_run(CLI::App& command, Arguments& /*all*/) {
+  command.group("");
+}
+
+constexpr CommandDeclaration kCommands[] = {
+    {"train", "train as a configuration says (also without the word: vlmtrain --config FILE)",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.train); }},
+    {"plan", "say what a run needs on a GPU; no GPU is needed, no weights are read",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.plan); }},
+    {"inspect", "say what the data of a run is, what of it cannot be used, and show what is trained on",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.inspect); }},
+    {"doctor", "say what this machine has and lacks, and whether training would start",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.doctor); }},
+    {"init", "write a checkpoint of a preset: random, or of parts that others trained",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.init); }},
+    {"eval", "loss and accuracy of a checkpoint on a data set",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.eval); }},
+    {"generate", "answer a question about images",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.generate); }},
+    {"merge", "fold a LoRA adapter into its base's weights",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.merge); }},
+    {"options", "list every configuration key",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.options); }},
+    {"report", "write the report of a run, report.html, from the files in its folder",
+     [](CLI::App& command, Arguments& arguments) { declare(command, arguments.report); }},
+    {"rehearse", "run steps on a virtual card, as lines on stdin say", declare_dry_run},
+};
+
+/// Makes `vlmtrain --config F` mean `vlmtrain train --config F`.
+void insert_default_command(std::vector<std::string>& arguments) {
+  constexpr std::string_view kTopLevelFlags[] = {"--help", "-h", "--version"};
+  if (arguments.empty() || !arguments.front().starts_with('-')) return;
+  if (std::find(std::begin(kTopLevelFlags), std::end(kTopLevelFlags), arguments.front()) != std::end(kTopLevelFlags))
+    return;
+  arguments.insert(arguments.begin(), "train");
+}
+
+}  // namespace
+
+CommandLine::CommandLine() : app_("Fine-tunes vision-language models and plans its own memory.", "vlmtrain") {
+  app_.set_version_flag("--version", VLMTRAIN_VERSION);
+  app_.require_subcommand(1);
+  for (const auto& entry : kCommands) {
+    entry.declare(*app_.add_subcommand(entry.name, entry.description), arguments_);
+  }
+}
+
+std::optional<ExitCode> CommandLine::parse(std::vector<std::string> arguments) {
+  insert_default_command(arguments);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // the order that CLI11 expects
+  try {
+    app_.parse(reversed);
+  } catch (const CLI::Success& success) {  // --help or --version
+    std::ostringstream out;
+    app_.exit(success, out, out);
+    std::fputs(out.str().c_str(), stdout);
+    return flush_stdout(ExitCode::kSuccess);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "vlmtrain: error: %s\n", to_printable(describe_usage_error(app_, error, arguments)).c_str());
+    return ExitCode::kUsage;
+  }
+  return std::nullopt;
+}
+
+ExitCode report_user_error(const UserError& error) {
+  std::fprintf(stderr, "vlmtrain: error: %s\n", to_printable_message(error.what()).c_str());
+  return error.code();
+}
+
+}  // namespace vlmtrain::app

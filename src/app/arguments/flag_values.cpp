@@ -1,0 +1,72 @@
+#include "app/arguments/flag_values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Returns the number that is all of `text`.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional{number} : std::nullopt;
+}
+
+std::optional<ImageMixComponent> parse_component(std::string_view text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  const auto images = parse_number<int64_t>(text.substr(0, colon));
+  const auto share = parse_number<double>(text.substr(colon + 1));
+  if (!images || *images < 0 || !share || !std::isfinite(*share) || *share <= 0) return std::nullopt;
+  return ImageMixComponent{*images, *share};
+}
+
+}  // namespace
+
+std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
+  std::vector<ImageMixComponent> mix;
+  double sum = 0;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t end = std::min(text.find(',', start), text.size());
+    const auto component = parse_component(std::string_view(text).substr(start, end - start));
+    if (!component) {
+      throw usage_error(
+          "--mix {}: must be IMAGES:SHARE of each kind of sample, such as 1:0.5,2:0.25,3:0.25, with shares greater "
+          "than 0",
+          text);
+    }
+    if (std::ranges::find(mix, component->images, &ImageMixComponent::images) != mix.end()) {
+      throw usage_error("--mix {}: samples of {} images stand there twice; add their shares up", text,
+                        component->images);
+    }
+    mix.push_back(*component);
+    sum += component->share;
+    start = end + 1;
+  }
+  if (!std::isfinite(sum)) throw usage_error("--mix {}: the shares sum up to no number; give smaller ones", text);
+  for (auto& component : mix) component.share /= sum;
+  std::ranges::sort(mix, {}, &ImageMixComponent::images);
+  return mix;
+}
+
+std::optional<std::array<int64_t, 3>> parse_volume_size(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  long x = 0, y = 0, z = 0;  // NOLINT(google-runtime-int): what sscanf reads
+  char trailing = 0;
+  if (std::sscanf(text.c_str(), "%5ld%c", &x, &trailing) == 1 && x >= 1) return std::array<int64_t, 3>{x, x, x};
+  if (std::sscanf(text.c_str(), "%5ldx%5ldx%5ld%c", &x, &y, &z, &trailing) != 3 || x < 1 || y < 1 || z < 1) {
+    throw usage_error("--volume-size {}: must be XxYxZ in voxels, such as 96x96x64, or one number for all three", text);
+  }
+  return std::array<int64_t, 3>{x, y, z};
+}
+
+}  // namespace vlmtrain::app

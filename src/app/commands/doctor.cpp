@@ -1,0 +1,144 @@
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+
+#include "app/commands/commands.h"
+#include "app/doctor/examination.h"
+#include "app/process/device.h"
+#include "app/process/model_folder.h"
+#include "app/process/process_setup.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/libtorch_env.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+void check_device(const std::string& device) {
+  if (device == "auto" || device == "cpu" || memory::parse_cuda_index(device) || parse_virtual_gpu(device)) return;
+  throw usage_error("device {}: unknown; write auto, cpu, cuda, cuda:N or virtual:CARD", device);
+}
+
+/// Returns the files of the smallest preset, where a folder for them can be created.
+std::optional<PresetFolder> make_small_model() {
+  for (const char* const folder : {"", "/dev/shm", "."}) {
+    if (*folder != '\0') setenv("TMPDIR", folder, /*overwrite=*/1);
+    try {
+      return std::optional<PresetFolder>(std::in_place, "smolvlm-tiny", "");
+    } catch (const std::exception&) {
+      // The examination of the disk names the reason.
+    }
+  }
+  return std::nullopt;
+}
+
+/// Passes what the configuration says on to the other examinations.
+void apply_config_facts(const Section& config, DoctorContext& context) {
+  context.output_dir = config.facts.value("output_dir", "");
+  context.precision = engine::parse_precision(config.facts.value("precision", "")).value_or(context.precision);
+}
+
+Section examine_step_unless_no_device(const DoctorContext& context, const Section& driver) {
+  if (!driver.has_failure()) return examine_step(context, driver.facts.value("device", "cpu"));
+  Section section{.name = "step"};
+  section.warn("not tried, since there is no device to try it on");
+  return section;
+}
+
+std::vector<Section> examine(DoctorContext context) {
+  std::vector<Section> sections{examine_processor(), examine_host_memory(), examine_libraries(context)};
+  const Section driver = examine_driver(context);
+  sections.push_back(driver);
+  std::optional<Section> config;
+  if (!context.config.empty()) {
+    config = examine_config(context);
+    apply_config_facts(*config, context);
+  }
+  sections.push_back(examine_disk(context));
+  if (config) sections.push_back(*config);
+  const auto model = make_small_model();
+  if (model) context.model = model->path();
+  sections.push_back(examine_planning(context));
+  sections.push_back(examine_step_unless_no_device(context, driver));
+  return sections;
+}
+
+/// The summary of all examinations.
+struct Diagnosis {
+  std::string device;
+  std::string first_failure;  ///< empty: none
+
+  bool would_train() const { return first_failure.empty(); }
+  std::string to_text() const {
+    if (!would_train()) return "training would not start. The first thing to mend: " + first_failure;
+    return fmt::format("training would start on {}; nothing has to be mended", device == "cpu" ? "the CPU" : device);
+  }
+};
+
+Diagnosis make_diagnosis(const std::vector<Section>& sections) {
+  Diagnosis diagnosis;
+  for (const auto& section : sections) {
+    if (section.name == "driver") diagnosis.device = section.facts.value("device", "cpu");
+    for (const auto& finding : section.findings) {
+      if (finding.severity != Severity::kFail || !diagnosis.first_failure.empty()) continue;
+      diagnosis.first_failure = fmt::format("{}: {}", section.name, finding.text);
+    }
+  }
+  return diagnosis;
+}
+
+nlohmann::ordered_json to_json(const std::vector<Section>& sections, const Diagnosis& diagnosis, double seconds) {
+  nlohmann::ordered_json json{{"would_train", diagnosis.would_train()},
+                              {"device", diagnosis.device},
+                              {"first_to_mend", nullptr},
+                              {"vlmtrain", VLMTRAIN_VERSION},
+                              {"seconds", seconds},
+                              {"findings", nlohmann::ordered_json::array()}};
+  if (!diagnosis.would_train()) json["first_to_mend"] = diagnosis.first_failure;
+  for (const auto& section : sections) {
+    for (const auto& finding : section.findings) {
+      json["findings"].push_back(
+          {{"severity", to_string(finding.severity)}, {"about", section.name}, {"text", finding.text}});
+    }
+    json[section.name] = section.facts;
+  }
+  return json;
+}
+
+void print(const std::vector<Section>& sections, const Diagnosis& diagnosis) {
+  for (const auto& section : sections) {
+    for (const auto& finding : section.findings) {
+      fmt::print("{:<5} {:<10} {}\n", to_string(finding.severity), section.name, to_printable(finding.text));
+    }
+  }
+  fmt::print("{}\n", to_printable(diagnosis.to_text()));
+}
+
+}  // namespace
+
+ExitCode doctor(const DoctorArguments& arguments) {
+  const auto start = std::chrono::steady_clock::now();
+  init_logging(/*quiet=*/true);
+  check_device(arguments.device);
+  restart_with_openmp_wait_policy();  // as in a run
+  DoctorContext context{.device = arguments.device,
+                        .config = arguments.config,
+                        .overrides = arguments.overrides,
+                        .output_dir = arguments.output_dir};
+  context.foreign_settings = memory::unset_libtorch_env_settings();
+  const auto sections = examine(std::move(context));
+  const Diagnosis diagnosis = make_diagnosis(sections);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (arguments.json) {
+    fmt::print("{}\n", io::to_json_string(to_json(sections, diagnosis, seconds)));
+  } else {
+    print(sections, diagnosis);
+  }
+  return diagnosis.would_train() ? ExitCode::kSuccess : ExitCode::kFailed;
+}
+
+}  // namespace vlmtrain::app

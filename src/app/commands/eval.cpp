@@ -1,0 +1,176 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/commands/commands.h"
+#include "app/masks/mask_files.h"
+#include "app/process/device.h"
+#include "app/process/output.h"
+#include "app/process/process_setup.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/evaluation/evaluate.h"
+#include "vlmtrain/evaluation/mask_score.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/planning.h"
+#include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/saved_settings.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+constexpr size_t kMaxStructureLength = 40;
+
+std::string format_header(const char* name) {
+  return fmt::format("{:<20} {:>7} {:>7} {:>7} {:>15}\n", name, "masks", "Dice", "IoU", "Hausdorff-95");
+}
+
+std::string format_row(const std::string& name, const evaluation::MaskScoreSums& sums) {
+  const auto distance = sums.hausdorff95();
+  return fmt::format("{:<20} {:>7} {:>7.3f} {:>7.3f} {:>15}\n", make_excerpt(name, kMaxStructureLength), sums.masks,
+                     sums.dice(), sums.iou(), distance ? fmt::format("{:.2f} px", *distance) : "-");
+}
+
+std::string format_rows(const std::map<std::string, evaluation::MaskScoreSums>& groups) {
+  std::string text;
+  for (const auto& [name, sums] : groups) text += format_row(name, sums);
+  return text;
+}
+
+/// Returns the table of mask scores for people: all masks, by task and by structure; empty where
+/// there are no masks.
+std::string format_mask_table(const evaluation::MaskScores& scores) {
+  if (scores.total().masks == 0) return "";
+  std::string text = format_header(scores.by_task().empty() ? "masks" : "masks by task");
+  text += format_rows(scores.by_task()) + format_row("all", scores.total());
+  if (!scores.by_structure().empty()) text += format_header("masks by structure") + format_rows(scores.by_structure());
+  const auto& total = scores.total();
+  if (total.empty_truths + total.empty_predictions > 0) {
+    text += fmt::format(
+        "{} of {} masks are empty in the data, and of {} nothing is drawn: Dice and IoU are 1 where "
+        "both are so, else 0\n",
+        total.empty_truths, total.masks, total.empty_predictions);
+  }
+  return text;
+}
+
+void print_table(const evaluation::Evaluation& result) {
+  fmt::print("{:<16} {:>8} {:>12}\n", "task", "samples", "exact match");
+  const auto print_row = [](const std::string& name, const evaluation::TaskScore& score) {
+    fmt::print("{:<16} {:>8} {:>11.1f}%\n", name, score.samples, 100 * score.exact_match());
+  };
+  for (const auto& [task, score] : result.by_task) print_row(task, score);
+  print_row("all", result.total);
+  if (result.closed.samples > 0) {
+    fmt::print("closed {:>17} {:>11.1f}% right\n", result.closed.samples, 100 * result.closed.accuracy());
+  }
+  if (result.open.samples > 0) {
+    fmt::print("open {:>19} {:>11.1f}% of the words recalled\n", result.open.samples, 100 * result.open.recall());
+  }
+  fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
+  fmt::print("{}", format_mask_table(result.masks));
+  if (result.num_dropped > 0) fmt::print("{} samples left out for lack of memory\n", result.num_dropped);
+  if (result.num_skipped > 0) fmt::print("{} bad samples skipped\n", result.num_skipped);
+}
+
+Auto<int64_t> parse_batch_size(const std::string& text) {
+  if (text == "auto") return {};
+  constexpr int64_t kMaxBatchSize = 1'000'000;
+  const auto size = parse_suffix_int("", text);
+  if (size && *size >= 1 && *size <= kMaxBatchSize) return size;
+  throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMaxBatchSize);
+}
+
+/// Returns --base or, where the base that an adapter names does not exist, model.path.
+std::string find_base(const EvalArguments& arguments, const train::Config& config,
+                      const std::filesystem::path& checkpoint) {
+  if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
+  const auto file = checkpoint / "adapter_config.json";
+  const auto base_name = io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
+  std::error_code error;
+  const bool exists = std::filesystem::exists(base_name, error);
+  if (exists || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
+  spdlog::warn(
+      "{}: base_model_name_or_path {} does not exist; model.path {} is used as the base (--base names another)",
+      file.string(), base_name, config.model.path);
+  return config.model.path;
+}
+
+}  // namespace
+
+ExitCode eval(const EvalArguments& arguments) {
+  init_logging(/*quiet=*/false);
+  // The signature is part of "closed":true,"expected":"… or of false, which precede any long text
+  // of a line.
+  check_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
+  // Opening the device may execute the program again, so it comes before the configuration: a pipe
+  // can be read only once.
+  const at::Device device = open_device(arguments.device);
+  if (device.is_cpu()) restart_with_openmp_wait_policy();
+  train::Config config;
+  train::declare(config).read(arguments.config, arguments.overrides);
+  if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
+  config.evaluation = {.samples = {},
+                       .answers = true,
+                       .max_new_tokens = arguments.max_new_tokens,
+                       .batch_size = parse_batch_size(arguments.batch_size)};
+  const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
+  train::resolve_chat_template_date(config.data, checkpoint);
+  for (const auto& setting : train::apply_saved_media_settings(checkpoint, config.data)) {
+    spdlog::info("{}, as the model was trained", setting);
+  }
+  const auto [base, adapter] = models::resolve_base_and_adapter(checkpoint, find_base(arguments, config, checkpoint));
+  const auto processor = models::load_processor(base, train::make_processor_settings(config.data, adapter));
+  std::optional<MaskOverlays> overlays;
+  if (!arguments.mask_out.empty()) {
+    check_draws_masks(*processor, arguments.checkpoint);
+    overlays.emplace(arguments.mask_out);
+  }
+  const auto plan = train::plan_evaluation(config, checkpoint, *processor, device, base);
+  const auto model = models::load_model(checkpoint, device, engine::to_dtype(config.training.precision), base);
+
+  std::string answer_lines;
+  auto result =
+      evaluation::evaluate(*model, *processor, *plan.records, plan.settings, [&](const evaluation::Answer& answer) {
+        if (overlays) overlays->add(plan.records->at(answer.index), answer);
+        const bool is_closed = answer.type == evaluation::AnswerType::kClosed;
+        answer_lines += io::to_json_string(nlohmann::ordered_json{{"id", answer.id},
+                                                                  {"task", answer.task},
+                                                                  {"closed", is_closed},
+                                                                  {"expected", answer.expected},
+                                                                  {"given", answer.prediction},
+                                                                  {"question", answer.question}}) +
+                        "\n";
+      });
+  result.num_skipped += plan.num_dropped;
+  if (!plan.notices_are_logged) data::log_notices(result.notices, config.data.eval, plan.records->size());
+  if (overlays) spdlog::info("{}: {} written", arguments.mask_out, pluralize(overlays->num_written(), "overlay"));
+  if (!arguments.answers.empty()) io::write_file(arguments.answers, answer_lines);
+  if (arguments.json) {
+    fmt::print("{}\n", result.to_json());
+  } else {
+    print_table(result);
+  }
+  if (!std::isfinite(result.total.loss())) {
+    spdlog::warn(
+        "the loss is no finite number: the weights are not, or what is read has values that overflow (of scans, "
+        "data.volume.normalization decides)");
+  }
+  return ExitCode::kSuccess;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,243 @@
+#include "vlmtrain/engine/generation/generate.h"
+
+#include <unistd.h>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "app/arguments/arguments.h"
+#include "app/commands/commands.h"
+#include "app/commands/generate_input.h"
+#include "app/masks/mask_files.h"
+#include "app/process/device.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/engine/generation/evaluation.h"
+#include "vlmtrain/engine/settings/options.h"
+#include "vlmtrain/evaluation/mask_score.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/saved_settings.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Longest prompt for a checkpoint that no run wrote: the default of data.max_length.
+constexpr int64_t kMaxPromptTokens = 8192;
+
+void check_sampling(const engine::SamplingSettings& sampling) {
+  engine::validate(sampling);
+  if (sampling.temperature == 0 && (sampling.top_k != 0 || sampling.top_p != 1)) {
+    throw usage_error("--top-k and --top-p are for drawn answers: give --temperature above 0 too, such as 1");
+  }
+}
+
+/// Runs before the model is loaded and an image decoded.
+void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor,
+                  int64_t max_length) {
+  const std::string source = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
+  constexpr const char* kAdvice = "shorten it, or give fewer or smaller images and videos";
+  try {
+    if (const auto shrunk = processor.outline_prompt(record, 0).shrunk) {
+      spdlog::info("the prompt has {} tokens, so its images and videos are made smaller: {} tokens are left of them",
+                   shrunk->tokens, shrunk->tokens_after);
+    }
+  } catch (const data::SampleTooLongError& error) {
+    if (error.tokens() <= max_length) {
+      throw usage_error("{}: has {} tokens, and the model has positions for {}; {}", source, error.tokens(),
+                        processor.max_positions(), kAdvice);
+    }
+    throw usage_error("{}: has, with its images and videos, {} tokens, more than data.max_length={}; {}, or raise it",
+                      source, error.tokens(), max_length, kAdvice);
+  }
+}
+
+models::ProcessorSettings load_processor_settings(const GenerateArguments& arguments,
+                                                  const std::filesystem::path& checkpoint) {
+  data::DataOptions options;
+  options.chat_template = arguments.chat_template;
+  train::resolve_chat_template_date(options, checkpoint);
+  options.max_length = kMaxPromptTokens;
+  const auto media = train::parse_media_settings(arguments.volume_settings, options);
+  options.volume = train::load_volume_options(checkpoint, media.other_settings);
+  train::apply_saved_media_settings(checkpoint, options, media.keys);
+  return train::make_processor_settings(options);
+}
+
+/// The masks of an answer, and their image.
+struct AnswerMasks {
+  at::Tensor image;                   ///< uint8 [3, height, width]
+  std::vector<at::Tensor> predicted;  ///< uint8 [height, width] of 0 and 1
+};
+
+/// Returns the masks at the size of the record's first image. `sample`: the result of
+/// Processor::make_mask_prompt() for the answer.
+AnswerMasks draw_answer_masks(const models::VisionLanguageModel& model, const io::Record& record,
+                              const data::Sample& sample, at::Device device) {
+  AnswerMasks masks{.image = image::decode_image(record.images.front()), .predicted = {}};
+  const image::ImageSize size{.height = masks.image.size(1), .width = masks.image.size(2)};
+  const at::Tensor logits = engine::predict_masks(model, {sample}, {}, device);
+  for (int64_t i = 0; i < sample.masks.count(); ++i) {
+    masks.predicted.push_back(evaluation::postprocess_mask(logits[i], sample.masks.pixels.size(-1),
+                                                           sample.masks.valid_regions[static_cast<size_t>(i)], size));
+  }
+  return masks;
+}
+
+/// Returns the record's own masks of its first image. Warns where they cannot be used, and returns
+/// none.
+std::vector<at::Tensor> load_true_masks(const models::Processor& processor, const io::Record& record) {
+  std::string problem = record.mask_problem;
+  try {
+    const auto masks = problem.empty() ? processor.load_masks(record) : std::vector<at::Tensor>{};
+    std::vector<at::Tensor> first_image_masks;
+    for (size_t i = 0; i < masks.size(); ++i) {
+      if (record.masks[i].image == 0) first_image_masks.push_back(masks[i]);
+    }
+    if (problem.empty()) return first_image_masks;
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::kBadData) throw;
+    problem = error.what();
+  }
+  spdlog::warn("the record's own masks are not shown: {}", problem);
+  return {};
+}
+
+/// Runs before the model is loaded.
+void check_masks(const GenerateArguments& arguments, const models::Processor& processor, const io::Record& record) {
+  if (arguments.mask_out.empty()) return;
+  check_draws_masks(processor, arguments.checkpoint);
+  if (record.images.empty()) {
+    throw usage_error(
+        "--mask-out: there is no picture that a mask could lie in; give one with --image, or a record of --data that "
+        "has one");
+  }
+  check_mask_folder(arguments.mask_out);
+}
+
+/// Returns the answer's masks as --json prints them. Writes them to --mask-out where it is given;
+/// without it they are computed for --json only.
+nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const models::VisionLanguageModel& model,
+                                       const models::Processor& processor, const io::Record& record,
+                                       const data::Sample& prompt, const std::vector<int64_t>& answer,
+                                       at::Device device) {
+  auto json = nlohmann::ordered_json::array();
+  const std::string& folder = arguments.mask_out;
+  const auto sample = processor.make_mask_prompt(record, prompt, answer);
+  if (!sample) {
+    if (!folder.empty()) spdlog::info("the answer has no token that stands for a mask: {} is left as it is", folder);
+    return json;
+  }
+  const std::string mask_count = pluralize(sample->masks.count(), "mask");
+  if (folder.empty() && !arguments.json) {
+    spdlog::info("the answer stands for {}; --mask-out DIR draws {}", mask_count,
+                 sample->masks.count() == 1 ? "it" : "them");
+    return json;
+  }
+  const AnswerMasks masks = draw_answer_masks(model, record, *sample, device);
+  const auto files = make_mask_paths(folder, masks.predicted.size());
+  if (!folder.empty()) {
+    write_masks(folder, files, masks.image, masks.predicted, load_true_masks(processor, record));
+    spdlog::info("{}: {} and overlay.png written", folder, mask_count);
+  }
+  for (size_t i = 0; i < masks.predicted.size(); ++i) {
+    const at::Tensor& mask = masks.predicted[i];
+    const auto num_pixels = mask.sum().item<int64_t>();
+    auto& entry = json.emplace_back(nlohmann::ordered_json::object());
+    if (!folder.empty()) entry["file"] = files[i];
+    entry["image"] = sample->masks.image_indices[i];
+    entry["pixels"] = num_pixels;
+    entry["share"] = static_cast<double>(num_pixels) / static_cast<double>(mask.numel());
+  }
+  return json;
+}
+
+}  // namespace
+
+ExitCode generate(const GenerateArguments& parsed_arguments) {
+  GenerateArguments arguments = parsed_arguments;
+  const auto record_settings = train::extract_record_settings(arguments.volume_settings);
+  init_logging(/*quiet=*/false);
+  check_sampling(arguments.sampling);
+  check_prompt_flags(arguments);
+  const at::Device device = open_device(arguments.device);
+  const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
+  const auto [base, adapter] = models::resolve_base_and_adapter(checkpoint, arguments.base);
+  auto processor_settings = load_processor_settings(arguments, checkpoint);
+  processor_settings.template_folder = adapter;
+  const auto processor = models::load_processor(base, processor_settings);
+  const io::Record record = arguments.data.empty()
+                                ? make_record(arguments)
+                                : load_record(arguments, train::load_record_settings(checkpoint, record_settings));
+  check_masks(arguments, *processor, record);
+  if (arguments.show_prompt) {
+    const bool as_prompt = arguments.data.empty();
+    fmt::print("{}", arguments.json ? format_prompt_json(*processor, record, as_prompt) + "\n"
+                                    : format_prompt(*processor, record, as_prompt));
+    return ExitCode::kSuccess;
+  }
+  check_length(arguments, record, *processor, processor_settings.max_length);
+  if (const auto keys = models::find_unapplied_generation_settings(checkpoint); !keys.empty()) {
+    spdlog::info(
+        "generation_config.json: {} {} not applied here, but in transformers' generate: docs/generate.md lists the "
+        "options "
+        "that there are",
+        fmt::join(keys, ", "), keys.size() == 1 ? "is" : "are");
+  }
+  const auto model = models::load_model(checkpoint, device,
+                                        engine::to_dtype(engine::parse_precision(arguments.precision).value()), base);
+  const auto prompt = processor->process_prompt(record, 0);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::vector<int64_t>> answers;
+  generate_or_explain_oom(arguments.max_new_tokens, [&] {
+    answers = engine::generate(*model, {prompt},
+                               {.device = device,
+                                .max_new_tokens = arguments.max_new_tokens,
+                                .max_length = processor->max_positions(),
+                                .eos_token_ids = models::load_eos_token_ids(base, *processor, adapter),
+                                .sampling = arguments.sampling,
+                                .use_cache = arguments.use_cache,
+                                .require_finite = true});
+  });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (prompt.tokens() + std::ssize(answers[0]) >= processor->max_positions()) {
+    spdlog::warn("the answer was cut: with the prompt it has the {} tokens that the model has positions for",
+                 processor->max_positions());
+  }
+  const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
+  if (!arguments.json) {
+    // A terminal must not receive control characters of an answer; a file or a pipe gets the exact
+    // text.
+    fmt::print("{}\n", isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text);
+    std::fflush(stdout);  // messages about masks follow
+  }
+  nlohmann::ordered_json json{{"text", text},
+                              {"token_ids", answers[0]},
+                              {"prompt_tokens", prompt.tokens()},
+                              {"seconds", seconds},
+                              {"tokens_per_second", static_cast<double>(answers[0].size()) / seconds}};
+  if (processor->predicts_masks()) {
+    json["masks"] = make_masks_json(arguments, *model, *processor, record, prompt, answers[0], device);
+  }
+  if (arguments.json) fmt::print("{}\n", io::to_json_string(json));
+  return ExitCode::kSuccess;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,143 @@
+#include "app/commands/generate_input.h"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/report/inspection_text.h"
+#include "vlmtrain/train/components.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Inserts `mark` `num_files` times before `text` unless the prompt has one mark per file.
+void insert_marks(std::string_view mark, std::string_view media_name, size_t num_files, std::string& text) {
+  size_t num_marks = 0;
+  for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++num_marks;
+  if (num_marks == 0) {
+    for (size_t i = 0; i < num_files; ++i) text.insert(0, mark);
+  } else if (num_marks != num_files) {
+    throw usage_error("--prompt has {} marks {} for {} {}s; give one for each, or none", num_marks, mark, num_files,
+                      media_name);
+  }
+}
+
+/// Adds the files of --volume, and those of --image with a volume's extension, with their
+/// --modality.
+void add_volumes(const GenerateArguments& arguments, io::Record& record) {
+  for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
+  const auto volumes = io::find_volumes(record);
+  if (volumes.size() > arguments.volumes.size() && !arguments.volumes.empty()) {
+    throw usage_error("--image: {} is a volume; give all volumes with --volume, in the order of their marks",
+                      volumes.front()->path);
+  }
+  const auto& modalities = arguments.modalities;
+  if (modalities.empty()) return;
+  if (volumes.empty()) throw usage_error("--modality: names that of a volume; give the scan with --volume");
+  if (io::assign_modalities(volumes, modalities)) return;
+  throw usage_error("--modality: is given {} times for {}; give one for all, or one for each", modalities.size(),
+                    pluralize(std::ssize(volumes), "volume"));
+}
+
+/// Returns the index of the record with the id `name` or at the position `name`, from 1; of the
+/// first record without a name.
+std::optional<int64_t> find_record_index(const std::string& name, const io::Records& records) {
+  if (name.empty()) return 0;
+  for (int64_t index = 0; index < records.size(); ++index) {
+    if (records.at_without_bytes(index).id == name) return index;
+  }
+  const auto index = parse_suffix_int("", name);
+  return index && *index >= 1 && *index <= records.size() ? std::optional{*index - 1} : std::nullopt;
+}
+
+}  // namespace
+
+void check_prompt_flags(const GenerateArguments& arguments) {
+  const bool has_prompt_flags = !arguments.prompt.empty() || !arguments.system.empty() || !arguments.images.empty() ||
+                                !arguments.videos.empty() || !arguments.volumes.empty() ||
+                                !arguments.modalities.empty();
+  if (!arguments.data.empty() && has_prompt_flags) {
+    throw usage_error(
+        "--data: the record has its own texts and pictures; leave out --prompt, --system, --image, "
+        "--video, --volume and --modality, or --data");
+  }
+  if (arguments.data.empty() && !arguments.record.empty()) throw usage_error("--record: names a record of --data");
+  if (arguments.data.empty() && arguments.prompt.empty()) {
+    throw usage_error("--prompt: give the question, or a file of conversations with --data");
+  }
+  for (const auto& [name, text] :
+       {std::pair{"--prompt", &arguments.prompt}, std::pair{"--system", &arguments.system}}) {
+    if (!is_utf8(*text)) throw usage_error("{}: is not valid UTF-8; check the terminal's encoding", name);
+  }
+}
+
+io::Record make_record(const GenerateArguments& arguments) {
+  io::Record record;
+  record.id = "prompt";
+  record.images.assign(arguments.images.begin(), arguments.images.end());
+  add_volumes(arguments, record);
+  record.videos.assign(arguments.videos.begin(), arguments.videos.end());
+  std::string text = arguments.prompt;
+  insert_marks(io::kVideoPlaceholder, "video", arguments.videos.size(), text);
+  insert_marks(io::kImagePlaceholder, arguments.volumes.empty() ? "image" : "volume", record.images.size(), text);
+  if (!arguments.system.empty()) record.turns.push_back({io::Role::kSystem, arguments.system});
+  record.turns.push_back({io::Role::kUser, std::move(text)});
+  return record;
+}
+
+io::Record load_record(const GenerateArguments& arguments, const io::RecordSettings& settings) {
+  const auto records = train::read_records(arguments.data, settings);
+  const auto index = find_record_index(arguments.record, *records);
+  if (!index) {
+    throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", arguments.record, arguments.data,
+                      records->size());
+  }
+  io::Record record = records->at(*index);
+  if (!record.problem.empty()) throw data_error("{}: record {}: {}", arguments.data, record.id, record.problem);
+  return record;
+}
+
+namespace {
+
+data::Sample make_prompt_sample(const models::Processor& processor, const io::Record& record, bool as_prompt) {
+  return as_prompt ? processor.outline_prompt(record, 0) : processor.process_headers(record, 0);
+}
+
+}  // namespace
+
+std::string format_prompt(const models::Processor& processor, const io::Record& record, bool as_prompt) {
+  const text::RenderedChat chat = processor.render(record, as_prompt);
+  const std::string text = report::mark_answers(chat);
+  const data::Sample sample = make_prompt_sample(processor, record, as_prompt);
+  std::string notices;
+  for (const io::Notice& notice : chat.notices) notices += fmt::format("{}: {}\n", notice.kind, notice.example);
+  return fmt::format("{}\n\n{} tokens, {} of them of images and videos; {} are learnt{}\n{}\n{}",
+                     isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text, sample.tokens(),
+                     sample.image_token_positions.size(), sample.label_tokens(),
+                     as_prompt ? ", since this is what is asked" : ", those between ⟦ and ⟧",
+                     processor.chat_template().description(), notices);
+}
+
+std::string format_prompt_json(const models::Processor& processor, const io::Record& record, bool as_prompt) {
+  const text::RenderedChat chat = processor.render(record, as_prompt);
+  const data::Sample sample = make_prompt_sample(processor, record, as_prompt);
+  auto spans = nlohmann::ordered_json::array();
+  for (const text::Span& answer : chat.answers) spans.push_back({answer.begin, answer.end});
+  const text::ChatTemplate& chat_template = processor.chat_template();
+  return io::to_json_string(
+      nlohmann::ordered_json{{"text", chat.text},
+                             {"label_spans", spans},
+                             {"token_ids", sample.token_ids},
+                             {"is_label", std::vector<int>(sample.is_label.begin(), sample.is_label.end())},
+                             {"image_tokens", sample.image_token_positions.size()},
+                             {"chat_template", chat_template.source().name},
+                             {"end_of_turn", chat_template.end_of_turn()}});
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,73 @@
+#include <nlohmann/json.hpp>
+
+#include <optional>
+#include <string>
+
+#include "app/arguments/flag_values.h"
+#include "app/commands/commands.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/assemble.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Writes a model that is composed of given parts.
+void init_from_parts(const InitArguments& arguments) {
+  const auto assembled = models::assemble({.preset = arguments.preset,
+                                           .text_model = arguments.text_model,
+                                           .mask_model = arguments.mask_model,
+                                           .volume_tower = arguments.volume_tower,
+                                           .tower_heads = arguments.tower_heads,
+                                           .volume_size = parse_volume_size(arguments.volume_size),
+                                           .tokenizer = arguments.tokenizer,
+                                           .seed = arguments.seed},
+                                          arguments.out);
+  if (!arguments.json) {
+    const bool has_masks = assembled.mask_token_id != 0;
+    spdlog::info("{}: a {} of these parts{}", arguments.out, arguments.preset,
+                 has_masks ? fmt::format("; its mask token has id {}", assembled.mask_token_id) : "");
+    return;
+  }
+  nlohmann::ordered_json result{{"preset", arguments.preset},
+                                {"checkpoint", arguments.out},
+                                {"tensors",
+                                 {{"text_model", assembled.num_text_tensors},
+                                  {"mask_model", assembled.num_mask_tensors},
+                                  {"at_random", assembled.num_random_tensors}}},
+                                {"vocab_size", assembled.vocab_size}};
+  if (assembled.mask_token_id != 0) result["mask_token_id"] = assembled.mask_token_id;
+  if (!arguments.volume_tower.empty()) result["tensors"]["volume_tower"] = assembled.num_volume_tensors;
+  fmt::print("{}\n", io::to_json_string(result));
+}
+
+}  // namespace
+
+ExitCode init(const InitArguments& arguments) {
+  init_logging(/*quiet=*/false);
+  const at::ScalarType dtype = parse_weight_dtype(arguments.dtype).value_or(at::kFloat);
+  if (arguments.volume_tower.empty() && (arguments.tower_heads || !arguments.volume_size.empty())) {
+    throw usage_error("{}: of which tower? give --volume-tower too",
+                      arguments.tower_heads ? "--tower-heads" : "--volume-size");
+  }
+  if (!arguments.text_model.empty() || !arguments.mask_model.empty() || !arguments.volume_tower.empty()) {
+    if (!arguments.dtype.empty()) {
+      throw usage_error("--dtype {}: weights of other models keep their type; leave --dtype out", arguments.dtype);
+    }
+    init_from_parts(arguments);
+    return ExitCode::kSuccess;
+  }
+  models::write_preset(arguments.preset, arguments.tokenizer, arguments.seed, arguments.out, dtype);
+  if (arguments.json) {
+    fmt::print("{}\n",
+               io::to_json_string(nlohmann::ordered_json{{"preset", arguments.preset}, {"checkpoint", arguments.out}}));
+  } else {
+    spdlog::info("{}: a randomly initialized {}", arguments.out, arguments.preset);
+  }
+  return ExitCode::kSuccess;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,62 @@
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/commands/commands.h"
+#include "app/plan_samples/plan_request.h"
+#include "app/process/model_folder.h"
+#include "app/process/output.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/report/inspection_page.h"
+#include "vlmtrain/report/inspection_text.h"
+#include "vlmtrain/train/inspection.h"
+#include "vlmtrain/train/past_runs.h"
+#include "vlmtrain/train/saved_settings.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Returns the GPU that a flag names for the prediction of memory.
+std::optional<planner::TargetGpu> find_requested_gpu(const InspectArguments& arguments) {
+  if (arguments.gpu_flags.gpu.empty() && !arguments.gpu_flags.gpu_gigabytes) return std::nullopt;
+  planner::TargetGpu target = resolve_target_gpu(arguments.gpu_flags);
+  const auto past_runs =
+      train::load_past_runs(train::find_past_runs_file(), train::describe_gpu_environment(target.device_name));
+  if (past_runs) train::calibrate(target, *past_runs);
+  return target;
+}
+
+}  // namespace
+
+ExitCode inspect(const InspectArguments& arguments) {
+  init_logging(/*quiet=*/false);
+  check_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitle});
+  train::Config config;
+  train::declare(config).read(arguments.config, arguments.overrides);
+  if (config.model.path.empty()) throw usage_error("model.path: empty; name the checkpoint, or a preset");
+  if (config.data.train.empty()) throw usage_error("data.train: empty; name the data to look at");
+  train::resolve_run_chat_template_date(config.data, config.output.dir);
+  train::InspectionRequest request{.model = config.model.path,
+                                   .decode = arguments.decode,
+                                   .samples = arguments.samples,
+                                   .records = arguments.records,
+                                   .target = find_requested_gpu(arguments)};
+  std::optional<report::Inspection> inspection;
+  with_model_folder(config, arguments.tokenizer, [&](const train::Config& model_config, const PresetFolder* preset) {
+    if (preset != nullptr) preset->require_tokenizer();
+    inspection = train::inspect_data(model_config, request);
+    if (preset != nullptr) inspection->chat_template = preset->replace_paths(inspection->chat_template);
+  });
+  if (!arguments.html.empty()) io::write_file(arguments.html, report::render_inspection_page(*inspection));
+  if (arguments.json) {
+    fmt::print("{}\n", io::to_json_string(inspection->to_json()));
+  } else {
+    fmt::print("{}", report::format_inspection(*inspection, detect_stdout_style()));
+  }
+  return inspection->exit_code;
+}
+
+}  // namespace vlmtrain::app

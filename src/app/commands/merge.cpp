@@ -1,0 +1,30 @@
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+#include "app/arguments/flag_values.h"
+#include "app/commands/commands.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/train/run_checkpoint.h"
+
+namespace vlmtrain::app {
+
+ExitCode merge(const MergeArguments& arguments) {
+  init_logging(/*quiet=*/false);
+  const std::string adapter = train::resolve_checkpoint(arguments.adapter).string();
+  const models::MergeStats weights = models::merge_adapter(
+      adapter, arguments.out, {.base = arguments.base, .dtype = parse_weight_dtype(arguments.dtype)});
+  if (arguments.json) {
+    fmt::print("{}\n", io::to_json_string(nlohmann::ordered_json{{"adapter", adapter},
+                                                                 {"checkpoint", arguments.out},
+                                                                 {"changed_weights", weights.num_changed},
+                                                                 {"rounded_away", weights.num_unchanged}}));
+  } else {
+    spdlog::info("{}: the base of {} with the adapter in its weights", arguments.out, adapter);
+  }
+  return ExitCode::kSuccess;
+}
+
+}  // namespace vlmtrain::app

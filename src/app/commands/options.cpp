@@ -1,0 +1,13 @@
+#include "app/commands/commands.h"
+#include "vlmtrain/train/config.h"
+
+namespace vlmtrain::app {
+
+ExitCode options(const OptionsArguments& arguments) {
+  train::Config config;
+  const OptionTable table = train::declare(config);
+  fmt::print("{}", arguments.markdown ? table.to_markdown() : table.to_yaml());
+  return ExitCode::kSuccess;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,59 @@
+#include <optional>
+#include <vector>
+
+#include "app/commands/commands.h"
+#include "app/plan_samples/plan_request.h"
+#include "app/process/output.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/planner/savings_table.h"
+#include "vlmtrain/report/plan_text.h"
+#include "vlmtrain/report/plan_timeline.h"
+#include "vlmtrain/train/past_runs.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+void print(const planner::Plan& plan, const std::vector<planner::SavingsRow>& savings_table,
+           const std::optional<train::PastRuns>& past_runs, const PlanArguments& arguments) {
+  if (arguments.json) {
+    auto json = plan.to_json();
+    json["past_runs"] = past_runs ? past_runs->to_json() : nlohmann::ordered_json();
+    if (arguments.compare) json["compare"] = planner::savings_json(savings_table);
+    fmt::print("{}\n", io::to_json_string(json));
+    return;
+  }
+  fmt::print("{}", report::format_plan(plan, detect_stdout_style()));
+  if (arguments.compare) fmt::print("{}", report::format_savings_table(savings_table, detect_stdout_style()));
+  if (past_runs)
+    fmt::print("\n{}", report::format_remark("Measured: " + past_runs->description() + ".", detect_stdout_style()));
+}
+
+}  // namespace
+
+ExitCode plan(const PlanArguments& arguments) {
+  init_logging(/*quiet=*/false);
+  check_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
+  bool fits = false;
+  make_plan_request(arguments, [&](const planner::PlanRequest& base_request) {
+    planner::PlanRequest request = base_request;
+    const auto past_runs = train::load_past_runs(train::find_past_runs_file(),
+                                                 train::describe_gpu_environment(request.target.device_name));
+    if (past_runs) train::calibrate(request.target, *past_runs);
+    planner::Plan plan = planner::make_plan(request);
+    auto savings_table =
+        arguments.compare ? planner::make_savings_table(request, plan) : std::vector<planner::SavingsRow>{};
+    if (past_runs) {
+      train::calibrate(plan, *past_runs);
+      train::calibrate(savings_table, *past_runs);
+    }
+    if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::render_plan_timeline(plan));
+    print(plan, savings_table, past_runs, arguments);
+    fits = plan.fits;
+  });
+  return fits ? ExitCode::kSuccess : ExitCode::kDoesNotFit;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,14 @@
+#include "app/commands/commands.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/report/run_report.h"
+
+namespace vlmtrain::app {
+
+ExitCode report(const ReportArguments& arguments) {
+  init_logging(/*quiet=*/false);
+  report::write_run_report(arguments.folder);
+  spdlog::info("{}/report.html is written", arguments.folder);
+  return ExitCode::kSuccess;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,110 @@
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "app/commands/commands.h"
+#include "app/process/device.h"
+#include "app/process/process_control.h"
+#include "app/process/process_setup.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/distributed/launch.h"
+#include "vlmtrain/planner/virtual_gpu.h"
+#include "vlmtrain/train/checks.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/saved_settings.h"
+#include "vlmtrain/train/trainer.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Returns the configuration as the run continues with it: without training.resume=changed, which
+/// is meant for one change and would allow the next one silently.
+std::string to_resolved_yaml(train::Config& config, const OptionTable& options) {
+  const train::ResumePolicy policy = config.resume;
+  if (policy == train::ResumePolicy::kChanged) config.resume = train::ResumePolicy::kAuto;
+  std::string yaml = options.to_yaml();
+  config.resume = policy;
+  return yaml;
+}
+
+/// Runs the checks whose errors every rank would print.
+void check_before_launch(const TrainArguments& arguments) {
+  std::error_code ignored_error;
+  if (!std::filesystem::is_regular_file(arguments.config, ignored_error) &&
+      std::filesystem::exists(arguments.config, ignored_error)) {
+    throw usage_error("--config {}: with --launch each rank reads it, so it has to be a file", arguments.config);
+  }
+  train::Config config;
+  train::declare(config).read(arguments.config, arguments.overrides);
+  train::check_config(config);
+  train::check_world_size(config, arguments.launch);
+  static_cast<void>(parse_virtual_gpu(arguments.device));
+}
+
+/// Variables of another launcher, even leftover ones, would give this process a place among its
+/// ranks.
+void check_no_other_launcher(int64_t count) {
+  const char* const launcher = std::getenv(kLauncherVariable);
+  if (launcher != nullptr && std::string_view(launcher) == kLaunchFlag) return;
+  for (const char* variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* const value = std::getenv(variable);
+    const bool is_slurm = std::string_view(variable).starts_with("SLURM");
+    if (is_slurm && std::getenv("SLURM_STEP_ID") == nullptr) continue;
+    if (value == nullptr || parse_suffix_int("", value).value_or(0) <= 1) continue;
+    const bool is_torchrun = std::string_view(variable) == "WORLD_SIZE";
+    throw usage_error(
+        "--launch {}: {}={} is set, as {} sets it for each rank that it starts; leave out --launch where it has "
+        "started this process, or unset {} where it is left over",
+        count, variable, make_excerpt(value),
+        is_torchrun ? "torchrun"
+        : is_slurm  ? "srun"
+                    : "mpirun",
+        is_torchrun ? "WORLD_SIZE and RANK" : variable);
+  }
+}
+
+}  // namespace
+
+ExitCode train(const TrainArguments& arguments) {
+  init_logging(arguments.quiet);
+  if (arguments.launch > 1) check_no_other_launcher(arguments.launch);
+  const auto launch = distributed::get_process_launch();
+  if (launch) {
+    exit_when_launcher_exits();
+  } else if (arguments.launch > 1) {
+    check_before_launch(arguments);
+    return launch_ranks(arguments.launch);
+  }
+  const bool is_reporting_rank = !launch || launch->rank == 0;
+  // Opening a virtual GPU may execute the program again, so it comes before the configuration: a
+  // pipe can be read only once.
+  if (const auto virtual_gpu = parse_virtual_gpu(arguments.device); virtual_gpu && !planner::is_on_virtual_gpu())
+    planner::restart_on_virtual_gpu(*virtual_gpu);
+  const at::Device device = open_device(launch ? choose_rank_device(arguments.device, *launch) : arguments.device);
+  if (device.is_cpu()) restart_with_openmp_wait_policy();
+  train::Config config;
+  OptionTable options = train::declare(config);
+  options.read(arguments.config, arguments.overrides);
+  train::check_run_files(config, arguments.config);
+  train::resolve_run_chat_template_date(config.data, config.output.dir);
+  const auto summary =
+      train::train(config, to_resolved_yaml(config, options), device, arguments.quiet || !is_reporting_rank, launch);
+  if (arguments.json && is_reporting_rank) {
+    fmt::print("{}\n", summary.to_json());
+  } else if (!arguments.quiet) {
+    spdlog::info("{} steps done; checkpoint: {}", summary.steps,
+                 summary.checkpoint             ? summary.checkpoint->string()
+                 : planner::is_on_virtual_gpu() ? "none, the card is virtual"
+                                                : "none");
+  }
+  return summary.stopped ? ExitCode::kStopped : ExitCode::kSuccess;
+}
+
+}  // namespace vlmtrain::app

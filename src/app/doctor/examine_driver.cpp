@@ -1,0 +1,165 @@
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+
+#include "app/doctor/examination.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/driver.h"
+#include "vlmtrain/planner/virtual_gpu.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Context and libraries' workspaces alone take about this much.
+constexpr int64_t kMinFreeBytes = 1'000'000'000;
+
+/// A variable that makes every kernel launch wait.
+constexpr const char* kLaunchBlockingVariable = "CUDA_LAUNCH_BLOCKING";
+
+void check_environment(Section& section, const DoctorContext& context) {
+  auto& facts = section.facts["environment"];
+  facts = context.foreign_settings;
+  for (const char* const name : {"CUDA_VISIBLE_DEVICES", kLaunchBlockingVariable}) {
+    if (const char* const value = std::getenv(name)) facts.push_back(fmt::format("{}={}", name, value));
+  }
+  if (!context.foreign_settings.empty()) {
+    section.warn(
+        fmt::format("{} in the environment: a run ignores it, since its memory is planned without; take it out, or say "
+                    "it in the configuration (memory.expandable_segments, memory.limit_gb)",
+                    fmt::join(context.foreign_settings, ", ")));
+  }
+  if (const char* const value = std::getenv(kLaunchBlockingVariable);
+      value != nullptr && std::string_view(value) == "1") {
+    section.warn(fmt::format("{}=1 in the environment: each kernel is waited for, which is slow; unset it",
+                             kLaunchBlockingVariable));
+  }
+}
+
+/// The examination of one visible GPU.
+class GpuExamination {
+ public:
+  GpuExamination(int index, const memory::VisibleGpu& gpu)
+      : index_(index), gpu_(gpu), memory_(memory::query_gpu_memory(index)) {}
+
+  nlohmann::ordered_json facts() const {
+    return {{"index", index_},
+            {"name", gpu_.name},
+            {"compute_capability", compute_capability()},
+            {"mig", is_mig()},
+            {"has_code", memory::has_kernel_code(gpu_.architecture)},
+            {"total_bytes", memory_.total_bytes},
+            {"free_bytes", memory_.free_bytes},
+            {"error", memory_.error}};
+  }
+
+  /// Returns the name that docs/doctor.md uses.
+  std::string name() const {
+    if (!memory::has_kernel_code(gpu_.architecture)) return "no code";
+    if (is_full()) return "no memory";
+    return is_mig() ? "MIG" : "usable";
+  }
+
+  void examine(Section& section, Severity failure_severity) const {
+    if (!memory::has_kernel_code(gpu_.architecture)) {
+      return section.add(failure_severity,
+                         fmt::format("GPU {}: {}", index_, memory::explain_missing_kernel_code(gpu_)));
+    }
+    const std::string free =
+        fmt::format("{:.1f} of {:.1f} GB free", to_gigabytes(memory_.free_bytes), to_gigabytes(memory_.total_bytes));
+    if (is_full()) {
+      return section.add(
+          failure_severity,
+          fmt::format("{}: {}, since other processes hold its memory (nvidia-smi lists them): wait for them, or take "
+                      "another card with CUDA_VISIBLE_DEVICES",
+                      describe(), free));
+    }
+    if (memory_.error != 0) {
+      return section.warn(fmt::format("{}: the driver does not tell its memory (error {})", describe(), memory_.error));
+    }
+    constexpr double kOtherProcessesShare = 0.1;
+    const auto used = static_cast<double>(memory_.total_bytes - memory_.free_bytes);
+    if (used > kOtherProcessesShare * static_cast<double>(memory_.total_bytes)) {
+      return section.warn(
+          fmt::format("{}, {}: other processes hold much of it; a run plans with what is left", describe(), free));
+    }
+    section.ok(fmt::format("{}, {}", describe(), free));
+  }
+
+ private:
+  bool is_mig() const { return gpu_.name.find(" MIG ") != std::string::npos; }
+  bool is_full() const {
+    if (memory_.error != 0) return memory_.error == memory::kDriverOutOfMemory;
+    return memory_.free_bytes < kMinFreeBytes;
+  }
+  std::string compute_capability() const {
+    return fmt::format("{}.{}", gpu_.architecture / 10, gpu_.architecture % 10);
+  }
+  std::string describe() const {
+    return fmt::format("GPU {}: {}, compute capability {}{}", index_, gpu_.name, compute_capability(),
+                       is_mig() ? ", a part of a card (MIG), planned as what it is" : "");
+  }
+
+  int index_;
+  memory::VisibleGpu gpu_;
+  memory::GpuMemoryInfo memory_;
+};
+
+void examine_gpus(Section& section, const DoctorContext& context, const std::vector<memory::VisibleGpu>& gpus) {
+  const int device_index = memory::parse_cuda_index(context.device).value_or(0);
+  for (int index = 0; index < std::ssize(gpus); ++index) {
+    const GpuExamination gpu(index, gpus[static_cast<size_t>(index)]);
+    section.facts["cards"].push_back(gpu.facts());
+    const bool is_selected = index == device_index && context.device != "cpu";
+    gpu.examine(section, is_selected ? Severity::kFail : Severity::kWarn);
+    if (index == device_index) section.facts["case"] = gpu.name();
+  }
+  if (device_index >= std::ssize(gpus)) {
+    section.fail(fmt::format("--device {}: only {} GPUs are usable (nvidia-smi -L, CUDA_VISIBLE_DEVICES)",
+                             context.device, gpus.size()));
+  }
+  if (context.device != "cpu") section.facts["device"] = fmt::format("cuda:{}", device_index);
+}
+
+/// Explains why there is no usable GPU.
+void examine_missing_gpu(Section& section, const DoctorContext& context, const memory::DriverProbe& driver) {
+  const bool is_expected = driver.state != memory::DriverState::kUnusable && driver.reason.empty();
+  const std::string reason = is_expected ? "no NVIDIA driver is here (no libcuda.so.1)" : driver.reason;
+  const bool is_refused = driver.state == memory::DriverState::kUnusable && context.device == "auto";
+  if (context.device.starts_with("cuda") || is_refused) {
+    return section.fail(fmt::format("{}; or train without it: --device cpu", reason));
+  }
+  const std::string text = context.device == "auto" ? reason + ": training is on the CPU" : reason;
+  section.add(is_expected ? Severity::kOk : Severity::kWarn, text);
+}
+
+}  // namespace
+
+Section examine_driver(const DoctorContext& context) {
+  const Examination examination{.name = "driver",
+                                .activity = "asking the driver",
+                                .suggestion = "see what nvidia-smi and dmesg say, or train without it: --device cpu",
+                                .on_failure = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
+  return examine_in_subprocess(examination, [&](Section& section) {
+    section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"cards", nlohmann::ordered_json::array()}};
+    if (context.is_virtual()) {
+      section.facts["device"] = context.device;
+      section.ok("a virtual card needs no driver");
+      return check_environment(section, context);
+    }
+    planner::reject_stub_libraries();
+    const auto driver = memory::probe_driver();
+    section.facts["case"] = driver.name;
+    section.facts["reason"] = driver.reason;
+    section.facts["module_version"] = memory::module_version();
+    if (driver.state == memory::DriverState::kUsable) {
+      examine_gpus(section, context, driver.gpus);
+    } else {
+      examine_missing_gpu(section, context, driver);
+    }
+    check_environment(section, context);
+  });
+}
+
+}  // namespace vlmtrain::app

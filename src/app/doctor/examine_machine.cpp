@@ -1,0 +1,216 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "app/doctor/examination.h"
+#include "vlmtrain/base/subprocess.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/memory/libtorch.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Generous for loading LibTorch from a cold network disk; a hang must end.
+constexpr double kKernelTimeoutSeconds = 20;
+constexpr const char* kVariables[] = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
+                                      "OMP_NUM_THREADS", "MKL_NUM_THREADS"};
+
+std::string get_variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+memory::CpuKernels probe_cpu_kernels() {
+  const SubprocessResult result = run_in_subprocess(memory::print_cpu_kernels, kKernelTimeoutSeconds);
+  // Output before a crash counts.
+  auto kernels = memory::parse_cpu_kernels(result.stdout_text);
+  if (!result.succeeded()) throw std::runtime_error("a product of 16 bits " + result.describe_exit());
+  return kernels;
+}
+
+void add_facts(Section& section, const memory::CpuInfo& processor) {
+  section.facts = {{"model", processor.model},
+                   {"machine_cores", processor.machine_cores},
+                   {"usable_cores", processor.usable_cores},
+                   {"quota_cores", nullptr},
+                   {"startable_threads", nullptr},
+                   {"environment", nlohmann::ordered_json::object()}};
+  if (processor.quota_cores) section.facts["quota_cores"] = *processor.quota_cores;
+  if (processor.startable_threads) section.facts["startable_threads"] = *processor.startable_threads;
+  for (const char* const name : kVariables) {
+    if (const auto value = get_variable(name); !value.empty()) section.facts["environment"][name] = value;
+  }
+}
+
+void add_facts(Section& section, const memory::CpuKernels& kernels) {
+  section.facts["threads"] = kernels.threads;
+  section.facts["aten"] = kernels.aten;
+  section.facts["onednn"] = {
+      {"version", kernels.onednn_version}, {"isa", kernels.onednn_isa}, {"bf16_product", kernels.bf16_product}};
+  section.facts["bf16"] = memory::to_string(kernels.bf16);
+}
+
+/// Reports environment variables that limit the processor.
+void check_environment(Section& section, const memory::CpuInfo& processor, const memory::CpuKernels& kernels) {
+  const std::string aten = get_variable("ATEN_CPU_CAPABILITY");
+  if (!aten.empty()) {
+    section.warn(fmt::format("ATEN_CPU_CAPABILITY={} in the environment: ATen takes its kernels for {}; unset it", aten,
+                             kernels.aten));
+  }
+  for (const char* const name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
+    const std::string isa = get_variable(name);
+    if (isa.empty()) continue;
+    const bool disables_bf16 = kernels.bf16 == memory::Bf16MatmulSupport::kEmulated && processor.has_bf16();
+    section.warn(fmt::format("{}={} in the environment: oneDNN uses {}{}; unset it", name, isa,
+                             kernels.onednn_isa.empty() ? "what that allows" : kernels.onednn_isa,
+                             disables_bf16 ? ", and bf16 is emulated, which this processor has units for" : ""));
+  }
+  const auto threads = static_cast<int64_t>(kernels.threads);
+  if (const std::string num_threads = get_variable("OMP_NUM_THREADS");
+      !num_threads.empty() && threads != processor.usable_cores) {
+    section.warn(fmt::format("OMP_NUM_THREADS={} in the environment: {} for {}; unset it, or give as many as cores",
+                             num_threads, pluralize(threads, "thread"),
+                             pluralize(processor.usable_cores, "usable core")));
+  }
+  if (processor.quota_cores && static_cast<double>(threads) > std::ceil(*processor.quota_cores)) {
+    section.warn(fmt::format(
+        "the control group gives this process the time of {:.3g} cores, and {} share it, which is slow; set "
+        "OMP_NUM_THREADS={:.0f}",
+        *processor.quota_cores, pluralize(threads, "thread"), std::ceil(*processor.quota_cores)));
+  }
+  // Ranks, loader threads and libraries start about this many threads in a small run.
+  constexpr int64_t kMinStartableThreads = 64;
+  if (processor.startable_threads && *processor.startable_threads < std::max(kMinStartableThreads, 4 * threads)) {
+    section.warn(fmt::format(
+        "the control group lets {} start (pids.max), and a run on {} takes more; raise the limit, such as Docker's "
+        "--pids-limit, or lower data.num_workers and OMP_NUM_THREADS",
+        pluralize(*processor.startable_threads, "more thread"), pluralize(threads, "thread")));
+  }
+}
+
+}  // namespace
+
+Section examine_processor() {
+  return examine_in_subprocess(
+      {.name = "processor", .activity = "looking at the processor", .on_failure = Severity::kWarn},
+      [](Section& section) {
+        const auto processor = memory::read_cpu_info();
+        add_facts(section, processor);
+        const auto kernels = probe_cpu_kernels();
+        add_facts(section, kernels);
+        section.ok(fmt::format("{}, {} of {} usable; ATen's kernels {}, bf16 {}",
+                               processor.model.empty() ? "a processor without a name" : processor.model,
+                               processor.usable_cores, pluralize(processor.machine_cores, "core"), kernels.aten,
+                               memory::to_string(kernels.bf16)));
+        check_environment(section, processor, kernels);
+      });
+}
+
+Section examine_host_memory() {
+  // Not measured: too little for LibTorch, a small model and its optimizer.
+  constexpr int64_t kLowBytes = 2'000'000'000;
+  return examine_in_subprocess(
+      {.name = "memory", .activity = "looking at the host's memory", .on_failure = Severity::kWarn},
+      [](Section& section) {
+        const int64_t machine = memory::machine_bytes();
+        const int64_t limit = memory::host_limit_bytes();
+        const auto available = memory::get_available_host_memory();
+        section.facts = {{"machine_bytes", machine},
+                         {"limit_bytes", limit},
+                         {"room_bytes", available.bytes},
+                         {"bound", available.limit_source}};
+        const auto text = fmt::format("{:.1f} GB, of which this process can have {:.1f} ({})", to_gigabytes(machine),
+                                      to_gigabytes(available.bytes), available.limit_source);
+        if (available.bytes >= kLowBytes) return section.ok(text);
+        section.warn(text + ": little for training; free memory there, or ask for more (SLURM's --mem)");
+      });
+}
+
+Section examine_libraries(const DoctorContext& context) {
+  return examine_in_subprocess(
+      {.name = "libtorch", .activity = "looking at LibTorch's libraries", .on_failure = Severity::kWarn},
+      [&](Section& section) {
+        const auto libtorch = memory::describe_libtorch();
+        section.facts = {
+            {"compiled_for", libtorch.compiled_version},      {"loaded", libtorch.loaded_version},
+            {"cpu_library", libtorch.cpu_library.string()},   {"core_library", libtorch.core_library.string()},
+            {"cuda_library", libtorch.cuda_library.string()}, {"found_by", memory::to_string(libtorch.source)}};
+        const std::string location = fmt::format("{}, found by {}", libtorch.cpu_library.parent_path().string(),
+                                                 memory::to_string(libtorch.source));
+        if (!libtorch.matches_compiled_version()) {
+          section.fail(
+              fmt::format("LibTorch {} is loaded from {}, and this program is compiled for {}: take that "
+                          "folder out of the path",
+                          libtorch.loaded_version, location, libtorch.compiled_version));
+        } else {
+          section.ok(fmt::format("LibTorch {} in {}{}", libtorch.compiled_version, location,
+                                 libtorch.cuda_library.empty() ? "" : "; its CUDA library lies beside it"));
+        }
+        if (libtorch.cpu_library.parent_path() != libtorch.core_library.parent_path()) {
+          section.warn(fmt::format("libc10.so is another folder's: {}; two LibTorch are mixed",
+                                   libtorch.core_library.parent_path().string()));
+        }
+        if (!libtorch.cuda_library.empty()) return;
+        const bool is_gpu_requested = context.device.starts_with("cuda") || context.is_virtual();
+        section.add(
+            is_gpu_requested ? Severity::kFail : Severity::kWarn,
+            fmt::format("there is no libtorch_cuda.so beside libtorch_cpu.so, so no GPU can be used and nothing "
+                        "planned; install LibTorch with CUDA (pip install --force-reinstall torch=={}, or "
+                        "scripts/setup.sh for what was built here)",
+                        libtorch.compiled_version));
+      });
+}
+
+namespace {
+
+/// Less than one checkpoint of a small model.
+constexpr int64_t kLowDiskBytes = 2'000'000'000;
+
+/// `name`: the purpose of the folder.
+void examine_folder(Section& section, const std::string& name, const std::filesystem::path& folder,
+                    Severity failure_severity) {
+  const io::FolderProbe probe = io::probe_folder(folder);
+  section.facts[name] = {
+      {"asked", folder.string()},       {"folder", probe.folder.string()},
+      {"free_bytes", probe.free_bytes}, {"writable", probe.failure.empty()},
+      {"failure", probe.failure},       {"locks", probe.failure.empty() && probe.lock_failure.empty()},
+      {"seconds", probe.seconds}};
+  const std::string label = fmt::format("{} {}", name, probe.folder.string());
+  if (!probe.failure.empty()) {
+    return section.add(failure_severity, fmt::format("{}: nothing can be written: {}", label, probe.failure));
+  }
+  const std::string free = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
+  if (!probe.lock_failure.empty()) {
+    return section.warn(fmt::format("{}: {}; no locks ({}), so nothing keeps a second run out of its folder", label,
+                                    free, probe.lock_failure));
+  }
+  const bool is_low = probe.free_bytes >= 0 && probe.free_bytes < kLowDiskBytes;
+  section.add(is_low ? Severity::kWarn : Severity::kOk,
+              fmt::format("{}: {}, a file was written, locked and renamed{}", label, free,
+                          is_low ? "; that is little for checkpoints" : ""));
+}
+
+std::filesystem::path find_temporary_folder() {
+  const char* const folder = std::getenv("TMPDIR");
+  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
+}
+
+}  // namespace
+
+Section examine_disk(const DoctorContext& context) {
+  return examine_in_subprocess({.name = "disk", .activity = "writing a file"}, [&](Section& section) {
+    const bool has_output_dir = !context.output_dir.empty();
+    examine_folder(section, has_output_dir ? "output.dir" : "present folder", has_output_dir ? context.output_dir : ".",
+                   has_output_dir ? Severity::kFail : Severity::kWarn);
+    examine_folder(section, "temporary folder", find_temporary_folder(), Severity::kWarn);
+  });
+}
+
+}  // namespace vlmtrain::app

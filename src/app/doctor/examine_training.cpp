@@ -1,0 +1,318 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "app/doctor/examination.h"
+#include "app/process/device.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/target_gpu.h"
+#include "vlmtrain/planner/virtual_gpu.h"
+#include "vlmtrain/train/checks.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/custom_kernels.h"
+#include "vlmtrain/train/smoke_run.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+/// Samples to check: an error that all samples of a data set share appears in the first few
+/// hundred.
+constexpr int64_t kMaxSamples = 512;
+
+/// Runs the checks of a run before it plans and loads.
+void check_like_run(const train::Config& config, const DoctorContext& context, Section& section) {
+  train::check_run_files(config, context.config);
+  train::check_required_keys(config);
+  const auto records = train::open_training_records(config);
+  section.facts["samples"] = records->size();
+  if (!config.data.eval.empty()) section.facts["eval_samples"] = train::open_evaluation_records(config)->size();
+  const auto processor =
+      models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
+  train::preflight_check(config, *records);
+  train::check_no_bad_samples(*records, *processor, config, config.data.train.name(), kMaxSamples);
+  const io::CheckpointTensors weights(config.model.path);
+  section.facts["tensors"] = weights.names().size();
+  section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are as a run needs them", context.config,
+                         pluralize(records->size(), "sample"), config.data.train.name(), config.model.path));
+}
+
+}  // namespace
+
+Section examine_config(const DoctorContext& context) {
+  constexpr double kTimeoutSeconds = 60;
+  return examine_in_subprocess(
+      {.name = "config", .activity = "reading the configuration's files", .timeout_seconds = kTimeoutSeconds},
+      [&](Section& section) {
+        train::Config config;
+        train::declare(config).read(context.config, context.overrides);
+        section.facts = {{"file", context.config},
+                         {"output_dir", config.output.dir},
+                         {"precision", engine::to_string(config.training.precision)},
+                         {"model", config.model.path},
+                         {"data", config.data.train.name()}};
+        check_like_run(config, context, section);
+      });
+}
+
+namespace {
+
+struct DryRunSteps {
+  int64_t steps = 0;
+  double step_seconds = 0;  ///< of the dry runs themselves
+  double seconds = 0;       ///< with the start of the process
+  int64_t reserved_bytes = 0;
+};
+
+/// Dry-runs steps of a small model on a virtual GPU, in the planner's child process, for `seconds`.
+/// Throws as planner::DryRunProcess.
+DryRunSteps dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
+                          const planner::VirtualGpu& virtual_gpu, double seconds) {
+  // Steps per dry run: enough to include the allocator's reuse of memory.
+  constexpr int64_t kSteps = 4;
+  const auto job = planner::with_precision({.model = model}, precision);
+  const planner::SampleGroup samples{
+      .shape = models::compute_sample_shape(model, {.text_tokens = 96, .label_tokens = 32}), .count = 4};
+  planner::DryRunRequest request;
+  request.step_config.micro_batch_size = 2;
+  request.steps.assign(kSteps, {samples});
+  planner::DryRunProcess process(job, virtual_gpu);
+  DryRunSteps result;
+  const auto start = std::chrono::steady_clock::now();
+  double elapsed_seconds = 0;
+  do {
+    const auto outcome = process.dry_run(request);
+    if (outcome.out_of_memory)
+      throw run_error("a step of a tiny model found no memory on the virtual {}", virtual_gpu.gpu);
+    result.steps += std::ssize(outcome.steps);
+    result.step_seconds += outcome.seconds;
+    result.reserved_bytes = outcome.peaks().reserved_bytes;
+    elapsed_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  } while (elapsed_seconds < seconds);
+  result.seconds = elapsed_seconds;
+  return result;
+}
+
+}  // namespace
+
+Section examine_planning(const DoctorContext& context) {
+  // Failure is a warning: a run on a GPU continues without a plan, and one on the CPU needs no dry
+  // run.
+  return examine_in_subprocess(
+      {.name = "planning", .activity = "rehearsing a step", .on_failure = Severity::kWarn}, [&](Section& section) {
+        if (context.model.empty()) return section.warn("not tried: there is no folder for a small model's files");
+        const auto result = dry_run_steps(context.model, context.precision, {}, /*seconds=*/0);
+        section.facts = {{"seconds", result.seconds}, {"reserved_bytes", result.reserved_bytes}};
+        section.ok(
+            fmt::format("a step was rehearsed on a virtual H100, beside this program, in {:.1f} s", result.seconds));
+      });
+}
+
+namespace {
+
+constexpr double kSmokeRunSeconds = 1;  // on the device, and again on the CPU
+
+nlohmann::ordered_json make_facts(const train::SmokeRun& run) {
+  return {{"steps", run.steps},
+          {"steps_per_second", run.steps_per_second},
+          {"first_loss", run.first_loss},
+          {"last_loss", run.last_loss}};
+}
+
+/// Returns the configuration's precision, or one that the GPU supports.
+std::optional<engine::Precision> choose_precision(const memory::Gpu& gpu, const DoctorContext& context,
+                                                  Section& section) {
+  if (planner::supports_precision(gpu, context.precision)) return context.precision;
+  const std::string text = fmt::format("{} does not compute in {}: set training.precision=fp16 or fp32",
+                                       gpu.device_name, engine::to_string(context.precision));
+  if (!context.config.empty()) {
+    section.fail(text);
+    return std::nullopt;
+  }
+  section.warn(text);
+  return engine::Precision::kFp16;
+}
+
+bool has_learned(const train::SmokeRun& run) {
+  return std::isfinite(run.last_loss) && run.last_loss < run.first_loss;
+}
+
+/// A smoke run on a device, and the reference on the CPU in fp32.
+struct Comparison {
+  std::string location;
+  engine::Precision precision;
+  const train::SmokeRun& actual;
+  const train::SmokeRun& reference;
+  train::SmokeRunTolerance tolerance;
+};
+
+void compare(const Comparison& comparison, Section& section) {
+  const auto& [location, precision, actual, reference, tolerance] = comparison;
+  const auto deviation = train::compare_smoke_runs(actual, reference);
+  section.facts["compared"] = true;
+  section.facts["loss_difference"] = deviation.loss;
+  section.facts["loss_tolerance"] = tolerance.loss;
+  section.facts["gradient_difference"] = deviation.gradient;
+  section.facts["gradient_tolerance"] = tolerance.gradient;
+  section.facts["parameter"] = deviation.parameter;
+  // Written so that NaN counts as different.
+  const bool is_equal = deviation.loss <= tolerance.loss && deviation.gradient <= tolerance.gradient;
+  const std::string difference_text = fmt::format(
+      "loss within {:.1e} and gradients within {:.1e} of the CPU's in fp32 (rounding explains {:.1e} and "
+      "{:.1e})",
+      deviation.loss, deviation.gradient, tolerance.loss, tolerance.gradient);
+  const std::string speed = fmt::format("{:.1f} steps/s {} in {}, {:.1f} on the CPU in fp32", actual.steps_per_second,
+                                        location, engine::to_string(precision), reference.steps_per_second);
+  if (is_equal && has_learned(actual)) return section.ok(fmt::format("{}; {}", speed, difference_text));
+  if (is_equal) {
+    return section.fail(fmt::format("training {} does not learn: the loss went from {:.3g} to {:.3g} in {} steps; {}",
+                                    location, actual.first_loss, actual.last_loss, actual.steps, difference_text));
+  }
+  section.fail(
+      fmt::format("training {} computes something else: {}, worst {}: do not train there; unset what the environment "
+                  "says of kernels, update the driver, or take another device",
+                  location, difference_text, deviation.parameter));
+}
+
+void advise_fp32(const train::SmokeRun& half_run, const train::SmokeRun& fp32_run, engine::Precision precision,
+                 Section& section) {
+  // Smaller differences may be noise in one second of steps.
+  constexpr double kMinSpeedup = 1.2;
+  if (fp32_run.steps_per_second < kMinSpeedup * half_run.steps_per_second) return;
+  section.warn(fmt::format("training.precision=fp32 is {:.1f} times as fast as {} on this CPU, for a small model",
+                           fp32_run.steps_per_second / half_run.steps_per_second, engine::to_string(precision)));
+}
+
+void test_on_cpu(const DoctorContext& context, Section& section) {
+  train::SmokeRunSettings settings{
+      .model = context.model, .precision = engine::Precision::kFp32, .seconds = kSmokeRunSeconds};
+  const auto reference = train::run_smoke_training(settings);
+  section.facts["cpu_fp32"] = make_facts(reference);
+  if (context.precision == engine::Precision::kFp32) {
+    section.facts["compared"] = false;
+    const auto text = fmt::format("{:.1f} steps/s on the CPU in fp32; the loss went from {:.3g} to {:.3g}",
+                                  reference.steps_per_second, reference.first_loss, reference.last_loss);
+    return has_learned(reference) ? section.ok(text) : section.fail(text + ": it does not learn");
+  }
+  settings.precision = context.precision;
+  const auto actual = train::run_smoke_training(settings);
+  section.facts["trial"] = make_facts(actual);
+  compare({.location = "on the CPU",
+           .precision = context.precision,
+           .actual = actual,
+           .reference = reference,
+           .tolerance = train::get_smoke_run_tolerance(context.precision)},
+          section);
+  advise_fp32(actual, reference, context.precision, section);
+}
+
+void warn_missing_kernels(const std::string& problem, Section& section) {
+  section.warn(
+      fmt::format("vlmtrain's own kernels are not there, and ATen's do all, in more time: {}; scripts/setup.sh fetches "
+                  "nvcc, and a build with it makes them",
+                  problem));
+}
+
+/// Reports kernels that the environment disables, also for a run that is started from here.
+void warn_disabled_kernels(Section& section) {
+  try {
+    const auto disabled = train::find_kernels_disabled_by_environment();
+    if (disabled.empty()) return;
+    const std::string names = train::join_kernel_names(disabled);
+    section.facts["own_kernels"]["left_out"] = names;
+    section.warn(fmt::format("VLMTRAIN_WITHOUT_KERNELS leaves {} to ATen's operations", names));
+  } catch (const UserError& error) {
+    section.fail(error.what());
+  }
+}
+
+void compare_kernels(at::Device device, const std::string& name, Section& section) {
+  const auto load_result = kernels::open_kernels(device);
+  section.facts["own_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failed}};
+  warn_disabled_kernels(section);
+  if (!load_result.problem.empty()) return warn_missing_kernels(load_result.problem, section);
+  for (const auto& problem : load_result.failed) {
+    section.warn(
+        fmt::format("an own kernel is left out, since it does not compute as ATen does {}: {}", name, problem));
+  }
+  if (load_result.failed.empty()) {
+    section.ok(fmt::format("{} own kernels compute {} as ATen does", kernels::all_kernels().size(), name));
+  }
+}
+
+void test_on_gpu(const DoctorContext& context, const std::string& name, Section& section) {
+  const at::Device device = open_device(name);
+  compare_kernels(device, "on " + name, section);
+  const auto target = planner::make_target_gpu(memory::describe(device));
+  const auto precision = choose_precision(*target.gpu, context, section);
+  if (!precision) return;
+  section.facts["precision"] = engine::to_string(*precision);
+  train::SmokeRunSettings settings{
+      .model = context.model, .device = device, .precision = *precision, .seconds = kSmokeRunSeconds};
+  const auto actual = train::run_smoke_training(settings);
+  settings.device = at::kCPU;
+  settings.precision = engine::Precision::kFp32;
+  const auto reference = train::run_smoke_training(settings);
+  section.facts["trial"] = make_facts(actual);
+  section.facts["cpu_fp32"] = make_facts(reference);
+  compare({.location = "on " + name,
+           .precision = *precision,
+           .actual = actual,
+           .reference = reference,
+           .tolerance = train::get_smoke_run_tolerance(*precision)},
+          section);
+}
+
+void dry_run(const DoctorContext& context, Section& section) {
+  const auto virtual_gpu = parse_virtual_gpu(context.device);
+  const auto precision = choose_precision(*memory::find_gpu(virtual_gpu->gpu), context, section);
+  if (!precision) return;
+  const std::string problem = kernels::find_library_problem();
+  section.facts["own_kernels"] = {{"problem", problem}};
+  warn_disabled_kernels(section);
+  if (!problem.empty()) warn_missing_kernels(problem, section);
+  const auto result = dry_run_steps(context.model, *precision, *virtual_gpu, kSmokeRunSeconds);
+  section.facts["precision"] = engine::to_string(*precision);
+  section.facts["rehearsed"] = true;
+  section.facts["compared"] = false;
+  section.facts["trial"] = {{"steps", result.steps},
+                            {"steps_per_second", static_cast<double>(result.steps) / result.step_seconds},
+                            {"reserved_bytes", result.reserved_bytes}};
+  section.ok(
+      fmt::format("{} steps rehearsed on {} in {}: a virtual card computes nothing, so there are no values to compare, "
+                  "and how fast it is means nothing",
+                  result.steps, context.device, engine::to_string(*precision)));
+}
+
+}  // namespace
+
+Section examine_step(const DoctorContext& context, const std::string& device) {
+  constexpr double kTimeoutSeconds = 120;
+  return examine_in_subprocess(
+      {.name = "step",
+       .activity = "a training step",
+       .suggestion = "see what dmesg says, and what the environment says of kernels and libraries",
+       .timeout_seconds = kTimeoutSeconds},
+      [&](Section& section) {
+        section.facts = {{"device", device}, {"precision", engine::to_string(context.precision)}};
+        if (context.model.empty()) {
+          return section.fail("no step was tried: no folder can be written for a small model's files; set TMPDIR");
+        }
+        if (context.is_virtual()) return dry_run(context, section);
+        if (device == "cpu") return test_on_cpu(context, section);
+        test_on_gpu(context, device, section);
+      });
+}
+
+}  // namespace vlmtrain::app

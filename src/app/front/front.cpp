@@ -1,0 +1,94 @@
+#include "app/front/front.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "app/arguments/command_line.h"
+#include "app/commands/commands.h"
+#include "app/process/process_setup.h"
+#include "vlmtrain/planner/spawned_child.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/stop_request.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+constexpr const char* kCoreProgram = "vlmtrain-core";
+
+/// Throws UserError (kUsage) for keys and values that the command would reject. Does not read a
+/// pipe, which the command can read only once.
+void check_config_file(const std::string& file, const std::vector<std::string>& overrides) {
+  std::error_code ignored_error;
+  if (std::filesystem::exists(file, ignored_error) && !std::filesystem::is_regular_file(file, ignored_error)) return;
+  train::Config config;
+  train::declare(config).read(file, overrides);
+}
+
+void check_command_config(const CommandLine& command_line) {
+  const Arguments& arguments = command_line.arguments();
+  const std::string& command = command_line.command();
+  if (command == "train") check_config_file(arguments.train.config, arguments.train.overrides);
+  if (command == "eval") check_config_file(arguments.eval.config, arguments.eval.overrides);
+  if (command == "inspect") check_config_file(arguments.inspect.config, arguments.inspect.overrides);
+  if (command == "plan") check_config_file(arguments.plan.config, arguments.plan.all_overrides());
+}
+
+ExitCode print_options(const OptionsArguments& arguments) {
+  try {
+    return flush_stdout(options(arguments));
+  } catch (const std::system_error&) {  // thrown by {fmt} where the output exceeds a buffer
+    const ExitCode flush_code = flush_stdout(ExitCode::kSuccess);
+    if (flush_code == ExitCode::kSuccess) throw;
+    return flush_code;
+  }
+}
+
+std::filesystem::path find_core_program() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCoreProgram;
+}
+
+/// Returns whether the command needs dry runs for certain, without a look at this machine's GPU.
+bool needs_dry_run(const CommandLine& command_line) {
+  const PlanArguments& plan = command_line.arguments().plan;
+  return command_line.command() == "plan" && (!plan.gpu.empty() || plan.gpu_gigabytes);
+}
+
+/// Executes the core in this process. Throws UserError where that fails.
+[[noreturn]] void start_core(const std::filesystem::path& core, char** argv) {
+  execv(core.c_str(), argv);
+  throw run_error(
+      "{} cannot be started: {}; it does the work of this program and belongs in the same folder: build it with the "
+      "program (cmake --build --preset release), or copy it there",
+      core.string(), std::strerror(errno));
+}
+
+}  // namespace
+
+int run_front_end(const std::vector<std::string>& arguments, char** argv) {
+  reopen_closed_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // as in run(): writing fails with a message
+  CommandLine command_line;
+  if (const auto exit_code = command_line.parse(arguments)) return static_cast<int>(*exit_code);
+  try {
+    // The core handles stop signals once its libraries are loaded, so that a run stopped before
+    // that is requeued like any other.
+    if (command_line.command() == "train") train::block_stop_signals();
+    if (command_line.command() == "options") return static_cast<int>(print_options(command_line.arguments().options));
+    check_command_config(command_line);
+    const auto core = find_core_program();
+    set_openmp_wait_policy();
+    if (needs_dry_run(command_line)) planner::prestart_dry_run_process(core);
+    start_core(core, argv);
+  } catch (const UserError& error) {
+    return static_cast<int>(report_user_error(error));
+  }
+}
+
+}  // namespace vlmtrain::app

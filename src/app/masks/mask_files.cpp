@@ -1,0 +1,129 @@
+#include "app/masks/mask_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/overlay.h"
+#include "vlmtrain/io/atomic.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOverlay = "overlay.png";
+
+/// Returns 12 for "mask_12.png"; nothing for another name.
+std::optional<int64_t> parse_mask_number(const fs::path& file) {
+  return file.extension() == ".png" ? parse_suffix_int("mask_", file.stem().string()) : std::nullopt;
+}
+
+}  // namespace
+
+void check_draws_masks(const models::Processor& processor, const std::string& checkpoint) {
+  if (processor.predicts_masks()) return;
+  throw usage_error("--mask-out: the model of {} draws no masks; leave it out, or name a checkpoint of prs_med",
+                    checkpoint);
+}
+
+void check_mask_folder(const std::string& folder) {
+  std::error_code error;
+  if (!fs::exists(folder, error)) return;
+  if (!fs::is_directory(folder, error)) {
+    throw usage_error("--mask-out: {} is no folder; name one, which may be new", folder);
+  }
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const fs::path name = entry.path().filename();
+    if (name == kOverlay || parse_mask_number(name)) continue;
+    throw usage_error(
+        "--mask-out: {} holds {}, which is no mask of an earlier answer, so nothing is written there; name a folder "
+        "that is new or empty",
+        folder, to_printable(name.string()));
+  }
+  if (error) throw usage_error("--mask-out: {} cannot be read: {}; name another folder", folder, error.message());
+}
+
+std::vector<std::string> make_mask_paths(const std::string& folder, size_t masks) {
+  std::vector<std::string> files;
+  for (size_t i = 1; i <= masks; ++i) files.push_back((fs::path(folder) / fmt::format("mask_{}.png", i)).string());
+  return files;
+}
+
+void write_masks(const std::string& folder, const std::vector<std::string>& files, const at::Tensor& image,
+                 const std::vector<at::Tensor>& masks, const std::vector<at::Tensor>& true_masks) {
+  make_mask_folder(folder);
+  for (size_t i = 0; i < masks.size(); ++i) io::write_file(files[i], image::encode_mask_png(masks[i]));
+  io::write_file(fs::path(folder) / kOverlay, image::encode_png(image::draw_mask_comparison(image, masks, true_masks)));
+  std::vector<fs::path> stale_files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto number = parse_mask_number(entry.path().filename());
+    if (number && *number > std::ssize(masks)) stale_files.push_back(entry.path());
+  }
+  for (const fs::path& file : stale_files) fs::remove(file);
+}
+
+void make_mask_folder(const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw run_error("--mask-out: {} cannot be made: {}; name another folder", folder, error.message());
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxNameLength = 120;
+
+bool is_file_name_character(char character) {
+  return (character >= 'a' && character <= 'z') || (character >= 'A' && character <= 'Z') ||
+         (character >= '0' && character <= '9') || character == '.' || character == '-' || character == '_';
+}
+
+}  // namespace
+
+MaskOverlays::MaskOverlays(std::string folder) : folder_(std::move(folder)) {
+  std::error_code error;
+  if (fs::exists(folder_, error) && (!fs::is_directory(folder_, error) || !fs::is_empty(folder_, error))) {
+    throw usage_error(
+        "--mask-out: {} exists and is no empty folder; samples' ids name the files, so they could replace others; name "
+        "a folder that is new or empty",
+        folder_);
+  }
+}
+
+std::string MaskOverlays::make_unique_name(const std::string& id) {
+  std::string plain = id.substr(0, kMaxNameLength);
+  std::ranges::replace_if(
+      plain, [](char character) { return !is_file_name_character(character); }, '_');
+  if (plain.empty() || plain.front() == '.') plain.insert(plain.begin(), '_');
+  std::string name = plain;
+  for (int64_t number = 2; !names_.insert(name).second; ++number) name = fmt::format("{}_{}", plain, number);
+  return name;
+}
+
+void MaskOverlays::add(const io::Record& record, const evaluation::Answer& answer) {
+  if (answer.masks.empty()) return;
+  make_mask_folder(folder_);
+  std::map<int64_t, std::vector<const evaluation::MaskPrediction*>> masks_by_image;
+  for (const auto& mask : answer.masks) masks_by_image[mask.image].push_back(&mask);
+  for (const auto& [image_index, masks] : masks_by_image) {
+    std::vector<at::Tensor> predicted, true_masks;
+    for (const auto* mask : masks) {
+      predicted.push_back(mask->predicted);
+      true_masks.push_back(mask->truth);
+    }
+    const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(image_index)));
+    io::write_file(fs::path(folder_) / (make_unique_name(answer.id) + ".png"),
+                   image::encode_png(image::draw_mask_comparison(image, predicted, true_masks)));
+    ++num_written_;
+  }
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,165 @@
+#include "app/plan_samples/plan_request.h"
+
+#include <cmath>
+#include <utility>
+
+#include "app/plan_samples/synthetic_samples.h"
+#include "app/process/device.h"
+#include "app/process/model_folder.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/planning.h"
+#include "vlmtrain/train/sample_limits.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+constexpr const char* kDefaultModel = "llava-1.5-7b";
+
+/// Returns the last value that was typed for a key; nothing if there is none. A section stands for
+/// its keys.
+std::optional<std::string> find_setting(const PlanArguments& arguments, const std::string& key_or_section) {
+  std::optional<std::string> setting;
+  for (const auto* settings : {&arguments.key_flags, &arguments.overrides}) {
+    for (const auto& text : *settings) {
+      const std::string key = text.substr(0, text.find('='));
+      if (key == key_or_section || key.starts_with(key_or_section + ".")) setting = text;
+    }
+  }
+  return setting;
+}
+
+/// Throws where --finetune contradicts the keys of LoRA.
+void check_finetune(const PlanArguments& arguments, const train::Config& config) {
+  const auto refuse = [](const std::string& key, const std::string& flag, const std::string& advice) {
+    throw usage_error("--finetune {} contradicts {}: {}", flag, key, advice);
+  };
+  if (arguments.finetune == "full") {
+    for (const char* key : {"lora", "model.adapter"}) {
+      const auto text = find_setting(arguments, key);
+      if (!text || *text == "lora.rank=0" || *text == "model.adapter=") continue;
+      refuse(*text, "full", "that is LoRA; leave one of the two out");
+    }
+    if (config.model.quantization != nn::Quantization::kNone) {
+      refuse("model.quantization=" + nn::to_string(config.model.quantization), "full",
+             "weights that are trained are not quantised; take --finetune lora, or model.quantization=none");
+    }
+  }
+  if (arguments.finetune == "lora" && find_setting(arguments, "lora.rank") == "lora.rank=0") {
+    refuse("lora.rank=0", "lora", "rank 0 is no LoRA; give a rank such as lora.rank=16, or take --finetune full");
+  }
+}
+
+}  // namespace
+
+planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments) {
+  if (!arguments.gpu.empty() && arguments.gpu_gigabytes) {
+    throw usage_error("--gpu and --gpu-gb: give one of them; --gpu {} says its size, and memory.limit_gb lowers it",
+                      arguments.gpu);
+  }
+  if (!arguments.gpu.empty()) return planner::find_target_gpu(arguments.gpu);
+  if (arguments.gpu_gigabytes) return planner::make_target_gpu(*arguments.gpu_gigabytes);
+  constexpr const char* kAdvice = "say for which one to plan, with --gpu-gb 24 or --gpu rtx4090";
+  std::optional<at::Device> device;
+  try {
+    device = open_device("auto");
+  } catch (const UserError& error) {
+    throw UserError(error.code(), fmt::format("{}; or {}", error.what(), kAdvice));
+  }
+  if (device->is_cpu()) throw usage_error("there is no GPU in this machine; {}", kAdvice);
+  return planner::make_target_gpu(memory::describe(*device));
+}
+
+train::Config make_plan_config(const PlanArguments& arguments) {
+  train::Config config;
+  train::declare(config).read(arguments.config, arguments.all_overrides());
+  check_finetune(arguments, config);
+  if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: a number above 0 is wanted");
+  if (arguments.world_size % arguments.nodes != 0) {
+    throw usage_error("--world-size {} on --nodes {}: each machine has as many ranks; choose a multiple of the nodes",
+                      arguments.world_size, arguments.nodes);
+  }
+  train::check_sharding(config, arguments.world_size);
+  train::check_global_batch_tokens(config, arguments.world_size);
+  const bool uses_default_model = config.model.path.empty();
+  if (uses_default_model) config.model.path = kDefaultModel;
+  const bool has_no_adapter = config.lora.rank == 0 && config.model.adapter.empty();
+  const bool uses_lora = arguments.finetune.empty() ? uses_default_model && !find_setting(arguments, "lora.rank")
+                                                    : arguments.finetune == "lora";
+  if (uses_lora && has_no_adapter) config.lora.rank = kDefaultLoraRank;
+  if (arguments.finetune == "full") {
+    config.lora = {};
+    config.model.adapter.clear();
+  }
+  return config;
+}
+
+namespace {
+
+planner::FlagSyntax make_flag_syntax(const PlanArguments& arguments) {
+  planner::FlagSyntax syntax;
+  // Suggestions name another GPU by its size where the user gave none by name.
+  syntax.gpu_by_size = arguments.gpu.empty();
+  syntax.gpu = syntax.gpu_by_size ? "--gpu-gb {}" : "--gpu {}";
+  if (arguments.finetune == "full") syntax.lora_argument = "--finetune lora";
+  return syntax;
+}
+
+/// Sets everything of a request but the samples.
+void fill_request(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
+  request.workload.nodes = arguments.nodes;
+  request.job.nodes = arguments.nodes;
+  request.workload.network_gbit = arguments.network_gbit;
+  request.model = model;
+  request.flags = make_flag_syntax(arguments);
+  request.with_timeline = !arguments.timeline.empty();
+}
+
+void plan_dataset(const PlanArguments& arguments, const train::Config& config, const std::string& model,
+                  const planner::TargetGpu& target, const std::function<void(const planner::PlanRequest&)>& callback) {
+  const auto records = train::open_training_records(config);
+  const auto processor =
+      models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
+  auto inputs = train::prepare_planning_inputs(*records, *processor, config, arguments.world_size);
+  auto request =
+      train::build_plan_request(config, train::make_job(config, inputs.tasks), target, std::move(inputs.workload));
+  request.sample_limits = train::make_sample_limits(*records, config, request.workload);
+  fill_request(request, arguments, model);
+  callback(request);
+}
+
+void plan_synthetic_samples(const PlanArguments& arguments, const train::Config& config, const std::string& model,
+                            const planner::TargetGpu& target,
+                            const std::function<void(const planner::PlanRequest&)>& callback) {
+  const SyntheticSamples samples(arguments, config);
+  auto request = train::build_plan_request(config, train::make_job(config), target, samples.workload());
+  for (const auto& remark : samples.remarks()) spdlog::warn("{}", remark);
+  request.sample_limits = samples.limits();
+  fill_request(request, arguments, model);
+  callback(request);
+}
+
+}  // namespace
+
+void make_plan_request(const PlanArguments& arguments,
+                       const std::function<void(const planner::PlanRequest&)>& callback) {
+  const train::Config parsed_config = make_plan_config(arguments);
+  const auto plan_with_model = [&](const train::Config& config, const PresetFolder* preset) {
+    for (const auto& remark : models::list_checkpoint_remarks(config.model.path)) spdlog::warn("{}", remark);
+    const planner::TargetGpu target = resolve_target_gpu(arguments);
+    if (config.data.train.empty() || arguments.has_sample_flags()) {
+      plan_synthetic_samples(arguments, config, parsed_config.model.path, target, callback);
+      return;
+    }
+    if (preset != nullptr) preset->require_tokenizer();
+    plan_dataset(arguments, config, parsed_config.model.path, target, callback);
+  };
+  with_model_folder(parsed_config, arguments.tokenizer, plan_with_model);
+}
+
+}  // namespace vlmtrain::app

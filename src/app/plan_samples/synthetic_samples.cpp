@@ -1,0 +1,230 @@
+#include "app/plan_samples/synthetic_samples.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/planner/workload.h"
+#include "vlmtrain/train/sample_limits.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+std::vector<SampleVariant> filter_accepted(std::vector<SampleVariant> variants) {
+  std::erase_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
+  return variants;
+}
+
+/// Returns whether some variants are dropped and others are not.
+bool drops_variants(const train::Config& config, const std::vector<SampleVariant>& variants) {
+  return variants.size() > 1 && config.data.on_bad_sample == data::BadSamplePolicy::kSkip &&
+         !filter_accepted(variants).empty();
+}
+
+/// Returns one rank's samples of an average step: each variant in its exact share, spread over the
+/// step.
+std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant>& variants, int64_t samples) {
+  std::vector<double> shares;
+  shares.reserve(variants.size());
+  for (const auto& variant : variants) shares.push_back(variant.share);
+  std::vector<data::SampleShape> shapes;
+  shapes.reserve(static_cast<size_t>(samples));
+  for (const size_t variant : planner::interleave_evenly(planner::apportion(shares, samples))) {
+    shapes.push_back(variants[variant].shape);
+  }
+  return shapes;
+}
+
+/// Variants ascend, so the last one is the largest; some step may consist of it alone.
+planner::Workload make_workload(const std::vector<SampleVariant>& variants, const PlanArguments& arguments,
+                                const train::Config& config) {
+  planner::Workload workload{.candidates = {{.shapes = {variants.back().shape}, .first_sample_id = {}}},
+                             .global_batch_size = config.training.global_batch_size,
+                             .world_size = arguments.world_size};
+  if (variants.size() > 1) workload.average = make_average_step(variants, workload.samples_per_rank());
+  return workload;
+}
+
+/// Returns the samples under a changed limit; nothing for an invalid limit or rejected samples.
+template <class Change>
+std::optional<planner::LimitedSamples> apply_change(PlanArguments arguments, train::Config config,
+                                                    const Change& change) {
+  change(arguments, config);
+  try {
+    const auto variants = make_sample_variants(arguments.samples, config);
+    const auto usable = filter_accepted(variants);
+    if (usable.empty() || (usable.size() < variants.size() && !drops_variants(config, variants))) return std::nullopt;
+    planner::LimitedSamples limited_samples{.workload = make_workload(usable, arguments, config)};
+    if (usable.size() == variants.size()) return limited_samples;
+    const double remaining_share =
+        std::accumulate(usable.begin(), usable.end(), 0.0,
+                        [](double sum, const SampleVariant& variant) { return sum + variant.share; });
+    limited_samples.num_samples = config.training.global_batch_size;
+    limited_samples.num_dropped =
+        std::llround((1 - remaining_share) * static_cast<double>(limited_samples.num_samples));
+    return limited_samples;
+  } catch (const UserError& error) {
+    if (error.code() == ExitCode::kUsage) return std::nullopt;  // an invalid number
+    throw;
+  }
+}
+
+/// Returns the largest limit with which every sample is accepted; nothing where there is none.
+std::optional<int64_t> find_largest_accepted(const planner::SampleLimit& limit) {
+  int64_t lower = limit.find_min() / limit.multiple, upper = limit.current / limit.multiple;
+  if (lower > upper || !limit.measure(lower * limit.multiple, /*all=*/true)) return std::nullopt;
+  while (lower < upper) {
+    const int64_t middle = lower + (upper - lower + 1) / 2;
+    if (limit.measure(middle * limit.multiple, /*all=*/true)) {
+      lower = middle;
+    } else {
+      upper = middle - 1;
+    }
+  }
+  return lower * limit.multiple;
+}
+
+UserError make_refusal_error(const std::vector<SampleVariant>& variants,
+                             const std::vector<planner::SampleLimit>& limits) {
+  const auto rejected =
+      std::ranges::find_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
+  std::vector<std::string> suggestions;
+  const int64_t max_length = std::ranges::max(variants, {}, &SampleVariant::required_max_length).required_max_length;
+  if (max_length > 0) suggestions.push_back(fmt::format("data.max_length={}", max_length));
+  if (!filter_accepted(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
+  for (const auto& limit : limits) {
+    if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;  // skipping has the same effect
+    const auto value = find_largest_accepted(limit);
+    if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
+  }
+  if (suggestions.empty()) suggestions.emplace_back("smaller samples");
+  return usage_error("{}, so that training would refuse it; put behind the command one of: {}", rejected->rejection,
+                     fmt::join(suggestions, ", "));
+}
+
+}  // namespace
+
+planner::Workload SyntheticSamples::workload() const {
+  const auto usable = filter_accepted(variants_);
+  if (usable.size() < variants_.size() && !drops_variants(config_, variants_))
+    throw make_refusal_error(variants_, limits());
+  return make_workload(usable, arguments_, config_);
+}
+
+std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
+  const data::SampleShape& shape = variants_.back().shape;
+  const planner::Workload workload = make_workload(variants_, arguments_, config_);
+  std::vector<planner::SampleLimit> limits;
+  const auto add = [&](planner::SampleLimit limit, const auto& change) {
+    limit.measure = [this, change](int64_t value, bool /*all*/) {
+      return apply_change(arguments_, config_,
+                          [&](PlanArguments& arguments, train::Config& config) { change(value, arguments, config); });
+    };
+    limits.push_back(std::move(limit));
+  };
+  if (shape.num_media > shape.num_volumes) {
+    add({.argument_format = "data.image_max_pixels={}",
+         .current = train::compute_max_pixels(workload),
+         .find_min = [pixels = train::compute_min_pixels(workload)] { return pixels; },
+         .multiple = train::compute_pixel_unit(workload),
+         .description = "makes larger pictures smaller",
+         .measure = {}},
+        [](int64_t value, PlanArguments&, train::Config& config) { config.data.image_max_pixels = value; });
+  }
+  if (shape.video_frames > 0) {
+    const bool has_rate = arguments_.samples.fps.has_value();
+    add({.argument_format = has_rate ? "data.video_max_frames={}" : "--video-frames {}",
+         .current = shape.video_frames,
+         .find_min = [] { return train::kMinFrames; },
+         .multiple = train::kFramesPerPatch,
+         .description = has_rate ? "looks at fewer frames of a video" : "samples of fewer frames",
+         .measure = {}},
+        [has_rate](int64_t value, PlanArguments& arguments, train::Config& config) {
+          if (has_rate) {
+            config.data.video_max_frames = value;
+          } else {
+            arguments.samples.video_frames = value;
+          }
+        });
+  }
+  if (variants_.size() > 1) {
+    add({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
+         .current = variants_.back().num_media,
+         .find_min = [images = std::max<int64_t>(1, variants_.front().num_media)] { return images; },
+         .multiple = 1,
+         .description = "takes no sample with more images",
+         .measure = {}},
+        [](int64_t value, PlanArguments&, train::Config& config) {
+          config.data.max_images_per_sample = value;
+          config.data.on_bad_sample = data::BadSamplePolicy::kSkip;
+        });
+  } else if (variants_.back().num_media > 1) {
+    add({.argument_format = "--images {}",
+         .current = variants_.back().num_media,
+         .find_min = [] { return int64_t{1}; },
+         .multiple = 1,
+         .description = "samples of fewer images",
+         .measure = {}},
+        [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.images = value; });
+  }
+  if (shape.num_volumes > 1) {
+    add({.argument_format = "--volumes {}",
+         .current = shape.num_volumes,
+         .find_min = [] { return int64_t{1}; },
+         .multiple = 1,
+         .description = "samples of fewer volumes",
+         .measure = {}},
+        [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.volumes = value; });
+  }
+  const int64_t text_tokens = shape.tokens - shape.image_tokens;
+  add({.argument_format = "--text-tokens {}",
+       .current = arguments_.samples.text_tokens.value_or(std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
+       .find_min = [labels = shape.label_tokens] { return labels + 1; },
+       .multiple = 1,
+       .description = "samples of shorter text",
+       .measure = {}},
+      [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.text_tokens = value; });
+  return limits;
+}
+
+std::vector<std::string> SyntheticSamples::remarks() const {
+  std::vector<std::string> notes;
+  for (const auto& variant : variants_) {
+    if (!variant.rejection.empty())
+      notes.push_back(variant.rejection + "; such samples are left out (data.on_bad_sample=skip)");
+  }
+  for (const auto& variant : variants_) {
+    if (variant.original_tokens == 0) continue;
+    notes.push_back(fmt::format(
+        "a sample of {} tokens is longer than data.max_length={}: its images lose pixels, and {} tokens are "
+        "left (data.on_too_long=shrink)",
+        with_commas(variant.original_tokens), config_.data.max_length, with_commas(variant.shape.tokens)));
+  }
+  const auto usable = filter_accepted(variants_);
+  if (usable.empty()) return notes;
+  const data::SampleShape& largest = usable.back().shape;
+  const int64_t requested_frames = arguments_.samples.video_frames.value_or(0);
+  if (!arguments_.samples.fps && largest.video_frames < requested_frames) {
+    notes.push_back(
+        fmt::format("{} of the {} frames are looked at (data.video_max_frames={}, and what the model's "
+                    "own processor takes)",
+                    with_commas(largest.video_frames), with_commas(requested_frames), config_.data.video_max_frames));
+  }
+  const auto context = models::read_context_length(config_.model.path);
+  if (largest.tokens > context.tokens) {
+    notes.push_back(
+        fmt::format("a sample of {} tokens is longer than the {} that the model was made for "
+                    "({}); it trains, but at positions that the model has not seen",
+                    with_commas(largest.tokens), with_commas(context.tokens), context.key));
+  }
+  return notes;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,53 @@
+#include "app/process/device.h"
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/driver.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/planner/target_gpu.h"
+
+namespace vlmtrain::app {
+
+std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device) {
+  constexpr std::string_view kPrefix = "virtual:";
+  if (!device.starts_with(kPrefix)) return std::nullopt;
+  const auto target = planner::find_target_gpu(device.substr(kPrefix.size()));
+  return planner::VirtualGpu{
+      .gpu = std::string(target.gpu->name), .memory_bytes = {}, .used_bytes = target.context_bytes};
+}
+
+std::string choose_rank_device(const std::string& device, const distributed::Launch& launch) {
+  if (device != "cuda" && device != "auto") return device;
+  const auto num_gpus = std::ssize(memory::probe_driver().gpus);
+  // With one visible GPU the launcher has given each rank its own (srun --gpus-per-task=1), or
+  // ranks share it, which they detect when they meet.
+  if (num_gpus <= 1) return device;
+  if (launch.local_rank < num_gpus) return fmt::format("cuda:{}", launch.local_rank);
+  throw usage_error("rank {} is number {} on its machine, which has {} GPUs for it; start as many ranks there as GPUs",
+                    launch.rank, launch.local_rank + 1, num_gpus);
+}
+
+at::Device open_device(const std::string& device) {
+  if (parse_virtual_gpu(device)) {
+    if (planner::is_on_virtual_gpu()) return memory::open_device("cuda");
+    throw usage_error("--device {}: only train can be rehearsed; a virtual card computes nothing", device);
+  }
+  planner::reject_stub_libraries();
+  return memory::open_device(device);
+}
+
+void generate_or_explain_oom(int64_t max_new_tokens, const std::function<void()>& generate) {
+  try {
+    generate();
+  } catch (const std::exception& error) {
+    const auto out_of_memory = memory::detect_out_of_memory(error);
+    if (!out_of_memory) throw;
+    throw UserError(
+        ExitCode::kDoesNotFit,
+        fmt::format("{} is full: keys and values of a prompt and an answer of up to {} tokens (--max-new-tokens) are "
+                    "kept there; lower --max-new-tokens, or give fewer or smaller images",
+                    memory::to_string(out_of_memory->kind), max_new_tokens));
+  }
+}
+
+}  // namespace vlmtrain::app

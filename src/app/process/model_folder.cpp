@@ -1,0 +1,90 @@
+#include "app/process/model_folder.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::app {
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "vlmtrain-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    throw run_error("{}: no temporary folder can be made: {}; set TMPDIR to a folder with room", name,
+                    std::strerror(errno));
+  }
+  path_ = name;
+  cleanup_.emplace(path_);
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+namespace {
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t position = text.find(from); position != std::string::npos;
+       position = text.find(from, position + to.size())) {
+    text.replace(position, from.size(), to);
+  }
+}
+
+}  // namespace
+
+PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
+    : preset_(std::move(preset)), tokenizer_(std::move(tokenizer)) {
+  models::write_preset_config(preset_, folder_.path());
+  if (tokenizer_.empty()) return;
+  const auto file = folder_.path() / "tokenizer.json";
+  if (std::filesystem::exists(file)) {
+    throw usage_error("--tokenizer: preset {} comes with its own, whose ids its config.json names; leave it out",
+                      preset_);
+  }
+  std::filesystem::copy_file(tokenizer_, file);
+  // It belongs to the published tokenizer, which the given one may not be; tokenizer.json has all
+  // tokens.
+  std::filesystem::remove(folder_.path() / "added_tokens.json");
+}
+
+void PresetFolder::require_tokenizer() const {
+  if (std::filesystem::exists(folder_.path() / "tokenizer.json")) return;
+  throw usage_error(
+      "preset {} comes without a tokenizer, which the samples of data.train are measured with: give the tokenizer.json "
+      "of {} with --tokenizer FILE, or a folder with the checkpoint as model.path; or describe the samples, such as "
+      "with --images 1 --text-tokens 256",
+      preset_, models::get_tokenizer_source(preset_));
+}
+
+std::string PresetFolder::replace_paths(std::string text) const {
+  if (!tokenizer_.empty()) replace_all(text, (folder_.path() / "tokenizer.json").string(), tokenizer_);
+  replace_all(text, folder_.path().string(), preset_);
+  return text;
+}
+
+void with_model_folder(train::Config config, const std::string& tokenizer,
+                       const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback) {
+  const std::string model = config.model.path;
+  if (std::filesystem::exists(model)) {
+    if (!tokenizer.empty()) {
+      throw usage_error("--tokenizer: {} is a folder, whose own tokenizer.json is taken; leave it out", model);
+    }
+    callback(config, nullptr);
+    return;
+  }
+  const PresetFolder preset(model, tokenizer);
+  config.model.path = preset.path().string();
+  try {
+    callback(config, &preset);
+  } catch (const UserError& error) {
+    throw UserError(error.code(), preset.replace_paths(error.what()));
+  }
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,60 @@
+#include "app/process/output.h"
+
+#include <langinfo.h>
+#include <locale.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::app {
+
+void check_overwrite(const OutputFile& output) {
+  std::error_code error;
+  if (output.path.empty() || !std::filesystem::is_regular_file(output.path, error)) return;
+  if (std::filesystem::file_size(output.path, error) == 0) return;
+  // Content identifies an input, which may have many names through hard and symbolic links.
+  std::string head(kSignatureBytes, '\0');
+  std::ifstream file(output.path, std::ios::binary);
+  file.read(head.data(), kSignatureBytes);
+  head.resize(static_cast<size_t>(file.gcount()));
+  if (head.find(output.signature) != std::string::npos) return;
+  throw usage_error("{}: {} exists and does not hold {}, so it is not overwritten; name another file, or remove it",
+                    output.option, output.path, output.description);
+}
+
+namespace {
+
+std::string_view get_environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Asks for the environment's locale without setting the program's.
+bool locale_is_utf8() {
+  const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);
+  if (locale == nullptr) return false;
+  const bool is_utf8 = std::string_view(nl_langinfo_l(CODESET, locale)) == "UTF-8";
+  freelocale(locale);
+  return is_utf8;
+}
+
+}  // namespace
+
+report::TextStyle detect_stdout_style() {
+  report::TextStyle style;
+  const bool is_dumb = get_environment("TERM") == "dumb";
+  const bool is_terminal = isatty(STDOUT_FILENO) == 1;
+  style.color = is_terminal && !is_dumb && get_environment("NO_COLOR").empty();
+  style.unicode = locale_is_utf8() && !(is_terminal && is_dumb);
+  winsize size{};
+  if (is_terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
+  return style;
+}
+
+}  // namespace vlmtrain::app

@@ -1,0 +1,237 @@
+#include "app/process/process_control.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/train/stop_request.h"
+
+namespace vlmtrain::app {
+
+namespace {
+
+constexpr const char* kLauncherPidVariable = "VLMTRAIN_LAUNCHER_PROCESS";
+/// Seconds that ranks have to end by themselves after one has failed; then they are killed. Ranks
+/// notice a lost rank within half a minute.
+constexpr time_t kRankExitTimeoutSeconds = 45;
+
+/// Returns a port that the system assigns and nobody listens on.
+int64_t find_free_port() {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const socket_address = reinterpret_cast<sockaddr*>(&address);
+  const bool is_bound = listener >= 0 && bind(listener, socket_address, length) == 0 &&
+                        getsockname(listener, socket_address, &length) == 0;
+  const int error = errno;
+  if (listener >= 0) close(listener);
+  if (!is_bound) throw run_error("--launch: no port of this machine can be had: {}", std::strerror(error));
+  return ntohs(address.sin_port);
+}
+
+class LocalRanks {
+ public:
+  explicit LocalRanks(int64_t count) : count_(count) {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals_, signal);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    train::wait_if_exiting();  // ranks that start now would find no launcher
+    const int64_t port = find_free_port();
+    for (int64_t rank = 0; rank < count; ++rank) start(rank, port);
+  }
+
+  ExitCode wait() {
+    while (!ranks_by_pid_.empty()) {
+      siginfo_t info{};
+      const timespec timeout{.tv_sec = kRankExitTimeoutSeconds, .tv_nsec = 0};
+      const int signal = failure_code_ ? sigtimedwait(&signals_, &info, &timeout) : sigwaitinfo(&signals_, &info);
+      if (signal == SIGCHLD) {
+        reap_ranks();
+        if (failure_code_ && suspended_pids_.size() == ranks_by_pid_.size())
+          signal_all(SIGKILL);  // none of them ends by itself
+      } else if (signal > 0) {
+        forward_signal(signal);
+      } else if (failure_code_ && errno == EAGAIN) {
+        signal_all(SIGKILL);
+      }
+    }
+    return was_stopped_ ? ExitCode::kStopped : failure_code_.value_or(ExitCode::kSuccess);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// Ranks may have received the signal as well, as from a terminal, or start after it. SIGTERM
+  /// requests the same stop as SIGINT however often it comes; a later second interrupt means that
+  /// the user does not wait for a checkpoint.
+  void forward_signal(int signal) {
+    constexpr std::chrono::duration<double> kInterruptWindow(train::kInterruptWindowSeconds);
+    if (signal == SIGINT && first_interrupt_ && Clock::now() - *first_interrupt_ > kInterruptWindow) {
+      spdlog::error("interrupted again: the ranks are ended at once");
+      signal_all(SIGKILL);
+      return;
+    }
+    if (signal == SIGINT && !first_interrupt_) first_interrupt_ = Clock::now();
+    is_stop_requested_ = true;
+    signal_all(signal == SIGINT ? SIGTERM : signal);
+  }
+
+  static bool is_stop_signal(int signal) {
+    constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    return std::ranges::find(kStopSignals, signal) != kStopSignals.end();
+  }
+
+  void start(int64_t rank, int64_t port) {
+    std::map<std::string, std::string> rank_variables{{"RANK", std::to_string(rank)},
+                                                      {"LOCAL_RANK", std::to_string(rank)},
+                                                      {"WORLD_SIZE", std::to_string(count_)},
+                                                      {"MASTER_ADDR", "127.0.0.1"},
+                                                      {"MASTER_PORT", std::to_string(port)},
+                                                      {kLauncherVariable, kLaunchFlag},
+                                                      {kLauncherPidVariable, std::to_string(getpid())}};
+    if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+      const int64_t cores = memory::default_threads();
+      rank_variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / count_));
+    }
+    auto environment = make_environment(rank_variables, [](std::string_view) { return true; });
+    auto arguments = read_process_arguments();
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    sigset_t empty_mask;
+    sigemptyset(&empty_mask);
+    posix_spawnattr_setsigmask(&attributes, &empty_mask);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    pid_t pid = 0;
+    const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, make_exec_array(arguments).data(),
+                                  make_exec_array(environment).data());
+    posix_spawnattr_destroy(&attributes);
+    if (error != 0) {
+      signal_all(SIGKILL);
+      throw run_error("--launch: rank {} cannot be started: {}", rank, std::strerror(error));
+    }
+    ranks_by_pid_[pid] = rank;
+  }
+
+  void reap_ranks() {
+    constexpr int kWaitFlags = WNOHANG | WUNTRACED | WCONTINUED;
+    int status = 0;
+    for (pid_t pid = waitpid(-1, &status, kWaitFlags); pid > 0; pid = waitpid(-1, &status, kWaitFlags)) {
+      if (!ranks_by_pid_.contains(pid)) continue;
+      if (WIFSTOPPED(status)) {
+        suspended_pids_.insert(pid);
+      } else if (WIFCONTINUED(status)) {
+        suspended_pids_.erase(pid);
+      } else {
+        handle_rank_exit(pid, status);
+      }
+    }
+  }
+
+  void handle_rank_exit(pid_t pid, int status) {
+    if (WIFSIGNALED(status) && is_stop_requested_ && is_stop_signal(WTERMSIG(status))) {
+      // The rank ended before it could handle the signal. Other ranks find it lost, which is no
+      // failure.
+      if (!std::exchange(was_stopped_, true)) {
+        spdlog::info(
+            "stopped by signal {} before a step was done, so there is no checkpoint to write; the same command starts "
+            "again",
+            WTERMSIG(status));
+      }
+      signal_all(SIGTERM);
+    } else if (WIFSIGNALED(status)) {
+      spdlog::error("rank {} was ended by signal {}", ranks_by_pid_.at(pid), WTERMSIG(status));
+      if (!failure_code_) failure_code_ = ExitCode::kFailed;
+    } else if (WEXITSTATUS(status) != 0 && !failure_code_) {
+      failure_code_ = static_cast<ExitCode>(WEXITSTATUS(status));
+    }
+    ranks_by_pid_.erase(pid);
+    suspended_pids_.erase(pid);
+  }
+
+  void signal_all(int signal) const {
+    for (const auto& [pid, rank] : ranks_by_pid_) kill(pid, signal);
+  }
+
+  const int64_t count_;
+  sigset_t signals_{};
+  std::map<pid_t, int64_t> ranks_by_pid_;  // rank by process id
+  std::set<pid_t> suspended_pids_;         // stopped by SIGSTOP or the like
+  std::optional<ExitCode> failure_code_;   // of the first failure
+  bool is_stop_requested_ = false;
+  bool was_stopped_ = false;                          // a rank ended by the stop request before its steps
+  std::optional<Clock::time_point> first_interrupt_;  // the first interrupt
+};
+
+}  // namespace
+
+ExitCode launch_ranks(int64_t count) {
+  return LocalRanks(count).wait();
+}
+
+void exit_when_launcher_exits() {
+  const char* const launcher = std::getenv(kLauncherPidVariable);
+  if (launcher == nullptr) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (std::to_string(getppid()) != launcher) throw run_error("--launch: the process that started this rank is gone");
+}
+
+namespace {
+
+void exit_before_first_step(int signal) {
+  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
+  std::fprintf(stderr,
+               "vlmtrain: stopped by signal %d before a step was done, so there is no checkpoint to write; the same "
+               "command starts again\n",
+               signal);
+  _exit(static_cast<int>(ExitCode::kStopped));
+}
+
+/// Ends by the signal, so that shells end their script as well.
+void exit_by_signal(int signal) {
+  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
+  ::signal(signal, SIG_DFL);
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, signal);
+  pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
+  raise(signal);
+  // Reached in a container's first process, which signals do not end by default.
+  constexpr int kSignalExitBase = 128;
+  _exit(kSignalExitBase + signal);
+}
+
+}  // namespace
+
+void exit_on_signal(std::string_view command) {
+  if (command == "rehearse") return;  // its run ends it
+  train::install_stop_handlers(command == "train" ? exit_before_first_step : exit_by_signal);
+}
+
+}  // namespace vlmtrain::app

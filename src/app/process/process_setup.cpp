@@ -1,0 +1,56 @@
+#include "app/process/process_setup.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/train/stop_request.h"
+
+namespace vlmtrain::app {
+
+void reopen_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+    // open() returns the lowest free number, which is the stream's own. Stdout is opened for
+    // reading only, so that writing fails.
+    open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+ExitCode flush_stdout(ExitCode code) {
+  errno = 0;
+  std::cout.flush();  // flushes into stdout
+  std::fflush(stdout);
+  int error = errno;
+  train::wait_if_exiting();  // the same reason that closed the reader's end
+  if (std::ferror(stdout) == 0) return code;
+  // An earlier line may have met the error already; one more byte fails in the same way.
+  if (error == 0 && write(STDOUT_FILENO, "\n", 1) < 0) error = errno;
+  const char* const reason = error != 0 ? std::strerror(error) : "a part of it is lost";
+  std::fprintf(stderr, "vlmtrain: error: stdout cannot be written: %s; send the output to where there is room\n",
+               reason);
+  return code == ExitCode::kStopped ? code : ExitCode::kFailed;
+}
+
+bool set_openmp_wait_policy() {
+  constexpr const char* kPolicy = "OMP_WAIT_POLICY";
+  constexpr const char* kSpinCount = "GOMP_SPINCOUNT";
+  if (std::getenv(kPolicy) != nullptr || std::getenv(kSpinCount) != nullptr) return false;
+  setenv(kPolicy, "passive", /*overwrite=*/0);
+  setenv(kSpinCount, "1000", /*overwrite=*/0);
+  return true;
+}
+
+void restart_with_openmp_wait_policy() {
+  if (set_openmp_wait_policy()) restart_program();
+  // Where the program cannot be executed again, it continues: slower on a busy machine, otherwise
+  // the same.
+}
+
+}  // namespace vlmtrain::app

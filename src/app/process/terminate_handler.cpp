@@ -1,0 +1,67 @@
+#include "app/process/terminate_handler.h"
+
+// Messages of a process that ends by an uncaught exception: in a library's initializer, which runs
+// before main, or in a thread. Memory may be exhausted, so nothing here allocates.
+
+#include <cxxabi.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <exception>
+#include <new>
+#include <system_error>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::app {
+
+const char* const kThreadLimitMessage =
+    "the system starts no more threads for this process: lower data.num_workers, or raise the limit on processes "
+    "(ulimit -u) or on address space (ulimit -v)";
+
+namespace {
+
+void print(const char* text) {
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
+}
+
+[[noreturn]] void exit_with_message(ExitCode code, const char* message, const char* prefix = "vlmtrain: error: ") {
+  print(prefix);
+  print(message);
+  print("\n");
+  _exit(static_cast<int>(code));
+}
+
+[[noreturn]] void handle_terminate() {
+  constexpr const char* kNoMemory =
+      "the host's memory is full: the system gives this process no more; free memory there, ask for more (SLURM's "
+      "--mem), or raise the limits on address space (ulimit -v) and data (ulimit -d)";
+  constexpr const char* kInternal = "vlmtrain: internal error, please report it: ";
+  if (abi::__cxa_current_exception_type() == nullptr)
+    exit_with_message(ExitCode::kFailed, "std::terminate was called", kInternal);
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    exit_with_message(ExitCode::kDoesNotFit, kNoMemory);
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again)
+      exit_with_message(ExitCode::kFailed, kThreadLimitMessage);
+    if (error.code() == std::errc::not_enough_memory) exit_with_message(ExitCode::kDoesNotFit, kNoMemory);
+    exit_with_message(ExitCode::kFailed, error.what(), kInternal);
+  } catch (const std::exception& error) {
+    exit_with_message(ExitCode::kFailed, error.what(), kInternal);
+  } catch (...) {
+    exit_with_message(ExitCode::kFailed, "an exception of no known type", kInternal);
+  }
+}
+
+void install_terminate_handler(int /*argc*/, char** /*argv*/, char** /*environment*/) {
+  std::set_terminate(handle_terminate);
+}
+
+// The loader calls it before the initializers of all libraries.
+[[gnu::section(".preinit_array"), gnu::used]] void (*preinit_entry)(int, char**, char**) = install_terminate_handler;
+
+}  // namespace
+
+}  // namespace vlmtrain::app

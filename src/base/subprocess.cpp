@@ -1,0 +1,104 @@
+#include "vlmtrain/base/subprocess.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain {
+
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+/// Runs the work in the child process and exits.
+[[noreturn]] void run_child(const std::function<void()>& work, const std::array<int, 2>& pipe, pid_t parent) {
+  // A handler of the parent would communicate with its threads, which the child does not have.
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);
+  dup2(pipe[1], STDOUT_FILENO);
+  close(pipe[0]);
+  close(pipe[1]);
+  work();
+  std::fflush(stdout);
+  _exit(0);
+}
+
+/// Reads until the end of the pipe or until `deadline`. Returns true if the end was reached.
+bool read_until_eof(int descriptor, SteadyClock::time_point deadline, std::string& text) {
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    const auto remaining_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - SteadyClock::now()).count();
+    if (remaining_ms <= 0) return false;
+    pollfd ready{.fd = descriptor, .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, static_cast<int>(remaining_ms)) <= 0) continue;
+    const ssize_t count = read(descriptor, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return true;
+    text.append(buffer.data(), static_cast<size_t>(count));
+  }
+}
+
+/// Returns false if the process does not exit by `deadline`. A process that waits for a driver
+/// cannot be killed.
+bool wait_until_exit(pid_t pid, int& status, SteadyClock::time_point deadline) {
+  for (;;) {
+    const pid_t waited_pid = waitpid(pid, &status, WNOHANG);
+    if (waited_pid == pid || (waited_pid < 0 && errno != EINTR)) return true;
+    if (SteadyClock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace
+
+std::string SubprocessResult::describe_exit() const {
+  if (timed_out) return "did not end in time";
+  if (signal != 0) return fmt::format("was ended by signal {} ({})", signal, strsignal(signal));
+  return fmt::format("ended with exit code {}", exit_code);
+}
+
+SubprocessResult run_in_subprocess(const std::function<void()>& work, double timeout_seconds) {
+  std::array<int, 2> pipe{};
+  if (pipe2(pipe.data(), O_CLOEXEC) != 0) throw run_error("no pipe can be made: {}", std::strerror(errno));
+  std::fflush(nullptr);
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child == 0) run_child(work, pipe, parent);
+  close(pipe[1]);
+  if (child < 0) {
+    const int error = errno;
+    close(pipe[0]);
+    throw run_error("no further process can be started: {}; see ulimit -u", std::strerror(error));
+  }
+  SubprocessResult result;
+  const auto deadline = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
+                                                 std::chrono::duration<double>(timeout_seconds));
+  result.timed_out = !read_until_eof(pipe[0], deadline, result.stdout_text);
+  close(pipe[0]);
+  int status = 0;
+  if (!result.timed_out) result.timed_out = !wait_until_exit(child, status, deadline);
+  if (result.timed_out) {
+    kill(child, SIGKILL);
+    wait_until_exit(child, status, SteadyClock::now() + std::chrono::seconds(1));
+    return result;
+  }
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
+  return result;
+}
+
+}  // namespace vlmtrain

@@ -1,0 +1,56 @@
+#include "vlmtrain/base/text_format.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <ctime>
+#include <system_error>
+
+namespace vlmtrain {
+
+std::string format_bytes(int64_t bytes) {
+  constexpr std::array kUnits{"KiB", "MiB", "GiB", "TiB"};
+  if (bytes > -1024 && bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  while (unit + 1 < kUnits.size() && (value >= 1024 || value <= -1024)) {
+    value /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string with_commas(int64_t number) {
+  if (number < 1000) return fmt::format("{}", number);
+  return fmt::format("{},{:03}", with_commas(number / 1000), number % 1000);
+}
+
+std::string pluralize(int64_t number, const char* noun) {
+  return fmt::format("{} {}{}", with_commas(number), noun, number == 1 ? "" : "s");
+}
+
+std::string human_count(int64_t number) {
+  const auto value = static_cast<double>(number);
+  if (value >= 1e9) return fmt::format("{:.2f} billion", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.1f} million", value / 1e6);
+  return with_commas(number);
+}
+
+std::optional<int64_t> parse_suffix_int(std::string_view prefix, std::string_view text) {
+  if (!text.starts_with(prefix)) return std::nullopt;
+  int64_t number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data() + prefix.size(), last, number);
+  return error == std::errc() && end == last ? std::optional(number) : std::nullopt;
+}
+
+std::string current_date() {
+  const std::time_t now = std::time(nullptr);
+  std::tm date{};
+  localtime_r(&now, &date);
+  constexpr int kTmBaseYear = 1900;
+  return fmt::format("{:04}-{:02}-{:02}", date.tm_year + kTmBaseYear, date.tm_mon + 1, date.tm_mday);
+}
+
+}  // namespace vlmtrain

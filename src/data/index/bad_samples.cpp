@@ -1,0 +1,112 @@
+#include "vlmtrain/data/index/bad_samples.h"
+
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/data/sample/sample.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// Samples named in the error message, so that it stays readable; ledger.json lists all of them.
+constexpr size_t kMaxListedSamples = 5;
+
+UserError make_unusable_samples_error(const std::string& dataset, const io::Records& records,
+                                      const std::map<int64_t, SampleProblem>& problems) {
+  std::string list;
+  size_t num_listed = 0;
+  for (const auto& [index, problem] : problems) {
+    if (num_listed++ == kMaxListedSamples) {
+      list += fmt::format("\n  and {} more; ledger.json names each", problems.size() - kMaxListedSamples);
+      break;
+    }
+    const io::Record record = records.at_without_bytes(index);
+    list += record.problem.empty() ? fmt::format("\n  {}: {}", record.location, problem.message)
+                                   : fmt::format("\n  {}, sample {}: {}", record.location, record.id, record.problem);
+  }
+  return data_error("{}: {} of {} samples cannot be used; mend them or set data.on_bad_sample=skip{}", dataset,
+                    problems.size(), records.size(), list);
+}
+
+/// Dropped samples that are logged one by one.
+constexpr int64_t kMaxLogged = 20;
+
+}  // namespace
+
+void report_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, Ledger& ledger,
+                     BadSamplePolicy policy, const io::Records& records) {
+  BadSampleLog log;
+  std::map<int64_t, SampleProblem> failures;
+  for (const auto& [index, problem] : problems) {
+    if (stops_run(problem, policy)) {
+      failures.emplace(index, problem);
+    } else if (ledger.status(index) != SampleStatus::kDropped) {
+      log.warn(problem.message);
+    }
+  }
+  record_problems(problems, ids, policy, ledger);
+  log.summarize(ledger.count(SampleStatus::kDropped), ledger.samples());
+  if (!failures.empty()) throw make_unusable_samples_error(ledger.dataset(), records, failures);
+}
+
+void record_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, BadSamplePolicy policy,
+                     Ledger& ledger) {
+  for (const auto& [index, problem] : problems) {
+    const std::string id(ids[index]);
+    if (stops_run(problem, policy)) {
+      ledger.mark_failed(index, id, problem.reason, problem.message);
+    } else {
+      ledger.mark_dropped(index, id, problem.reason, problem.message);
+    }
+  }
+}
+
+bool mentions_ignored_keys(std::string_view message) {
+  return message.find("data.ignore_keys") != std::string_view::npos;
+}
+
+std::string explain_ignored_keys(std::string_view message) {
+  if (!mentions_ignored_keys(message)) return {};
+  return "; the run was begun by a version that passed over such keys: the key's name in data.ignore_keys reads the "
+         "data as the run did until now";
+}
+
+LoadFailure describe_failure(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const SampleError& bad) {
+    return {bad.reason(), bad.what(), true, bad.is_dropped()};
+  } catch (const UserError& bad) {
+    return {"bad data", bad.what(), bad.code() == ExitCode::kBadData};
+  } catch (const std::exception& unexpected) {
+    return {"unexpected error", unexpected.what()};
+  } catch (...) {
+    return {"unexpected error", "an exception of unknown type"};
+  }
+}
+
+SampleProblem to_sample_problem(const std::exception_ptr& error) {
+  LoadFailure problem = describe_failure(error);
+  if (!problem.is_skippable) std::rethrow_exception(error);
+  return {std::move(problem.reason), std::move(problem.message), problem.is_dropped};
+}
+
+void BadSampleLog::warn(const std::string& message) {
+  if (num_logged_ == kMaxLogged) {
+    ++num_suppressed_;
+    return;
+  }
+  ++num_logged_;
+  spdlog::warn("dropped: {}", message);
+}
+
+void BadSampleLog::summarize(int64_t dropped, int64_t samples) {
+  if (num_suppressed_ == 0) return;
+  spdlog::warn("{} more samples are dropped, {} of {} in all; ledger.json names each with the reason", num_suppressed_,
+               dropped, samples);
+  num_suppressed_ = 0;
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,335 @@
+#include "vlmtrain/data/index/content_index.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <tuple>
+#include <unordered_set>
+
+#include "data/index/parallel_for.h"
+#include "vlmtrain/base/hash.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// Bytes that are compared before whole files are. A smaller number reads more files in full; a
+/// larger one reads more of files that differ anyway.
+constexpr size_t kHeadBytes = size_t{64} << 10;
+
+/// Returns a hash of the first `max_bytes` bytes of a file, or nothing if it cannot be read.
+std::optional<uint64_t> hash_file(const std::string& path, size_t max_bytes) {
+  std::ifstream file(path, std::ios::binary);
+  std::string chunk(kHeadBytes, '\0');
+  ContentHash hash;
+  for (size_t offset = 0; offset < max_bytes && file; offset += chunk.size()) {
+    file.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+    hash.add(std::string_view(chunk).substr(0, static_cast<size_t>(file.gcount())));
+  }
+  return file.bad() || (!file && !file.eof()) ? std::nullopt : std::optional{hash.value()};
+}
+
+/// Returns the hash that hash_file() gives for a file with these bytes.
+uint64_t hash_bytes(std::string_view bytes, size_t max_bytes) {
+  ContentHash hash;
+  for (size_t offset = 0; offset < max_bytes; offset += kHeadBytes) {
+    hash.add(bytes.substr(std::min(offset, bytes.size()), kHeadBytes));
+    if (offset + kHeadBytes > bytes.size()) break;
+  }
+  return hash.value();
+}
+
+constexpr size_t kWholeFile = std::numeric_limits<size_t>::max() / 2;
+
+/// Returns the media of a record. The frames of a frame list count as media.
+std::vector<const io::MediaRef*> list_media(const io::Record& record) {
+  std::vector<const io::MediaRef*> media;
+  for (const auto* list : {&record.images, &record.videos}) {
+    for (const io::MediaRef& medium : *list) {
+      if (medium.frames.empty()) media.push_back(&medium);
+      for (const io::MediaRef& frame : medium.frames) media.push_back(&frame);
+    }
+  }
+  return media;
+}
+
+/// Returns a hash of a record without the contents of its media.
+uint64_t hash_text(const io::Record& record) {
+  ContentHash hash;
+  for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+  for (const auto* list : {&record.images, &record.videos}) {
+    hash.add(list->size());
+    for (const io::MediaRef& medium : *list) hash.add(medium.frames.size()).add(medium.modality);
+  }
+  for (const io::MaskSource& mask : record.masks) {
+    hash.add(mask.file.path).add(mask.file.bytes ? std::string_view(*mask.file.bytes) : std::string_view());
+    hash.add(mask.value ? static_cast<uint64_t>(*mask.value) + 1 : 0).add(static_cast<uint64_t>(mask.image));
+    for (const int64_t count : mask.rle ? mask.rle->counts : std::vector<int64_t>{}) {
+      hash.add(static_cast<uint64_t>(count));
+    }
+  }
+  return hash.value();
+}
+
+}  // namespace
+
+size_t ContentIndex::add(const io::Records& records, int64_t workers,
+                         const std::function<void(int64_t done)>& on_progress) {
+  const size_t dataset = datasets_.size();
+  datasets_.push_back(&records);
+  fingerprints_.emplace_back(static_cast<size_t>(records.size()));
+  parallel_for(
+      records.size(), workers,
+      [&](int64_t index) {
+        fingerprints_[dataset][static_cast<size_t>(index)] = make_fingerprint(records.at(index), dataset, index);
+      },
+      on_progress);
+  return dataset;
+}
+
+ContentIndex::Fingerprint ContentIndex::make_fingerprint(const io::Record& record, size_t dataset, int64_t index) {
+  Fingerprint fingerprint;
+  if (!record.problem.empty()) return fingerprint;
+  fingerprint.is_usable = true;
+  fingerprint.text = hash_text(record);
+  for (const std::string& subject : record.subjects) fingerprint.subjects.push_back(ContentHash().add(subject).value());
+  for (const io::MaskSource& mask : record.masks) {
+    if (mask.rle) continue;
+    ContentHash key;
+    key.add(mask.file.path).add(mask.file.bytes ? std::string_view(*mask.file.bytes) : std::string_view());
+    fingerprint.masks.push_back(key.add(mask.value ? static_cast<uint64_t>(*mask.value) + 1 : 0).value());
+  }
+  const auto media = list_media(record);
+  fingerprint.media.reserve(media.size());
+  for (size_t media_index = 0; media_index < media.size(); ++media_index) {
+    fingerprint.media.push_back(add_media(
+        *media[media_index], {.dataset = dataset, .record = index, .media_index = static_cast<int64_t>(media_index)}));
+  }
+  return fingerprint;
+}
+
+uint64_t ContentIndex::add_media(const io::MediaRef& medium, MediaEntry media_entry) {
+  uint64_t key = 0;
+  if (medium.bytes) {
+    media_entry.bytes = std::ssize(*medium.bytes);
+    media_entry.head = hash_bytes(*medium.bytes, kHeadBytes);
+    media_entry.content = hash_bytes(*medium.bytes, kWholeFile);
+    key =
+        ContentHash().add(uint64_t{1}).add(*media_entry.content).add(static_cast<uint64_t>(media_entry.bytes)).value();
+  } else {
+    key = ContentHash().add(uint64_t{0}).add(medium.path).value();
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto existing = media_.find(key); existing != media_.end()) {
+        // The first record represents the file, so that the result does not depend on thread
+        // timing.
+        MediaEntry& first = existing->second;
+        if (std::tie(media_entry.dataset, media_entry.record) < std::tie(first.dataset, first.record)) {
+          first.dataset = media_entry.dataset;
+          first.record = media_entry.record;
+          first.media_index = media_entry.media_index;
+        }
+        return key;
+      }
+    }
+    struct stat status {};
+    if (stat(medium.path.c_str(), &status) != 0) {
+      media_entry.problem = std::generic_category().message(errno);
+    } else if (S_ISREG(status.st_mode)) {
+      media_entry.bytes = status.st_size;
+    } else if (!S_ISDIR(status.st_mode)) {
+      media_entry.problem = "is no file";
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  const auto [entry, is_new] = media_.try_emplace(key, media_entry);
+  MediaEntry& first = entry->second;
+  if (!is_new && std::tie(media_entry.dataset, media_entry.record) < std::tie(first.dataset, first.record))
+    first = std::move(media_entry);
+  return key;
+}
+
+std::string ContentIndex::find_path(const MediaEntry& medium) const {
+  const io::Record record = datasets_[medium.dataset]->at_without_bytes(medium.record);
+  const auto media = list_media(record);
+  const auto media_index = static_cast<size_t>(medium.media_index);
+  return media_index < media.size() ? media[media_index]->path : "";  // empty if the data set changed meanwhile
+}
+
+void ContentIndex::hash_candidate_files(int64_t workers) {
+  /// Calls `visit` for each group of two or more media with equal `key`.
+  const auto for_each_group = [](std::vector<MediaEntry*> media, const auto& key, const auto& visit) {
+    std::ranges::sort(media, {}, key);
+    for (auto group_begin = media.begin(); group_begin != media.end();) {
+      const auto group_end =
+          std::find_if(group_begin, media.end(), [&](MediaEntry* medium) { return key(medium) != key(*group_begin); });
+      if (group_end - group_begin > 1) visit(std::vector(group_begin, group_end));
+      group_begin = group_end;
+    }
+  };
+  std::vector<MediaEntry*> nonempty;
+  nonempty.reserve(media_.size());
+  for (auto& [key, medium] : media_) {
+    if (medium.bytes > 0) nonempty.push_back(&medium);
+  }
+  std::vector<MediaEntry*> candidates, pending;
+  const auto size_key = [](const MediaEntry* medium) { return medium->bytes; };
+  for_each_group(std::move(nonempty), size_key, [&](const std::vector<MediaEntry*>& group) {
+    candidates.insert(candidates.end(), group.begin(), group.end());
+  });
+  std::ranges::copy_if(candidates, std::back_inserter(pending), [](const MediaEntry* medium) { return !medium->head; });
+  parallel_for(std::ssize(pending), workers, [&](int64_t i) {
+    MediaEntry& medium = *pending[static_cast<size_t>(i)];
+    medium.head = hash_file(find_path(medium), kHeadBytes);
+  });
+  pending.clear();
+  std::erase_if(candidates, [](const MediaEntry* medium) { return !medium->head; });
+  const auto size_and_head_key = [](const MediaEntry* medium) { return std::pair(medium->bytes, *medium->head); };
+  for_each_group(std::move(candidates), size_and_head_key, [&](const std::vector<MediaEntry*>& group) {
+    std::ranges::copy_if(group, std::back_inserter(pending), [](const MediaEntry* medium) { return !medium->content; });
+  });
+  parallel_for(std::ssize(pending), workers, [&](int64_t i) {
+    MediaEntry& medium = *pending[static_cast<size_t>(i)];
+    medium.content = hash_file(find_path(medium), kWholeFile);
+  });
+}
+
+uint64_t ContentIndex::get_content_hash(uint64_t medium) const {
+  const MediaEntry& media_entry = media_.at(medium);
+  // A file that was not read has no duplicate; its own key identifies it.
+  if (!media_entry.content) return medium;
+  return ContentHash().add(static_cast<uint64_t>(media_entry.bytes)).add(*media_entry.content).value();
+}
+
+uint64_t ContentIndex::compute_record_key(const Fingerprint& fingerprint) const {
+  ContentHash hash;
+  hash.add(fingerprint.text);
+  for (const uint64_t medium : fingerprint.media) hash.add(get_content_hash(medium));
+  return hash.value();
+}
+
+std::vector<MissingFile> ContentIndex::find_missing_files(size_t dataset) const {
+  std::map<uint64_t, MissingFile> files;
+  const auto& fingerprints = fingerprints_[dataset];
+  for (size_t index = 0; index < fingerprints.size(); ++index) {
+    for (const uint64_t medium : std::set(fingerprints[index].media.begin(), fingerprints[index].media.end())) {
+      const MediaEntry& media_entry = media_.at(medium);
+      if (media_entry.problem.empty()) continue;
+      auto [file, is_new] = files.try_emplace(medium);
+      if (is_new) {
+        file->second = {
+            .path = find_path(media_entry), .reason = media_entry.problem, .first_record = static_cast<int64_t>(index)};
+      }
+      ++file->second.num_records;
+    }
+  }
+  std::vector<MissingFile> list;
+  list.reserve(files.size());
+  for (auto& [key, file] : files) list.push_back(std::move(file));
+  std::ranges::sort(list, [](const MissingFile& left, const MissingFile& right) {
+    return std::tie(left.first_record, left.path) < std::tie(right.first_record, right.path);
+  });
+  return list;
+}
+
+std::vector<std::vector<int64_t>> ContentIndex::find_duplicate_records(size_t dataset) const {
+  std::vector<std::pair<uint64_t, int64_t>> keys;
+  const auto& fingerprints = fingerprints_[dataset];
+  keys.reserve(fingerprints.size());
+  for (size_t index = 0; index < fingerprints.size(); ++index) {
+    if (fingerprints[index].is_usable)
+      keys.emplace_back(compute_record_key(fingerprints[index]), static_cast<int64_t>(index));
+  }
+  std::ranges::sort(keys);
+  std::vector<std::vector<int64_t>> duplicates;
+  for (size_t first = 0, end = 0; first < keys.size(); first = end) {
+    while (end < keys.size() && keys[end].first == keys[first].first) ++end;
+    if (end - first < 2) continue;
+    auto& group = duplicates.emplace_back();
+    group.reserve(end - first);
+    for (size_t i = first; i < end; ++i) group.push_back(keys[i].second);
+  }
+  std::ranges::sort(duplicates);
+  return duplicates;
+}
+
+std::vector<std::vector<std::string>> ContentIndex::duplicate_files() const {
+  std::map<std::pair<int64_t, uint64_t>, std::vector<const MediaEntry*>> by_content;
+  for (const auto& [key, medium] : media_) {
+    if (medium.content) by_content[{medium.bytes, *medium.content}].push_back(&medium);
+  }
+  std::vector<std::vector<std::string>> duplicates;
+  for (const auto& [content, media] : by_content) {
+    if (media.size() < 2) continue;
+    auto& group = duplicates.emplace_back();
+    group.reserve(media.size());
+    for (const MediaEntry* medium : media) group.push_back(find_path(*medium));
+    std::ranges::sort(group);
+  }
+  std::ranges::sort(duplicates);
+  return duplicates;
+}
+
+std::map<int64_t, int64_t> ContentIndex::find_shared_records(size_t dataset, size_t other_dataset) const {
+  std::unordered_map<uint64_t, int64_t> first_by_key;
+  for (size_t index = 0; index < fingerprints_[other_dataset].size(); ++index) {
+    const Fingerprint& fingerprint = fingerprints_[other_dataset][index];
+    if (fingerprint.is_usable) first_by_key.try_emplace(compute_record_key(fingerprint), static_cast<int64_t>(index));
+  }
+  std::map<int64_t, int64_t> shared;
+  for (size_t index = 0; index < fingerprints_[dataset].size(); ++index) {
+    const Fingerprint& fingerprint = fingerprints_[dataset][index];
+    if (!fingerprint.is_usable) continue;
+    if (const auto first = first_by_key.find(compute_record_key(fingerprint)); first != first_by_key.end()) {
+      shared.emplace(static_cast<int64_t>(index), first->second);
+    }
+  }
+  return shared;
+}
+
+bool ContentIndex::has_subjects(size_t dataset) const {
+  return std::ranges::any_of(fingerprints_[dataset],
+                             [](const Fingerprint& fingerprint) { return !fingerprint.subjects.empty(); });
+}
+
+SharedSubjects ContentIndex::find_shared_subjects(size_t dataset, size_t other_dataset) const {
+  std::unordered_set<uint64_t> other_subjects, reported;
+  for (const Fingerprint& fingerprint : fingerprints_[other_dataset])
+    other_subjects.insert(fingerprint.subjects.begin(), fingerprint.subjects.end());
+  SharedSubjects shared;
+  for (size_t index = 0; index < fingerprints_[dataset].size(); ++index) {
+    const auto& subjects = fingerprints_[dataset][index].subjects;
+    if (std::ranges::none_of(subjects, [&](uint64_t subject) { return other_subjects.contains(subject); })) continue;
+    shared.records.push_back(static_cast<int64_t>(index));
+    const auto subject_names = datasets_[dataset]->at_without_bytes(shared.records.back()).subjects;
+    for (size_t i = 0; i < std::min(subject_names.size(), subjects.size()); ++i) {
+      if (other_subjects.contains(subjects[i]) && reported.insert(subjects[i]).second)
+        shared.subjects.push_back(subject_names[i]);
+    }
+  }
+  return shared;
+}
+
+std::vector<int64_t> ContentIndex::find_records_sharing_media(size_t dataset, size_t other_dataset) const {
+  std::unordered_set<uint64_t> content_hashes;
+  for (const Fingerprint& fingerprint : fingerprints_[other_dataset]) {
+    for (const uint64_t medium : fingerprint.media) content_hashes.insert(get_content_hash(medium));
+  }
+  std::vector<int64_t> records;
+  for (size_t index = 0; index < fingerprints_[dataset].size(); ++index) {
+    const auto& media = fingerprints_[dataset][index].media;
+    const bool is_shared =
+        std::ranges::any_of(media, [&](uint64_t medium) { return content_hashes.contains(get_content_hash(medium)); });
+    if (is_shared) records.push_back(static_cast<int64_t>(index));
+  }
+  return records;
+}
+
+}  // namespace vlmtrain::data

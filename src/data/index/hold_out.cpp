@@ -1,0 +1,151 @@
+#include "vlmtrain/data/index/hold_out.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <unordered_map>
+
+#include "data/index/parallel_for.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/random.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+void hash_names(ContentHash& hash, const io::MediaRef& medium) {
+  hash.add(std::filesystem::path(medium.path).filename().string()).add(medium.frames.size());
+  for (const auto& frame : medium.frames) hash_names(hash, frame);
+}
+
+HoldOutSplit make_split(int64_t samples, std::vector<int64_t> held_out) {
+  HoldOutSplit split{.train = {}, .held_out = std::move(held_out)};
+  split.train.reserve(static_cast<size_t>(samples) - split.held_out.size());
+  auto next = split.held_out.begin();
+  for (int64_t index = 0; index < samples; ++index) {
+    if (next != split.held_out.end() && *next == index) {
+      ++next;
+    } else {
+      split.train.push_back(index);
+    }
+  }
+  return split;
+}
+
+bool is_order_unchanged(const HoldOutState& state, const io::Records& records, int64_t workers) {
+  if (records.size() < state.samples) return false;
+  std::vector<char> is_same(state.content_hashes.size());
+  parallel_for(std::ssize(state.content_hashes), workers, [&](int64_t i) {
+    const auto& [index, content_hash] = state.content_hashes[static_cast<size_t>(i)];
+    is_same[static_cast<size_t>(i)] = hash_content(records.at_without_bytes(index), index) == content_hash ? 1 : 0;
+  });
+  return std::ranges::all_of(is_same, [](char same) { return same != 0; });
+}
+
+/// Returns the split of a source to which records were appended: the appended records are split by
+/// themselves.
+RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_t seed) {
+  RestoredHoldOut restored{.split = make_split(samples, state.indices), .change = {}};
+  const int64_t added = samples - state.samples;
+  if (added == 0) return restored;
+  const auto first_added = static_cast<uint64_t>(state.samples);
+  auto order = random_permutation(added, derive_stream_seed(seed, "held out of what was added", {first_added}));
+  const auto count = std::clamp<int64_t>(std::llround(state.share * static_cast<double>(added)), 0, added);
+  auto held_out = state.indices;
+  for (auto added_index = order.end() - count; added_index != order.end(); ++added_index)
+    held_out.push_back(state.samples + *added_index);
+  std::ranges::sort(held_out);
+  restored.split = make_split(samples, std::move(held_out));
+  restored.change =
+      fmt::format("{} samples were added: {} of them are held out, and all that were held out before", added, count);
+  return restored;
+}
+
+/// Returns the split of a source whose records moved.
+RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& records, uint64_t seed, int64_t workers) {
+  std::vector<uint64_t> record_hashes(static_cast<size_t>(records.size()));
+  parallel_for(records.size(), workers, [&](int64_t index) {
+    record_hashes[static_cast<size_t>(index)] = hash_content(records.at_without_bytes(index), index);
+  });
+  std::unordered_map<uint64_t, int64_t> expected_counts;
+  for (const auto& [index, content_hash] : state.content_hashes) ++expected_counts[content_hash];
+  std::unordered_map<uint64_t, int64_t> actual_counts;
+  std::vector<int64_t> held_out;
+  for (size_t index = 0; index < record_hashes.size(); ++index) {
+    if (!expected_counts.contains(record_hashes[index])) continue;
+    ++actual_counts[record_hashes[index]];
+    held_out.push_back(static_cast<int64_t>(index));
+  }
+  for (const auto& [content_hash, count] : actual_counts) {
+    if (count <= expected_counts.at(content_hash)) continue;
+    throw usage_error(
+        "data.eval={}: {} was put in another order, and {} of its samples have the texts of {} that were held out of "
+        "training, so they cannot be told apart; restore the order, give the samples ids, or name a file in data.eval",
+        state.share, state.path, count, expected_counts.at(content_hash));
+  }
+  if (held_out.empty() || held_out.size() == record_hashes.size()) {
+    return {.split = hold_out(records.size(), state.share, seed),
+            .change = fmt::format("none of the {} samples that were held out is there any more, so others are drawn",
+                                  state.indices.size())};
+  }
+  const auto num_found = held_out.size();
+  return {.split = make_split(records.size(), std::move(held_out)),
+          .change = fmt::format("its records changed places: {} of the {} held-out samples are there and stay held out",
+                                num_found, state.indices.size())};
+}
+
+}  // namespace
+
+HoldOutSplit hold_out(int64_t samples, double share, uint64_t seed) {
+  VLMTRAIN_CHECK(share > 0 && share < 1, "a share of {}", share);
+  if (samples < 2)
+    throw data_error("data.eval={}: of {} samples none can be held out; name a data set", share, samples);
+  const int64_t count = std::clamp<int64_t>(std::llround(share * static_cast<double>(samples)), 1, samples - 1);
+  HoldOutSplit split{.train = random_permutation(samples, derive_stream_seed(seed, "held out")), .held_out = {}};
+  split.held_out.assign(split.train.end() - count, split.train.end());
+  split.train.resize(static_cast<size_t>(samples - count));
+  std::ranges::sort(split.train);
+  std::ranges::sort(split.held_out);
+  return split;
+}
+
+uint64_t hash_content(const io::Record& record, int64_t index) {
+  ContentHash hash;
+  // A record without an id is named by its file and index.
+  if (!record.id.ends_with(fmt::format(":{}", index))) hash.add(record.id);
+  hash.add(record.task).add(record.turns.size());
+  for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+  for (const auto* media : {&record.images, &record.videos}) {
+    hash.add(media->size());
+    for (const auto& medium : *media) hash_names(hash, medium);
+  }
+  hash.add(record.masks.size());
+  return hash.value();
+}
+
+void store_content_hashes(HoldOutState& state, const io::Records& records, int64_t max_count, int64_t workers) {
+  const int64_t total = std::ssize(state.indices), count = std::min(max_count, total);
+  state.content_hashes.resize(static_cast<size_t>(count));
+  parallel_for(count, workers, [&](int64_t i) {
+    const int64_t index = state.indices[static_cast<size_t>(i * total / count)];
+    state.content_hashes[static_cast<size_t>(i)] = {index, hash_content(records.at_without_bytes(index), index)};
+  });
+}
+
+RestoredHoldOut restore_hold_out(const HoldOutState& state, const io::Records& records, uint64_t seed,
+                                 int64_t workers) {
+  const int64_t samples = records.size();
+  const bool is_unchanged = state.stamp != 0 && state.stamp == records.stamp() && state.samples == samples;
+  if (is_unchanged || is_order_unchanged(state, records, workers)) return extend_split(state, samples, seed);
+  if (!state.has_all_contents()) {
+    throw usage_error(
+        "data.eval={}: {} has changed, and with data.check_at_start=false a run does not remember which samples it "
+        "holds out of training; restore the file, or name a file in data.eval",
+        state.share, state.path);
+  }
+  return find_by_content(state, records, seed, workers);
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,203 @@
+#include "vlmtrain/data/index/ledger.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+nlohmann::ordered_json shrink_info_to_json(int64_t index, const std::string& id, const ShrinkInfo& shrunk) {
+  return {{"index", index},
+          {"id", id},
+          {"tokens", {shrunk.tokens, shrunk.tokens_after}},
+          {"pixels", {shrunk.pixels, shrunk.pixels_after}},
+          {"image_max_pixels", shrunk.image_max_pixels},
+          {"frame_max_pixels", shrunk.frame_max_pixels}};
+}
+
+ShrinkInfo shrink_info_from_json(const nlohmann::ordered_json& json) {
+  return {.tokens = json.at("tokens").at(0),
+          .pixels = json.at("pixels").at(0),
+          .tokens_after = json.at("tokens").at(1),
+          .pixels_after = json.at("pixels").at(1),
+          .image_max_pixels = json.at("image_max_pixels"),
+          .frame_max_pixels = json.at("frame_max_pixels")};
+}
+
+}  // namespace
+
+Ledger::Ledger(std::string dataset, int64_t samples)
+    : dataset_(std::move(dataset)), statuses_(static_cast<size_t>(samples), SampleStatus::kNotReached) {
+  counts_[static_cast<size_t>(SampleStatus::kNotReached)] = samples;
+}
+
+Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset, const SampleOrder& order,
+                       const Cursor& next) {
+  const int64_t samples = order.samples();
+  Ledger ledger(std::move(dataset), samples);
+  try {
+    if (const auto saved_samples = saved.at("samples").get<int64_t>(); saved_samples != samples) {
+      throw data_error(
+          "{} holds {} samples, but the run to resume had {}: resume with the data file that it was started with",
+          ledger.dataset_, samples, saved_samples);
+    }
+    for (const auto& problem : saved.at("problems")) {
+      if (problem.at("status") != "dropped") continue;
+      const auto index = problem.at("index").get<int64_t>();
+      if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
+      ledger.mark_dropped(index, problem.at("id"), problem.at("reason"), problem.at("message"));
+    }
+    // Ledgers of older program versions have no list of shrunk samples.
+    const auto shrunk = saved.value("shrunk", nlohmann::ordered_json::object());
+    for (const auto& sample : shrunk.value("each", nlohmann::ordered_json::array())) {
+      const auto index = sample.at("index").get<int64_t>();
+      if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
+      ledger.mark_shrunk(index, sample.at("id"), shrink_info_from_json(sample));
+    }
+    if (saved.contains("notices")) {
+      ledger.notices_ = NoticeCounts::from_json(saved.at("notices"));
+      ledger.has_all_notices_ = saved.at("notices_of") == "all";
+      for (const auto& [kind, count] : ledger.notices_.kinds()) ledger.precounted_kinds_.insert(kind);
+    }
+  } catch (const nlohmann::ordered_json::exception& error) {
+    throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint",
+                     io::describe_json_exception(error));
+  }
+  for (size_t source = 0; source < next.sources.size(); ++source) {
+    const auto [epoch, offset] = next.sources[source];
+    const auto first_epoch = order.epoch(static_cast<int64_t>(source), 0);
+    const std::vector<int64_t>& epoch_samples = first_epoch->samples;
+    const int64_t num_used = epoch > 0 ? std::ssize(epoch_samples) : offset;
+    VLMTRAIN_CHECK(num_used <= std::ssize(epoch_samples), "position {} of {} samples", num_used, epoch_samples.size());
+    for (int64_t i = 0; i < num_used; ++i) ledger.mark_used(epoch_samples[static_cast<size_t>(i)]);
+  }
+  return ledger;
+}
+
+void Ledger::mark_used(int64_t index, std::string_view id, const std::vector<io::Notice>& notices) {
+  if (!raise_status(index, SampleStatus::kUsed) || notices.empty()) return;
+  std::vector<io::Notice> new_notices;
+  std::ranges::copy_if(notices, std::back_inserter(new_notices),
+                       [this](const io::Notice& notice) { return is_counted_on_use(notice.kind); });
+  notices_.add(id, new_notices);
+}
+
+void Ledger::set_all_notices(NoticeCounts notices) {
+  has_all_notices_ = true;
+  precounted_kinds_.clear();
+  for (const auto& [kind, count] : notices.kinds()) precounted_kinds_.insert(kind);
+  notices.add_missing(std::exchange(notices_, {}));
+  notices_ = std::move(notices);
+}
+
+void Ledger::mark_dropped(int64_t index, std::string id, std::string reason, std::string message) {
+  if (!raise_status(index, SampleStatus::kDropped)) return;
+  problems_[index] = {std::move(id), std::move(reason), std::move(message)};
+}
+
+void Ledger::mark_failed(int64_t index, std::string id, std::string reason, std::string message) {
+  if (!raise_status(index, SampleStatus::kFailed)) return;
+  problems_[index] = {std::move(id), std::move(reason), std::move(message)};
+}
+
+void Ledger::mark_shrunk(int64_t index, std::string id, const ShrinkInfo& shrunk) {
+  shrunk_[index] = {std::move(id), shrunk};
+}
+
+bool Ledger::raise_status(int64_t index, SampleStatus status) {
+  VLMTRAIN_CHECK(index >= 0 && index < samples(), "sample {} of {}", index, samples());
+  SampleStatus& current = statuses_[static_cast<size_t>(index)];
+  if (status <= current) return false;
+  --counts_[static_cast<size_t>(current)];
+  ++counts_[static_cast<size_t>(status)];
+  current = status;
+  return true;
+}
+
+nlohmann::ordered_json Ledger::to_json() const {
+  VLMTRAIN_CHECK(std::accumulate(counts_.begin(), counts_.end(), int64_t{0}) == samples(),
+                 "the counts do not sum to {} samples", samples());
+  VLMTRAIN_CHECK(count(SampleStatus::kDropped) + count(SampleStatus::kFailed) == std::ssize(problems_),
+                 "{} problems are named", problems_.size());
+  auto problems = nlohmann::ordered_json::array();
+  std::map<std::string, int64_t> reasons;
+  for (const auto& [index, problem] : problems_) {
+    ++reasons[problem.reason];
+    problems.push_back({{"index", index},
+                        {"id", problem.id},
+                        {"status", status(index) == SampleStatus::kFailed ? "failed" : "dropped"},
+                        {"reason", problem.reason},
+                        {"message", problem.message}});
+  }
+  auto shrunk = nlohmann::ordered_json::array();
+  for (const auto& [index, sample] : shrunk_) shrunk.push_back(shrink_info_to_json(index, sample.first, sample.second));
+  return {{"dataset", dataset_},
+          {"samples", samples()},
+          {"used", count(SampleStatus::kUsed)},
+          {"dropped", count(SampleStatus::kDropped)},
+          {"failed", count(SampleStatus::kFailed)},
+          {"not_reached", count(SampleStatus::kNotReached)},
+          {"reasons", nlohmann::ordered_json(reasons)},
+          {"problems", std::move(problems)},
+          {"shrunk", {{"samples", shrunk_.size()}, {"each", std::move(shrunk)}}},
+          {"notices", notices_.to_json()},
+          {"notices_of", has_all_notices_ ? "all" : "used"}};
+}
+
+EpochProgress::EpochProgress(const Ledger& ledger, const SampleOrder& order)
+    : ledger_(ledger), order_(order), source_progress_(static_cast<size_t>(order.num_sources())) {}
+
+const EpochProgress::SourceProgress& EpochProgress::update_progress(int64_t source, const Cursor& cursor) {
+  SourceProgress& progress = source_progress_[static_cast<size_t>(source)];
+  const EpochPosition position = cursor.sources.empty() ? EpochPosition{} : cursor.sources[static_cast<size_t>(source)];
+  const int64_t dropped = ledger_.count(SampleStatus::kDropped);
+  const auto is_usable = [this](int64_t sample) { return ledger_.status(sample) != SampleStatus::kDropped; };
+  if (position.epoch != progress.epoch) progress.order = order_.epoch(source, position.epoch);
+  if (position.epoch != progress.epoch || dropped != progress.dropped || position.offset < progress.offset) {
+    progress.offset = progress.usable_before = 0;
+    progress.usable = std::max<int64_t>(1, std::ranges::count_if(progress.order->samples, is_usable));
+  }
+  progress.epoch = position.epoch;
+  progress.dropped = dropped;
+  for (; progress.offset < position.offset; ++progress.offset) {
+    if (is_usable(progress.order->samples[static_cast<size_t>(progress.offset)])) ++progress.usable_before;
+  }
+  return progress;
+}
+
+double EpochProgress::get_source_progress(int64_t source, const Cursor& cursor) {
+  const SourceProgress& progress = update_progress(source, cursor);
+  return static_cast<double>(progress.epoch) +
+         static_cast<double>(progress.usable_before) / static_cast<double>(progress.usable);
+}
+
+double EpochProgress::at(const Cursor& cursor) {
+  if (order_.num_sources() == 1) return get_source_progress(0, cursor) / order_.source(0).repeat;
+  double seen = 0, usable = 0;
+  for (int64_t source = 0; source < order_.num_sources(); ++source) {
+    const SourceProgress& progress = update_progress(source, cursor);
+    seen += static_cast<double>(progress.epoch * progress.usable + progress.usable_before);
+    usable += order_.source(source).repeat * static_cast<double>(progress.usable);
+  }
+  return seen / usable;
+}
+
+double count_epoch_units(const SampleOrder& order, const Ledger& ledger) {
+  double units = 0;
+  for (int64_t source = 0; source < order.num_sources(); ++source) {
+    const auto epoch = order.epoch(source, 0);
+    const auto usable = std::ranges::count_if(
+        epoch->samples, [&](int64_t sample) { return ledger.status(sample) != SampleStatus::kDropped; });
+    const double share = static_cast<double>(usable) / static_cast<double>(std::max<size_t>(1, epoch->samples.size()));
+    units += order.source(source).repeat * share * static_cast<double>(epoch->units());
+  }
+  return units;
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,86 @@
+#include "data/index/parallel_for.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// Calls in a row on one thread. Records that follow each other are often in one block of a file.
+constexpr int64_t kChunkSize = 16;
+constexpr auto kProgressInterval = std::chrono::milliseconds(100);
+
+class ParallelFor {
+ public:
+  ParallelFor(int64_t count, const std::function<void(int64_t)>& task) : count_(count), task_(task) {}
+
+  void run(int64_t workers, const std::function<void(int64_t)>& on_progress) {
+    {
+      std::vector<std::jthread> threads;
+      try {
+        threads.reserve(static_cast<size_t>(workers));
+        for (int64_t i = 0; i < workers; ++i) threads.emplace_back([this] { run_worker(); });
+        wait_and_report(workers, on_progress);
+      } catch (...) {
+        stop_ = true;  // before the threads are joined
+        throw;
+      }
+    }
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void run_worker() {
+    try {
+      for (int64_t chunk_begin = next_index_.fetch_add(kChunkSize); chunk_begin < count_ && !stop_;
+           chunk_begin = next_index_.fetch_add(kChunkSize)) {
+        const int64_t chunk_end = std::min(chunk_begin + kChunkSize, count_);
+        for (int64_t index = chunk_begin; index < chunk_end && !stop_; ++index) task_(index);
+        num_done_ += chunk_end - chunk_begin;
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      stop_ = true;
+    }
+    const std::lock_guard lock(mutex_);
+    ++num_ended_;
+    worker_ended_.notify_one();
+  }
+
+  void wait_and_report(int64_t workers, const std::function<void(int64_t)>& on_progress) {
+    std::unique_lock lock(mutex_);
+    while (!worker_ended_.wait_for(lock, kProgressInterval, [&] { return num_ended_ == workers; })) {
+      if (!on_progress || stop_) continue;
+      lock.unlock();
+      on_progress(num_done_);
+      lock.lock();
+    }
+  }
+
+  const int64_t count_;
+  const std::function<void(int64_t)>& task_;
+  std::atomic<int64_t> next_index_{0};
+  std::atomic<int64_t> num_done_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;  // guards the following members
+  std::condition_variable worker_ended_;
+  std::exception_ptr error_;
+  int64_t num_ended_ = 0;
+};
+
+}  // namespace
+
+void parallel_for(int64_t count, int64_t workers, const std::function<void(int64_t)>& task,
+                  const std::function<void(int64_t num_done)>& on_progress) {
+  ParallelFor(count, task).run(std::max<int64_t>(workers, 1), on_progress);
+}
+
+}  // namespace vlmtrain::data

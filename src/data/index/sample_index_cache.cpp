@@ -1,0 +1,360 @@
+#include "data/index/sample_index_cache.h"
+
+#include <sys/stat.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+#include <system_error>
+
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/data/sample/sample.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// Increase it whenever a sample of an unchanged record and unchanged files may get another shape.
+constexpr int64_t kFormatVersion = 10;
+
+uint64_t to_nanoseconds(const timespec& time) {
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+/// Adds name, size and times of a file. The ctime cannot be set by programs, so that it also
+/// reveals a replacement of equal size and mtime.
+void hash_file_state(ContentHash& hash, const fs::path& file) {
+  struct stat status {};
+  hash.add(file.native());
+  if (stat(file.c_str(), &status) != 0) return;
+  hash.add(static_cast<uint64_t>(status.st_size))
+      .add(to_nanoseconds(status.st_mtim))
+      .add(to_nanoseconds(status.st_ctim));
+  if (!S_ISDIR(status.st_mode)) return;
+  std::vector<fs::path> frames;
+  std::error_code error;
+  for (fs::directory_iterator entry(file, error), end; !error && entry != end; entry.increment(error)) {
+    if (!entry->is_directory(error)) frames.push_back(entry->path());
+  }
+  std::ranges::sort(frames);
+  for (const auto& frame : frames) {
+    struct stat frame_status {};
+    hash.add(frame.native());
+    if (stat(frame.c_str(), &frame_status) != 0) continue;
+    hash.add(static_cast<uint64_t>(frame_status.st_size))
+        .add(to_nanoseconds(frame_status.st_mtim))
+        .add(to_nanoseconds(frame_status.st_ctim));
+  }
+}
+
+void hash_media(ContentHash& hash, const io::MediaRef& medium) {
+  hash.add(medium.frames.size());
+  for (const auto& frame : medium.frames) hash_media(hash, frame);
+  hash.add(medium.bytes ? medium.path : normalize_path(medium.path))
+      .add(medium.bytes ? 1U : 0U)
+      .add(medium.is_volume ? 1U : 0U)
+      .add(medium.modality);
+  if (medium.bytes) hash.add(*medium.bytes);
+  if (medium.fps != 0) hash.add(std::bit_cast<uint64_t>(medium.fps));
+}
+
+void hash_rle(ContentHash& hash, const io::Rle& rle) {
+  hash.add(static_cast<uint64_t>(rle.height)).add(static_cast<uint64_t>(rle.width)).add(rle.counts.size());
+  for (const int64_t count : rle.counts) hash.add(static_cast<uint64_t>(count));
+}
+
+void append_files(const io::MediaRef& medium, std::vector<std::string>& files) {
+  for (const auto& frame : medium.frames) append_files(frame, files);
+  if (!medium.bytes && medium.frames.empty()) files.push_back(medium.path);
+}
+
+/// Returns {"of_record": num_record_notices, "kinds": [kind id, example, kind id, example, …]}.
+Json notices_to_json(const CachedSample& cached) {
+  Json kinds = Json::array();
+  for (const auto& [kind, example] : cached.notices) kinds.insert(kinds.end(), {kind, example});
+  return {{"of_record", cached.num_record_notices}, {"kinds", std::move(kinds)}};
+}
+
+void parse_notices(const Json& json, CachedSample& cached) {
+  cached.num_record_notices = json.at("of_record");
+  const Json& kinds = json.at("kinds");
+  for (size_t i = 0; i + 1 < kinds.size(); i += 2) cached.notices.push_back({kinds[i], kinds[i + 1]});
+}
+
+/// Returns a sample as an array. Lines of common samples are short: the fields of rows other than
+/// RGB bytes, of masks and of notices are appended only if they are set, in this order.
+Json to_json_array(const CachedSample& cached) {
+  const SampleShape& shape = cached.shape;
+  Json grids = Json::array();
+  for (const auto& grid : shape.grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
+  Json numbers = Json::array({cached.fingerprint, cached.file_state, shape.tokens, shape.label_tokens,
+                              shape.image_tokens, shape.num_media, shape.pixel_rows, shape.row.height, shape.row.width,
+                              shape.num_videos, shape.video_frames, cached.decode_bytes, std::move(grids), cached.id,
+                              cached.task, cached.files, cached.shrunk ? to_json_array(*cached.shrunk) : Json()});
+  const PixelRow& row = shape.row;
+  const bool has_masks = shape.masks > 0;
+  if (has_masks || shape.num_volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
+    numbers.push_back({row.dtype, row.channels, row.depth, shape.num_volumes});
+  }
+  if (has_masks) numbers.push_back({shape.masks, shape.mask_pictures, shape.mask_side});
+  if (!cached.notices.empty()) numbers.push_back(notices_to_json(cached));
+  return numbers;
+}
+
+CachedSample sample_from_json(const Json& numbers) {
+  CachedSample cached{.fingerprint = numbers.at(0), .file_state = numbers.at(1)};
+  SampleShape& shape = cached.shape;
+  int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.num_media,
+                             &shape.pixel_rows,   &shape.row.height,   &shape.row.width,    &shape.num_videos,
+                             &shape.video_frames, &cached.decode_bytes};
+  size_t i = 2;
+  for (int64_t* field : fields) *field = numbers.at(i++);
+  const Json& grids = numbers.at(i);
+  for (size_t grid = 0; grid < grids.size(); grid += 3) {
+    shape.grids.push_back({grids.at(grid), grids.at(grid + 1), grids.at(grid + 2)});
+  }
+  cached.id = numbers.at(++i);
+  cached.task = numbers.at(++i);
+  cached.files = numbers.at(++i).get<std::vector<std::string>>();
+  if (const Json& shrunk = numbers.at(++i); !shrunk.is_null()) cached.shrunk = parse_shrink_info(shrunk);
+  const bool has_notices = numbers.back().is_object();
+  if (has_notices) parse_notices(numbers.back(), cached);
+  const size_t end = numbers.size() - (has_notices ? 1 : 0);
+  if (end > ++i) {
+    const Json& volume_fields = numbers.at(i);
+    shape.row.dtype = volume_fields.at(0);
+    shape.row.channels = volume_fields.at(1);
+    shape.row.depth = volume_fields.at(2);
+    shape.num_volumes = volume_fields.at(3);
+  }
+  if (end > ++i) {
+    const Json& masks = numbers.at(i);
+    shape.masks = masks.at(0);
+    shape.mask_pictures = masks.at(1);
+    shape.mask_side = masks.at(2);
+  }
+  return cached;
+}
+
+Json make_header(const std::string& key, uint64_t stamp, int64_t samples) {
+  return {{"format", kFormatVersion}, {"key", key}, {"stamp", stamp}, {"samples", samples}};
+}
+
+/// The body after the header is hashed in blocks of this size. The hash, 16 hex digits, is the last
+/// line.
+constexpr size_t kHashBlockBytes = size_t{1} << 20U;
+constexpr std::streamoff kHashLineBytes = 17;
+
+}  // namespace
+
+uint64_t compute_fingerprint(const io::Record& record) {
+  ContentHash hash;
+  if (!record.problem.empty()) hash.add(record.problem);
+  hash.add(record.turns.size());
+  for (const auto& turn : record.turns) {
+    hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+    for (const size_t mark : turn.literal_placeholders) hash.add(static_cast<uint64_t>(mark));
+  }
+  for (const auto* media : {&record.images, &record.videos}) {
+    hash.add(media->size());
+    for (const auto& medium : *media) hash_media(hash, medium);
+  }
+  hash.add(record.mask_problem).add(record.masks.size());
+  for (const auto& mask : record.masks) {
+    hash_media(hash, mask.file);
+    if (mask.rle) hash_rle(hash, *mask.rle);
+    hash.add(mask.structure).add(static_cast<uint64_t>(mask.image));
+    hash.add(mask.value ? "value" : "").add(static_cast<uint64_t>(mask.value.value_or(0)));
+  }
+  return hash.value();
+}
+
+std::vector<std::string> list_files(const io::Record& record) {
+  std::vector<std::string> files;
+  for (const auto* media : {&record.images, &record.videos}) {
+    for (const auto& medium : *media) append_files(medium, files);
+  }
+  for (const auto& mask : record.masks) {
+    if (!mask.rle) append_files(mask.file, files);
+  }
+  return files;
+}
+
+uint64_t compute_file_state(const std::vector<std::string>& files) {
+  ContentHash hash;
+  for (const auto& file : files) hash_file_state(hash, file);
+  return hash.value();
+}
+
+std::string normalize_path(const std::string& path) {
+  if (path.empty()) return path;
+  static const std::string kCurrentFolder = fs::absolute(".").lexically_normal().string();
+  const bool is_normalized = path.find("//") == std::string::npos && path.find("./") == std::string::npos &&
+                             !path.ends_with("/.") && !path.ends_with("/..") && !path.empty();
+  if (is_normalized) return path.front() == '/' ? path : kCurrentFolder + path;
+  return fs::absolute(path).lexically_normal().string();
+}
+
+NoticeKindTable::NoticeKindTable(std::vector<std::string> names) : names_(std::move(names)) {
+  for (size_t i = 0; i < names_.size(); ++i) ids_.try_emplace(names_[i], static_cast<int64_t>(i));
+}
+
+int64_t NoticeKindTable::find_or_add(const std::string& name) {
+  const auto [entry, is_new] = ids_.try_emplace(name, size());
+  if (is_new) names_.push_back(name);
+  return entry->second;
+}
+
+std::optional<int64_t> NoticeKindTable::find(const std::string& name) const {
+  const auto match = ids_.find(name);
+  return match == ids_.end() ? std::nullopt : std::optional(match->second);
+}
+
+std::string to_cache_line(const std::optional<CachedSample>& shape) {
+  return shape ? to_json_array(*shape).dump(-1, ' ', false, Json::error_handler_t::replace) : "null";
+}
+
+std::optional<CachedSample> parse_cache_line(std::string_view line, int64_t kinds) {
+  const Json numbers = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!numbers.is_array()) return std::nullopt;
+  try {
+    auto shape = sample_from_json(numbers);
+    const auto is_valid_kind = [kinds](const CachedNotice& notice) { return notice.kind >= 0 && notice.kind < kinds; };
+    if (!std::ranges::all_of(shape.notices, is_valid_kind)) return std::nullopt;
+    return shape;
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+}
+
+SampleIndexCacheReader::SampleIndexCacheReader(const fs::path& file, const std::string& key) {
+  read_header(file, key);
+  if (samples_ > 0 && verify_hash()) {
+    stream_.clear();
+    stream_.seekg(body_offset_);
+  } else {
+    stamp_ = 0;
+    samples_ = 0;
+  }
+}
+
+void SampleIndexCacheReader::read_header(const fs::path& file, const std::string& key) {
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) return;
+  stream_.open(file, std::ios::binary);
+  std::string line(10'000, '\0');
+  if (!stream_.getline(line.data(), std::ssize(line))) return;
+  line.resize(static_cast<size_t>(stream_.gcount()) - 1);
+  const Json header = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto header_field = [&header](const char* name) -> uint64_t {
+    return header.is_object() && header.contains(name) && header[name].is_number_unsigned()
+               ? header[name].get<uint64_t>()
+               : 0;
+  };
+  const auto samples = static_cast<int64_t>(header_field("samples"));
+  if (line != make_header(key, header_field("stamp"), samples).dump()) return;
+  stamp_ = header_field("stamp");
+  samples_ = samples;
+  body_offset_ = stream_.tellg();
+}
+
+bool SampleIndexCacheReader::verify_hash() {
+  stream_.seekg(0, std::ios::end);
+  const std::streamoff end = stream_.tellg() - kHashLineBytes;
+  auto remaining = end - body_offset_;
+  if (remaining < 0) return false;
+  stream_.seekg(body_offset_);
+  ContentHash hash;
+  hash.add(stamp_);
+  std::streamoff last_line = body_offset_;
+  for (std::string block; remaining > 0; remaining -= std::ssize(block)) {
+    block.resize(std::min(kHashBlockBytes, static_cast<size_t>(remaining)));
+    if (!stream_.read(block.data(), std::ssize(block))) return false;
+    hash.add(block);
+    // The last line break of the body ends its last line; the one before it starts that line.
+    const bool is_last = remaining == std::ssize(block);
+    const size_t line_break =
+        is_last && block.size() == 1 ? std::string::npos : block.rfind('\n', block.size() - (is_last ? 2 : 1));
+    if (line_break != std::string::npos) last_line = end - remaining + static_cast<std::streamoff>(line_break) + 1;
+  }
+  std::string line;
+  if (!std::getline(stream_, line) || line != hash.hex()) return false;
+  return read_kinds(last_line);
+}
+
+/// Reads the last line of the body, after the lines of the samples.
+bool SampleIndexCacheReader::read_kinds(std::streamoff offset) {
+  stream_.seekg(offset);
+  std::string line;
+  std::getline(stream_, line);
+  const Json names = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto is_text = [](const Json& name) { return name.is_string(); };
+  if (!names.is_array() || !std::ranges::all_of(names, is_text)) return false;
+  kinds_ = NoticeKindTable(names.get<std::vector<std::string>>());
+  return true;
+}
+
+std::string SampleIndexCacheReader::next() {
+  std::string line;
+  if (num_read_ < samples_ && std::getline(stream_, line)) ++num_read_;
+  return line;
+}
+
+void SampleIndexCacheReader::copy_lines(SampleIndexCacheWriter& writer, int64_t num_skipped) {
+  if (num_read_ <= num_skipped) return;
+  const auto offset = stream_.tellg();
+  stream_.seekg(body_offset_);
+  std::string line;
+  for (int64_t i = 0; i < num_read_ - num_skipped && std::getline(stream_, line); ++i) writer.add(line);
+  stream_.seekg(offset);
+}
+
+SampleIndexCacheWriter::SampleIndexCacheWriter(const fs::path& file, const std::string& key, uint64_t stamp,
+                                               int64_t samples) {
+  try_write([&] {
+    file_.emplace(file);
+    file_->write(make_header(key, stamp, samples).dump() + "\n");
+  });
+  hash_.add(stamp);
+}
+
+void SampleIndexCacheWriter::add(std::string_view line) {
+  block_ += line;
+  block_ += '\n';
+  while (block_.size() >= kHashBlockBytes) write_block();
+}
+
+void SampleIndexCacheWriter::commit(const NoticeKindTable& kinds) {
+  add(Json(kinds.names()).dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (!block_.empty()) write_block();
+  if (!file_) return;
+  try_write([&] {
+    file_->write(hash_.hex() + "\n");
+    file_->commit();
+  });
+}
+
+void SampleIndexCacheWriter::write_block() {
+  const auto block = std::string_view(block_).substr(0, kHashBlockBytes);
+  hash_.add(block);
+  if (file_) try_write([&] { file_->write(block); });
+  block_.erase(0, block.size());
+}
+
+template <class Action>
+void SampleIndexCacheWriter::try_write(const Action& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    file_.reset();
+    spdlog::info("what was found out about the data is not kept for the next start: {}", error.what());
+  }
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/records.h"
+
+namespace vlmtrain::data {
+
+/// A table of notice kinds and their ids, numbered in the order in which they were added.
+class NoticeKindTable {
+ public:
+  NoticeKindTable() = default;
+  explicit NoticeKindTable(std::vector<std::string> names);
+
+  int64_t size() const { return std::ssize(names_); }
+  const std::string& name(int64_t id) const { return names_.at(static_cast<size_t>(id)); }
+  const std::vector<std::string>& names() const { return names_; }
+  /// Returns the id of a kind; adds it if it is new.
+  int64_t find_or_add(const std::string& name);
+  std::optional<int64_t> find(const std::string& name) const;
+
+ private:
+  std::vector<std::string> names_;
+  std::map<std::string, int64_t> ids_;
+};
+
+/// A notice of a cached sample.
+struct CachedNotice {
+  int64_t kind = 0;       ///< id in the cache's NoticeKindTable
+  std::string example{};  ///< only of the first sample with this kind
+
+  bool operator==(const CachedNotice&) const = default;
+};
+
+/// The cached properties of a sample, and the state of the record and files that they depend on.
+struct CachedSample {
+  uint64_t fingerprint = 0;          ///< compute_fingerprint() of the record
+  uint64_t file_state = 0;           ///< compute_file_state() of `files`
+  std::vector<std::string> files{};  ///< list_files() of the record
+  SampleShape shape{};
+  int64_t decode_bytes = 0;  ///< Sample::decode_bytes
+  std::optional<ShrinkInfo> shrunk{};
+  std::string id{};
+  std::string task{};
+  std::vector<CachedNotice> notices{};  ///< of the record, then of the sample
+  int64_t num_record_notices = 0;       ///< the number of notices that are of the record
+};
+
+/// Returns a hash of a record's conversation and media names, or media bytes if they are embedded.
+/// Independent of id, task and notices.
+uint64_t compute_fingerprint(const io::Record& record);
+/// Returns the files and folders of a record's media, without embedded media.
+std::vector<std::string> list_files(const io::Record& record);
+/// Returns a hash of the names, sizes and times of files, and of the files in folders. Opens no
+/// file.
+uint64_t compute_file_state(const std::vector<std::string>& files);
+
+/// Returns an absolute path without ".", ".." and repeated slashes. Does not resolve links.
+std::string normalize_path(const std::string& path);
+
+/// Returns a line of JSON without the line break; "null" without a sample.
+std::string to_cache_line(const std::optional<CachedSample>& sample);
+/// Parses the result of to_cache_line(). Returns nothing for other text, or if a notice has a kind
+/// id that is not below `kinds`.
+std::optional<CachedSample> parse_cache_line(std::string_view line, int64_t kinds = 0);
+
+class SampleIndexCacheWriter;
+
+/// A reader of cache files, one line at a time, since a data set may have millions of samples.
+/// Missing and damaged files, and those of another key, have no lines. Verifies the hash of the
+/// whole file first, so that damaged content never reaches the parser.
+class SampleIndexCacheReader {
+ public:
+  SampleIndexCacheReader() = default;  ///< no lines
+  SampleIndexCacheReader(const std::filesystem::path& file, const std::string& key);
+
+  uint64_t stamp() const { return stamp_; }     ///< io::Records::stamp() of the data set
+  int64_t samples() const { return samples_; }  ///< total number of lines
+  const NoticeKindTable& kinds() const { return kinds_; }
+
+  /// Returns the next line, or "" after the last one.
+  std::string next();
+
+  /// Copies all lines that were read so far, except the last `num_skipped`, to `writer`.
+  void copy_lines(SampleIndexCacheWriter& writer, int64_t num_skipped);
+
+ private:
+  void read_header(const std::filesystem::path& file, const std::string& key);
+  bool verify_hash();
+  bool read_kinds(std::streamoff offset);
+
+  std::ifstream stream_;
+  std::streamoff body_offset_ = 0;
+  uint64_t stamp_ = 0;
+  int64_t samples_ = 0;
+  int64_t num_read_ = 0;
+  NoticeKindTable kinds_;
+};
+
+/// A writer of cache files: one line for each sample of a data set, in order. The file appears
+/// atomically with commit(). A file that cannot be written is logged and is not an error.
+class SampleIndexCacheWriter {
+ public:
+  SampleIndexCacheWriter(const std::filesystem::path& file, const std::string& key, uint64_t stamp, int64_t samples);
+
+  void add(std::string_view line);
+  /// Completes the file. `kinds`: the table that the lines' kind ids refer to.
+  void commit(const NoticeKindTable& kinds = {});
+
+ private:
+  template <class Action>
+  void try_write(const Action& action);
+  void write_block();
+
+  std::optional<io::AtomicFile> file_;  // empty after an error
+  ContentHash hash_;
+  std::string block_;  // not written yet
+};
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,62 @@
+#include "vlmtrain/data/index/tasks.h"
+
+#include <algorithm>
+#include <map>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+constexpr std::string_view kNoTask = "none";
+
+std::string_view get_display_name(std::string_view task) {
+  return task.empty() ? kNoTask : task;
+}
+
+}  // namespace
+
+std::string get_task_name(std::string_view task) {
+  return std::string(get_display_name(task));
+}
+
+Tasks::Tasks(const SampleIndex& sample_index, const io::Records& records) {
+  if (!sample_index.is_complete) {
+    *this = Tasks(records);
+    return;
+  }
+  Counts counts;
+  for (int64_t i = 0; i < sample_index.shapes.size(); ++i) {
+    if (sample_index.shapes.has(i)) ++counts[std::string(get_display_name(sample_index.tasks[i]))];
+  }
+  set(counts);
+}
+
+Tasks::Tasks(const io::Records& records) {
+  Counts counts;
+  for (int64_t index = 0; index < records.size(); ++index) {
+    const io::Record record = records.at_without_bytes(index);
+    if (record.problem.empty()) ++counts[std::string(get_display_name(record.task))];
+  }
+  set(counts);
+}
+
+void Tasks::set(const Counts& counts) {
+  for (const auto& [name, count] : counts) {
+    names_.push_back(name);
+    samples_.push_back(count);
+  }
+}
+
+int64_t Tasks::find_task(std::string_view task) const {
+  const auto match = std::ranges::lower_bound(names_, get_display_name(task));
+  VLMTRAIN_CHECK(match != names_.end() && *match == get_display_name(task), "{} is not one of the tasks", task);
+  return std::distance(names_.begin(), match);
+}
+
+void Tasks::assign_task_numbers(std::vector<Sample>& samples) const {
+  for (auto& sample : samples) sample.task_number = find_task(sample.task);
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <string>
+
+#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/io/records.h"
+
+namespace vlmtrain::data {
+
+/// The treatment of bad samples in a Loader: applies the policy, writes the ledger, and makes all
+/// ranks drop the same samples. Not thread-safe.
+class BadSampleHandler {
+ public:
+  /// The arguments must outlive the handler.
+  BadSampleHandler(const io::Records& records, Ledger& ledger, const LoaderSettings& settings)
+      : records_(records), ledger_(ledger), settings_(settings) {}
+
+  bool is_dropped(int64_t index) const { return ledger_.status(index) == SampleStatus::kDropped; }
+
+  /// Drops the sample. Throws UserError (kBadData) if the policy stops the run, and rethrows errors
+  /// that the sample did not cause. REQUIRES: a single rank.
+  void handle(int64_t index, const std::exception_ptr& error);
+
+  // With several ranks, a bad sample of this rank stays in the batch until all ranks know about it.
+
+  /// Adds a bad sample of this rank. Rethrows errors that the sample did not cause.
+  void add(int64_t index, const std::exception_ptr& error);
+  void remove(int64_t index) { bad_samples_.erase(index); }
+  bool contains(int64_t index) const { return bad_samples_.contains(index); }
+
+  /// Exchanges the bad samples, shrink infos and notices of a batch with the other ranks and
+  /// removes all bad samples from it. Returns whether there were any. A collective; returns false
+  /// for a single rank.
+  bool sync(GlobalBatch& batch);
+
+  /// Logs how many samples are dropped, if some of them were not logged.
+  void summarize() { log_.summarize(ledger_.count(SampleStatus::kDropped), ledger_.samples()); }
+
+ private:
+  bool record_failure(int64_t index, const LoadFailure& failure);
+  UserError make_stop_error(int64_t index, const LoadFailure& failure) const;
+  std::string serialize_status(const GlobalBatch& batch) const;
+
+  const io::Records& records_;
+  Ledger& ledger_;
+  const LoaderSettings& settings_;
+  BadSampleLog log_;
+  std::map<int64_t, LoadFailure> bad_samples_;  // of this rank, by index, since the last sync()
+};
+
+}  // namespace vlmtrain::data

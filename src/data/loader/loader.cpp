@@ -1,0 +1,400 @@
+#include "vlmtrain/data/loader/loader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "data/loader/bad_sample_handler.h"
+#include "data/loader/prefetch_queue.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/loader/sample_stream.h"
+#include "vlmtrain/data/sample/sample.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// Returns whether this rank processed the sample. A placeholder has no tokens; every processed
+/// sample has.
+bool is_loaded(const Sample& sample) {
+  return !sample.token_ids.empty();
+}
+
+/// Returns a sample that another rank processes.
+Sample make_placeholder(int64_t index, uint64_t seed) {
+  Sample sample;
+  sample.index = index;
+  sample.seed = seed;
+  return sample;
+}
+
+}  // namespace
+
+/// A unit with its samples, which are placeholders if another rank processes them.
+struct LoadedUnit {
+  BatchUnit info;
+  std::vector<Sample> samples;
+};
+
+class Loader::Impl {
+ public:
+  Impl(const io::Records& records, const SampleProcessor& processor, const SampleOrder& order, LoaderSettings settings,
+       Cursor start, Ledger& ledger)
+      : records_(records),
+        processor_(processor),
+        order_(order),
+        settings_(std::move(settings)),
+        cursor_(start.sources.empty() ? order.start() : std::move(start)),
+        ledger_(ledger),
+        bad_samples_(records_, ledger_, settings_) {
+    check_arguments();
+    source_states_.reserve(cursor_.sources.size());
+    for (int64_t source = 0; source < order.num_sources(); ++source) {
+      const EpochPosition position = cursor_.sources[static_cast<size_t>(source)];
+      // The part of the epoch before a resume is assumed to have had a usable sample.
+      source_states_.push_back({.iterator = SourceIterator(order, source, position),
+                                .first_position = position,
+                                .has_usable = position.offset > 0,
+                                .ready_items = {},
+                                .pending_units = {}});
+    }
+    prefetch_queue_ = std::make_unique<PrefetchQueue>(order, cursor_, settings_.global_batch_size);
+    stream_.emplace([this] { return std::optional{next_prefetch_request()}; },
+                    [this, dropped = collect_dropped_samples()](const SampleRequest& request) {
+                      const int64_t index = request.index;
+                      const bool is_needed = index >= 0 && dropped[static_cast<size_t>(index)] == 0;
+                      return is_needed ? make_sample(processor_, records_.at(index), index, request.seed) : Sample();
+                    },
+                    SampleStream::Settings{.workers = settings_.num_workers,
+                                           .prefetch_samples = prefetch_samples(),
+                                           .prefetch_bytes = settings_.prefetch_bytes});
+  }
+
+  ~Impl() { bad_samples_.summarize(); }
+
+  GlobalBatch next() {
+    GlobalBatch batch;
+    batch.start = cursor_;
+    fill(batch);
+    ++cursor_.num_batches;
+    batch.next = cursor_;
+    while (bad_samples_.sync(batch)) replace_lost_units(batch);
+    return batch;
+  }
+
+  void refill(GlobalBatch& batch) {
+    do {
+      replace_lost_units(batch);
+    } while (bad_samples_.sync(batch));
+  }
+
+  void put_back(GlobalBatch batch) {
+    std::vector<LoadedUnit> units;
+    units.reserve(batch.units.size());
+    for (BatchUnit& unit : batch.units) units.push_back({.info = unit, .samples = {}});
+    const auto find_unit = [&](uint64_t seed) -> LoadedUnit& {
+      return units[static_cast<size_t>(batch.unit_by_seed.at(seed))];
+    };
+    for (Sample& sample : batch.samples) find_unit(sample.seed).samples.push_back(std::move(sample));
+    for (const auto& sample : batch.remote_samples) {
+      find_unit(sample.seed).samples.push_back(make_placeholder(sample.index, sample.seed));
+    }
+    for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+      if (!unit->samples.empty()) get_source_state(unit->info.source).pending_units.push_front(std::move(*unit));
+    }
+    cursor_ = std::move(batch.start);
+  }
+
+ private:
+  bool is_alone() const { return settings_.shard.world_size == 1; }
+
+  /// Returns the rank that processes a unit of a batch.
+  int64_t get_unit_rank(int64_t unit_index) const { return unit_index % settings_.shard.world_size; }
+
+  /// Returns the next sample for the worker threads, or ~index for a sample that another rank is
+  /// expected to process. The expectation is wrong only after a batch lost units; the sample is
+  /// then processed when it is drawn.
+  SampleRequest next_prefetch_request() {
+    const PrefetchQueue::Next next = prefetch_queue_->next();
+    const bool is_local =
+        is_alone() || (next.unit_position && get_unit_rank(*next.unit_position) == settings_.shard.rank);
+    return {.index = is_local ? next.sample : ~next.sample,
+            .seed = order_.make_sample_seed(next.source, next.position)};
+  }
+
+  /// Draws replacements for the lost units of a batch.
+  void replace_lost_units(GlobalBatch& batch) {
+    const int64_t num_batches = cursor_.num_batches;
+    for (const BatchUnit& unit : take_lost_units(batch)) {
+      prefetch_queue_->request_extra_unit(unit.source);
+      add_unit(batch, draw_unit(unit.source, unit.rank, batch.wait_seconds));
+    }
+    fill(batch);
+    cursor_.num_batches = num_batches;
+    batch.next = cursor_;
+  }
+
+  struct SourceState {
+    SourceIterator iterator;
+    EpochPosition first_position;
+    bool has_usable = false;               // whether the current epoch had a usable sample so far
+    std::deque<StreamItem> ready_items;    // processed, not taken yet
+    std::deque<LoadedUnit> pending_units;  // units that come before the iterator's next, in order
+  };
+
+  SourceState& get_source_state(int64_t source) { return source_states_[static_cast<size_t>(source)]; }
+
+  /// Returns the dropped samples by index, as a copy for the worker threads, which must not read
+  /// the ledger.
+  std::vector<char> collect_dropped_samples() const {
+    std::vector<char> dropped(static_cast<size_t>(records_.size()));
+    for (size_t i = 0; i < dropped.size(); ++i) {
+      dropped[i] = bad_samples_.is_dropped(static_cast<int64_t>(i)) ? 1 : 0;
+    }
+    return dropped;
+  }
+
+  void check_arguments() const {
+    VLMTRAIN_CHECK(ledger_.samples() == records_.size() && order_.samples() == records_.size(),
+                   "a ledger of {} samples and an order of {} for {} records", ledger_.samples(), order_.samples(),
+                   records_.size());
+    VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "a global batch of {}", settings_.global_batch_size);
+    if (records_.size() == 0) {
+      throw data_error("{}: holds no samples; name another file in data.train", ledger_.dataset());
+    }
+    order_.check(cursor_, ledger_.dataset());
+  }
+
+  void log_first_shrunk_sample(const Sample& sample) {
+    if (logged_shrunk_sample_ || !sample.shrunk) return;
+    logged_shrunk_sample_ = true;
+    spdlog::info(
+        "sample {} is longer than data.max_length: its images and videos lose pixels, {} tokens become {}; ledger.json "
+        "names each such sample, and data.on_too_long says what becomes of them",
+        sample.id, sample.shrunk->tokens, sample.shrunk->tokens_after);
+  }
+
+  void warn_once_if_memory_limited() {
+    if (warned_of_memory_limit_ || !stream_->was_memory_limited()) return;
+    warned_of_memory_limit_ = true;
+    spdlog::warn(
+        "decoded samples wait in {} of host memory and no more, so that fewer than {} are ready ahead; more memory for "
+        "the job, or a lower data.image_max_pixels, makes room",
+        format_bytes(settings_.prefetch_bytes), prefetch_samples());
+  }
+
+  int64_t prefetch_samples() const {
+    if (settings_.prefetch_samples > 0) return settings_.prefetch_samples;
+    double samples_per_unit = 1;
+    for (const SourceState& state : source_states_)
+      samples_per_unit = std::max(samples_per_unit, state.iterator.mean_samples_per_unit());
+    return std::llround(std::ceil(2 * samples_per_unit * static_cast<double>(settings_.global_batch_size)));
+  }
+
+  /// Draws units until the batch is full.
+  void fill(GlobalBatch& batch) {
+    int64_t tokens = count_tokens(batch.samples);
+    auto units = std::ranges::count(batch.units, false, &BatchUnit::is_replaced);
+    for (; !is_full(units, tokens); ++units) {
+      std::vector<double> deficits_before = cursor_.deficits;
+      const int64_t source = order_.mixture_sampler().choose_source(cursor_);
+      LoadedUnit unit = draw_unit(source, get_unit_rank(units), batch.wait_seconds);
+      const int64_t unit_tokens = count_tokens(unit.samples);
+      if (should_defer_unit(batch, tokens, unit_tokens)) {
+        cursor_.deficits = std::move(deficits_before);
+        get_source_state(source).pending_units.push_front(std::move(unit));
+        break;
+      }
+      tokens += unit_tokens;
+      add_unit(batch, std::move(unit));
+    }
+    batch.label_tokens = 0;
+    for (const Sample& sample : batch.samples) batch.label_tokens += sample.label_tokens();
+    warn_once_if_memory_limited();
+  }
+
+  void add_unit(GlobalBatch& batch, LoadedUnit unit) {
+    cursor_.sources[static_cast<size_t>(unit.info.source)] = unit.info.end;
+    for (Sample& sample : unit.samples) {
+      batch.unit_by_seed[sample.seed] = std::ssize(batch.units);
+      if (is_alone() || is_loaded(sample)) {
+        batch.samples.push_back(std::move(sample));
+      } else {
+        batch.remote_samples.push_back({.index = sample.index, .seed = sample.seed});
+      }
+    }
+    batch.units.push_back(unit.info);
+  }
+
+  /// Returns the units without samples and marks them as replaced.
+  static std::vector<BatchUnit> take_lost_units(GlobalBatch& batch) {
+    std::vector<char> is_present(batch.units.size());
+    const auto mark_present = [&](uint64_t seed) { is_present[static_cast<size_t>(batch.unit_by_seed.at(seed))] = 1; };
+    for (const Sample& sample : batch.samples) mark_present(sample.seed);
+    for (const RemoteSample& sample : batch.remote_samples) mark_present(sample.seed);
+    std::vector<BatchUnit> lost;
+    for (size_t unit = 0; unit < is_present.size(); ++unit) {
+      if (is_present[unit] != 0 || batch.units[unit].is_replaced) continue;
+      batch.units[unit].is_replaced = true;
+      lost.push_back(batch.units[unit]);
+    }
+    return lost;
+  }
+
+  static int64_t count_tokens(const std::vector<Sample>& samples) {
+    int64_t tokens = 0;
+    for (const Sample& sample : samples) tokens += sample.tokens();
+    return tokens;
+  }
+
+  bool is_full(int64_t units, int64_t tokens) const {
+    return units >= settings_.global_batch_size ||
+           (settings_.global_batch_tokens && tokens >= *settings_.global_batch_tokens);
+  }
+
+  /// Returns whether the batch is nearer to its target of tokens without the unit.
+  bool should_defer_unit(const GlobalBatch& batch, int64_t tokens, int64_t unit_tokens) const {
+    if (!settings_.global_batch_tokens || batch.samples.empty()) return false;
+    const int64_t target = *settings_.global_batch_tokens;
+    return tokens + unit_tokens - target > target - tokens;
+  }
+
+  /// Returns the next unit of a source that has a usable sample. Its samples are processed if this
+  /// is `rank`.
+  LoadedUnit draw_unit(int64_t source, int64_t rank, double& wait_seconds) {
+    SourceState& state = this->get_source_state(source);
+    while (true) {
+      LoadedUnit unit;
+      if (state.pending_units.empty()) {
+        unit = load_unit(source, wait_seconds);
+      } else {
+        unit = std::move(state.pending_units.front());
+        state.pending_units.pop_front();
+        std::erase_if(unit.samples, [this](const Sample& sample) { return bad_samples_.is_dropped(sample.index); });
+      }
+      unit.info.rank = rank;
+      if (!is_alone()) assign_to_rank(unit);
+      if (!unit.samples.empty()) return unit;
+      prefetch_queue_->request_extra_unit(source);
+    }
+  }
+
+  /// Replaces samples of other ranks by placeholders, and processes placeholders of this rank. Both
+  /// are needed only after a batch lost units, when the expectation of next_prefetch_request() was
+  /// wrong.
+  void assign_to_rank(LoadedUnit& unit) {
+    for (Sample& sample : unit.samples) {
+      const bool is_local = unit.info.rank == settings_.shard.rank;
+      if (!is_local) {
+        bad_samples_.remove(sample.index);
+        sample = make_placeholder(sample.index, sample.seed);
+      } else if (!is_loaded(sample) && !bad_samples_.contains(sample.index)) {
+        try {
+          const uint64_t seed = sample.seed;
+          sample = make_sample(processor_, records_.at(sample.index), sample.index, seed);
+          sample.seed = seed;
+        } catch (...) {
+          bad_samples_.add(sample.index, std::current_exception());
+        }
+      }
+    }
+  }
+
+  /// Takes the next unit of a source from the worker threads.
+  LoadedUnit load_unit(int64_t source, double& wait_seconds) {
+    SourceState& state = this->get_source_state(source);
+    const SourceIterator::Unit epoch_unit = state.iterator.next();
+    if (epoch_unit.begin.offset == 0) start_epoch(source, epoch_unit.begin);
+    LoadedUnit loaded_unit{.info = {.source = source, .begin = epoch_unit.begin, .end = epoch_unit.end}, .samples = {}};
+    EpochPosition position = epoch_unit.begin;
+    for (const int64_t index : epoch_unit.samples) {
+      StreamItem item = take_item(source, wait_seconds);
+      VLMTRAIN_CHECK(item.index == index, "the stream gave sample {} for {}", item.index, index);
+      const uint64_t seed = order_.make_sample_seed(source, position);
+      ++position.offset;
+      if (bad_samples_.is_dropped(index)) continue;
+      if (item.error && is_alone()) {
+        bad_samples_.handle(index, item.error);
+        continue;
+      }
+      if (item.error) bad_samples_.add(index, item.error);
+      state.has_usable = true;
+      item.sample.index = index;
+      item.sample.seed = seed;
+      log_first_shrunk_sample(item.sample);
+      loaded_unit.samples.push_back(std::move(item.sample));
+    }
+    return loaded_unit;
+  }
+
+  /// Returns the next processed sample of a source. Samples of other sources that come first are
+  /// kept.
+  StreamItem take_item(int64_t source, double& wait_seconds) {
+    std::deque<StreamItem>& ready_items = get_source_state(source).ready_items;
+    while (ready_items.empty()) {
+      const auto begin = std::chrono::steady_clock::now();
+      auto item = stream_->next();
+      wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      VLMTRAIN_CHECK(item.has_value(), "the endless sequence ended");
+      if (item->index < 0) item->index = ~item->index;
+      get_source_state(order_.find_source(item->index)).ready_items.push_back(std::move(*item));
+    }
+    StreamItem item = std::move(ready_items.front());
+    ready_items.pop_front();
+    return item;
+  }
+
+  /// Checks that the previous epoch of a source had a usable sample.
+  void start_epoch(int64_t source, EpochPosition position) {
+    SourceState& state = this->get_source_state(source);
+    if (position == state.first_position) return;
+    bad_samples_.summarize();
+    if (!state.has_usable) {
+      const MixtureSource& mixture_source = order_.source(source);
+      throw data_error("{}: none of the {} samples{} can be used; ledger.json names each with the reason",
+                       ledger_.dataset(), mixture_source.samples.size(),
+                       order_.num_sources() == 1 ? "" : " of " + mixture_source.name);
+    }
+    state.has_usable = false;
+  }
+
+  const io::Records& records_;
+  const SampleProcessor& processor_;
+  const SampleOrder& order_;
+  LoaderSettings settings_;
+  Cursor cursor_;  // after the last unit that was returned
+  Ledger& ledger_;
+  BadSampleHandler bad_samples_;
+  bool warned_of_memory_limit_ = false;
+  bool logged_shrunk_sample_ = false;
+  std::vector<SourceState> source_states_;
+  std::unique_ptr<PrefetchQueue> prefetch_queue_;
+  std::optional<SampleStream> stream_;  // last: its threads use the members above
+};
+
+Loader::Loader(const io::Records& records, const SampleProcessor& processor, const SampleOrder& order,
+               LoaderSettings settings, Cursor start, Ledger& ledger)
+    : impl_(std::make_unique<Impl>(records, processor, order, std::move(settings), std::move(start), ledger)) {}
+
+Loader::~Loader() = default;
+
+GlobalBatch Loader::next() {
+  return impl_->next();
+}
+
+void Loader::refill(GlobalBatch& batch) {
+  impl_->refill(batch);
+}
+
+void Loader::put_back(GlobalBatch batch) {
+  impl_->put_back(std::move(batch));
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,117 @@
+#include "vlmtrain/data/order/mixture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/random.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// The size of a group of blocks whose samples are mixed: at least both limits. Larger groups mix
+/// better and take more memory, since io::RowGroupCache holds a group's blocks while its samples
+/// are drawn.
+constexpr size_t kMinShuffledBlocks = 2;
+constexpr int64_t kMinShuffledSamples = 512;
+
+/// Returns the seed of an epoch. Source 0 has the seed of a data set without mixture, so that older
+/// runs resume with the same order.
+uint64_t make_order_seed(uint64_t seed, int64_t epoch, int64_t source) {
+  if (source == 0) return derive_stream_seed(seed, "order", {static_cast<uint64_t>(epoch)});
+  return derive_stream_seed(seed, "order", {static_cast<uint64_t>(epoch), static_cast<uint64_t>(source)});
+}
+
+}  // namespace
+
+std::vector<int64_t> shuffle_epoch(int64_t samples, uint64_t seed, int64_t epoch, int64_t source) {
+  return random_permutation(samples, make_order_seed(seed, epoch, source));
+}
+
+std::vector<int64_t> shuffle_epoch_by_blocks(int64_t samples, const std::vector<int64_t>& block_starts, uint64_t seed,
+                                             int64_t epoch, int64_t source) {
+  VLMTRAIN_CHECK(!block_starts.empty() && block_starts.front() == 0 && std::ranges::is_sorted(block_starts) &&
+                     block_starts.back() <= samples,
+                 "{} blocks of {} samples", block_starts.size(), samples);
+  const uint64_t block_seed = make_order_seed(seed, epoch, source);
+  const auto block_order = random_permutation(std::ssize(block_starts), block_seed);
+  std::vector<int64_t> order;
+  order.reserve(static_cast<size_t>(samples));
+  for (size_t first = 0, next = 0; first < block_starts.size(); first = next) {
+    const auto begin = std::ssize(order);
+    const auto is_enough = [&] {
+      return next - first >= kMinShuffledBlocks && std::ssize(order) - begin >= kMinShuffledSamples;
+    };
+    for (; next < block_starts.size() && !is_enough(); ++next) {
+      const auto block = static_cast<size_t>(block_order[next]);
+      const int64_t end = block + 1 < block_starts.size() ? block_starts[block + 1] : samples;
+      for (int64_t sample = block_starts[block]; sample < end; ++sample) order.push_back(sample);
+    }
+    if (first == 0 && next == block_starts.size()) return shuffle_epoch(samples, seed, epoch, source);
+    const auto permuted = random_permutation(std::ssize(order) - begin,
+                                             derive_stream_seed(block_seed, "blocks", {static_cast<uint64_t>(first)}));
+    const std::vector<int64_t> unshuffled(order.begin() + begin, order.end());
+    for (size_t i = 0; i < permuted.size(); ++i) {
+      order[static_cast<size_t>(begin) + i] = unshuffled[static_cast<size_t>(permuted[i])];
+    }
+  }
+  return order;
+}
+
+MixtureSampler::MixtureSampler(std::vector<ShareChange> changes) : changes_(std::move(changes)) {
+  VLMTRAIN_CHECK(!changes_.empty() && changes_.front().from_batch == 0, "no shares for the first batch");
+  for (auto& change : changes_) {
+    auto& shares = change.shares;
+    VLMTRAIN_CHECK(shares.size() == changes_.front().shares.size(), "{} shares of {} lanes", shares.size(),
+                   num_sources());
+    const bool are_shares = std::ranges::all_of(shares, [](double s) { return std::isfinite(s) && s >= 0; });
+    const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+    VLMTRAIN_CHECK(are_shares && sum > 0, "shares that are none");
+    for (double& share : shares) share /= sum;
+  }
+  VLMTRAIN_CHECK(std::ranges::is_sorted(changes_, {}, &ShareChange::from_batch), "changes of shares in no order");
+}
+
+const std::vector<double>& MixtureSampler::shares(int64_t batch) const {
+  const auto next_change = std::ranges::upper_bound(changes_, batch, {}, &ShareChange::from_batch);
+  return std::prev(next_change)->shares;
+}
+
+int64_t MixtureSampler::choose_source(Cursor& cursor) const {
+  if (num_sources() == 1) return 0;
+  const auto& share = shares(cursor.num_batches);
+  VLMTRAIN_CHECK(cursor.deficits.size() == share.size(), "a cursor of {} lanes", cursor.deficits.size());
+  // Among the sources that may be drawn without exceeding their share, choose the one whose
+  // deadline comes first. kRounding absorbs the rounding of the sums, which grow by one share for
+  // each draw.
+  constexpr double kRounding = 1e-9;
+  const double min_deficit = 1.0 / static_cast<double>(2 * num_sources() - 2);
+  size_t selected = share.size();
+  double fewest_draws = std::numeric_limits<double>::infinity();
+  for (size_t source = 0; source < share.size(); ++source) {
+    cursor.deficits[source] += share[source];
+    if (share[source] == 0 || cursor.deficits[source] < min_deficit - kRounding) continue;
+    const double remaining_draws = (1 - min_deficit - cursor.deficits[source]) / share[source];
+    if (remaining_draws < fewest_draws - kRounding) {
+      fewest_draws = remaining_draws;
+      selected = source;
+    }
+  }
+  if (selected == share.size()) {
+    // Possible only after a change of shares, when the deficit belongs to a source whose share is
+    // now 0.
+    selected = 0;
+    for (size_t source = 1; source < share.size(); ++source) {
+      const bool is_drawn = share[source] > 0 || share[selected] == 0;
+      if (is_drawn && (share[selected] == 0 || cursor.deficits[source] > cursor.deficits[selected])) selected = source;
+    }
+  }
+  cursor.deficits[selected] -= 1;
+  return static_cast<int64_t>(selected);
+}
+
+}  // namespace vlmtrain::data

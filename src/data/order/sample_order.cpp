@@ -1,0 +1,289 @@
+#include "vlmtrain/data/order/sample_order.h"
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/random.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// Stages of a curriculum, with a random order within each. Fewer stages mix lengths more; with
+/// many, a batch holds samples of a single length.
+constexpr int64_t kCurriculumStages = 16;
+
+MixtureSource make_single_source(int64_t samples) {
+  MixtureSource source{.name = {}, .samples = std::vector<int64_t>(static_cast<size_t>(samples))};
+  std::iota(source.samples.begin(), source.samples.end(), int64_t{0});
+  return source;
+}
+
+/// Returns the indices in `samples`, a source's samples, at which the blocks of the data set start.
+std::vector<int64_t> find_block_starts(const std::vector<int64_t>& block_starts, const std::vector<int64_t>& samples) {
+  std::vector<int64_t> starts;
+  for (size_t i = 0, block = 0; i < samples.size(); ++i) {
+    const bool is_first = starts.empty() || (block < block_starts.size() && samples[i] >= block_starts[block]);
+    while (block < block_starts.size() && block_starts[block] <= samples[i]) ++block;
+    if (is_first) starts.push_back(static_cast<int64_t>(i));
+  }
+  return starts;
+}
+
+/// Sorts `order` into stages of ascending `key`. Samples of a stage keep their order.
+template <class Key>
+std::vector<int64_t> sort_into_stages(std::vector<int64_t> order, const Key& key) {
+  std::vector<size_t> order_index(order.size());
+  std::iota(order_index.begin(), order_index.end(), size_t{0});
+  std::ranges::stable_sort(order_index, [&](size_t a, size_t b) { return key(order[a]) < key(order[b]); });
+  const size_t stage_size = (order.size() + kCurriculumStages - 1) / kCurriculumStages;
+  std::vector<int64_t> result;
+  result.reserve(order.size());
+  for (size_t first = 0; first < order_index.size(); first += stage_size) {
+    const auto end = std::min(first + stage_size, order_index.size());
+    std::sort(order_index.begin() + static_cast<std::ptrdiff_t>(first),
+              order_index.begin() + static_cast<std::ptrdiff_t>(end));
+    for (size_t i = first; i < end; ++i) result.push_back(order[order_index[i]]);
+  }
+  return result;
+}
+
+/// A simulation of the steps of a run from its start.
+class StepSimulator {
+ public:
+  StepSimulator(const SampleOrder& order, const SampleShapes& shapes)
+      : order_(order), shapes_(shapes), cursor_(order.start()) {
+    iterators_.reserve(static_cast<size_t>(order.num_sources()));
+    for (int64_t source = 0; source < order.num_sources(); ++source) {
+      iterators_.emplace_back(order, source, EpochPosition{});
+      has_known_samples_.push_back(
+          std::ranges::any_of(order.epoch(source, 0)->samples, [&](int64_t sample) { return shapes.has(sample); }));
+    }
+  }
+
+  /// Returns the samples of the next step by rank.
+  std::vector<std::vector<int64_t>> next_step(int64_t units, int64_t ranks) {
+    std::vector<std::vector<int64_t>> samples_by_rank(static_cast<size_t>(ranks));
+    for (int64_t unit = 0; unit < units; ++unit) {
+      const auto source = static_cast<size_t>(order_.mixture_sampler().choose_source(cursor_));
+      auto& samples = samples_by_rank[static_cast<size_t>(unit % ranks)];
+      const size_t size_before = samples.size();
+      while (has_known_samples_[source] && samples.size() == size_before) {
+        std::ranges::copy_if(iterators_[source].next().samples, std::back_inserter(samples),
+                             [this](int64_t sample) { return shapes_.has(sample); });
+      }
+    }
+    ++cursor_.num_batches;
+    return samples_by_rank;
+  }
+
+ private:
+  const SampleOrder& order_;
+  const SampleShapes& shapes_;
+  Cursor cursor_;
+  std::vector<SourceIterator> iterators_;
+  std::vector<bool> has_known_samples_;  // by source
+};
+
+/// Returns the number of steps in an epoch of the samples with known shapes.
+int64_t count_epoch_steps(const SampleOrder& order, const SampleShapes& shapes, int64_t units) {
+  int64_t total_units = 0;
+  for (int64_t source = 0; source < order.num_sources(); ++source) total_units += order.epoch(source, 0)->units();
+  const double share =
+      static_cast<double>(shapes.num_known()) / static_cast<double>(std::max<int64_t>(1, order.samples()));
+  return static_cast<int64_t>(share * static_cast<double>(total_units)) / units;
+}
+
+}  // namespace
+
+/// A cache of the latest epoch of each source. Thread-safe.
+class EpochOrderCache {
+ public:
+  explicit EpochOrderCache(size_t sources) : latest_(sources) {}
+
+  template <class Make>
+  std::shared_ptr<const EpochOrder> get_or_make(int64_t source, int64_t epoch, const Make& make) {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = latest_.at(static_cast<size_t>(source));
+    if (entry.order == nullptr || entry.epoch != epoch) entry = {epoch, std::make_shared<const EpochOrder>(make())};
+    return entry.order;
+  }
+
+ private:
+  struct Entry {
+    int64_t epoch = 0;
+    std::shared_ptr<const EpochOrder> order;
+  };
+  std::mutex mutex_;
+  std::vector<Entry> latest_;
+};
+
+int64_t EpochOrder::find_unit_end(int64_t position) const {
+  if (ends.empty()) return position + 1;
+  return *std::ranges::upper_bound(ends, position);
+}
+
+SampleOrder::SampleOrder(int64_t samples, uint64_t seed)
+    : SampleOrder({make_single_source(samples)}, {{.from_batch = 0, .shares = {1}}}, {.seed = seed}, samples, {}, {}) {}
+
+SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareChange> shares, OrderSettings settings,
+                         int64_t samples, std::vector<SampleSize> sizes, std::vector<char> is_packed)
+    : sources_(std::move(sources)),
+      mixture_sampler_(std::move(shares)),
+      settings_(std::move(settings)),
+      source_by_sample_(static_cast<size_t>(samples), -1),
+      sizes_(std::move(sizes)),
+      is_packed_(std::move(is_packed)),
+      epochs_(std::make_shared<EpochOrderCache>(sources_.size())) {
+  VLMTRAIN_CHECK(mixture_sampler_.num_sources() == std::ssize(sources_), "{} lanes and shares of {}", sources_.size(),
+                 mixture_sampler_.num_sources());
+  for (size_t source = 0; source < sources_.size(); ++source) {
+    for (const int64_t sample : sources_[source].samples) {
+      int32_t& assigned_source = source_by_sample_.at(static_cast<size_t>(sample));
+      VLMTRAIN_CHECK(assigned_source == -1, "sample {} is in two lanes", sample);
+      assigned_source = static_cast<int32_t>(source);
+    }
+  }
+}
+
+std::shared_ptr<const EpochOrder> SampleOrder::epoch(int64_t source_index, int64_t epoch) const {
+  return epochs_->get_or_make(source_index, epoch, [&] { return make_epoch_order(source_index, epoch); });
+}
+
+EpochOrder SampleOrder::make_epoch_order(int64_t source_index, int64_t epoch) const {
+  const auto& samples = source(source_index).samples;
+  const auto count = std::ssize(samples);
+  auto order = settings_.block_starts.empty()
+                   ? shuffle_epoch(count, settings_.seed, epoch, source_index)
+                   : shuffle_epoch_by_blocks(count, find_block_starts(settings_.block_starts, samples), settings_.seed,
+                                             epoch, source_index);
+  for (int64_t& index : order) index = samples[static_cast<size_t>(index)];
+  const auto get_size = [this](int64_t sample) -> const SampleSize& { return sizes_[static_cast<size_t>(sample)]; };
+  if (epoch == 0 && settings_.curriculum == Curriculum::kLength) {
+    order = sort_into_stages(std::move(order), [&](int64_t sample) { return get_size(sample).tokens; });
+  }
+  if (epoch == 0 && settings_.curriculum == Curriculum::kImages) {
+    order = sort_into_stages(std::move(order), [&](int64_t sample) { return get_size(sample).num_media; });
+  }
+  if (!settings_.packs) return {.samples = std::move(order), .ends = {}};
+  if (!is_packed_.empty()) {
+    std::erase_if(order, [this](int64_t sample) { return is_packed_[static_cast<size_t>(sample)] == 0; });
+  }
+  const uint64_t seed = derive_stream_seed(settings_.seed, "packing",
+                                           {static_cast<uint64_t>(source_index), static_cast<uint64_t>(epoch)});
+  auto packs = pack(order, sizes_, *settings_.packs, seed);
+  return {.samples = std::move(packs.samples), .ends = std::move(packs.ends)};
+}
+
+int64_t SampleOrder::count_epoch_samples(int64_t source_index) const {
+  const auto& samples = source(source_index).samples;
+  if (!settings_.packs || is_packed_.empty()) return std::ssize(samples);
+  return std::ranges::count_if(samples,
+                               [this](int64_t sample) { return is_packed_[static_cast<size_t>(sample)] != 0; });
+}
+
+std::string SampleOrder::fingerprint() const {
+  if (!settings_.packs && settings_.curriculum == Curriculum::kNone) return {};
+  ContentHash hash;
+  for (size_t i = 0; i < sizes_.size(); ++i) {
+    hash.add(static_cast<uint64_t>(sizes_[i].tokens)).add(static_cast<uint64_t>(sizes_[i].num_media));
+    hash.add(static_cast<uint64_t>(sizes_[i].tiles)).add(static_cast<uint64_t>(is_packed_.empty() ? 1 : is_packed_[i]));
+  }
+  return hash.hex();
+}
+
+uint64_t SampleOrder::make_sample_seed(int64_t source, EpochPosition position) const {
+  const auto epoch = static_cast<uint64_t>(position.epoch), offset = static_cast<uint64_t>(position.offset);
+  // Source 0 has the seeds of a data set without mixture, so that older runs resume with the same
+  // samples.
+  if (source == 0) return derive_stream_seed(settings_.seed, "sample", {epoch, offset});
+  return derive_stream_seed(settings_.seed, "sample", {epoch, offset, static_cast<uint64_t>(source)});
+}
+
+Cursor SampleOrder::start() const {
+  return {.sources = std::vector<EpochPosition>(sources_.size()),
+          .deficits = std::vector<double>(sources_.size()),
+          .num_batches = 0};
+}
+
+void SampleOrder::check(const Cursor& cursor, const std::string& dataset) const {
+  if (cursor.sources.size() != sources_.size() || cursor.deficits.size() != sources_.size()) {
+    throw data_error(
+        "{}: the run to resume drew from {} sources or tasks, and now there are {}; resume with the ones that "
+        "it was started with",
+        dataset, cursor.sources.size(), sources_.size());
+  }
+  for (size_t source = 0; source < sources_.size(); ++source) {
+    const int64_t offset = cursor.sources[source].offset;
+    const int64_t num_samples = count_epoch_samples(static_cast<int64_t>(source));
+    if (offset < num_samples) continue;
+    throw data_error(
+        "{}: the run to resume goes on at sample {} of an epoch, but {} {}; resume with the file that it "
+        "was started with",
+        dataset, offset, sources_.size() == 1 ? "the file holds" : sources_[source].name + " holds", num_samples);
+  }
+}
+
+SourceIterator::SourceIterator(const SampleOrder& order, int64_t source, EpochPosition start)
+    : order_(&order), source_(source), position_(start), epoch_(order.epoch(source, start.epoch)) {
+  VLMTRAIN_CHECK(start.epoch >= 0 && start.offset >= 0 && start.offset < std::ssize(epoch_->samples),
+                 "position {} of epoch {} with {} samples", start.offset, start.epoch, epoch_->samples.size());
+}
+
+double SourceIterator::mean_samples_per_unit() const {
+  return static_cast<double>(epoch_->samples.size()) / static_cast<double>(std::max<int64_t>(1, epoch_->units()));
+}
+
+SourceIterator::Unit SourceIterator::next() {
+  if (position_.offset == std::ssize(epoch_->samples)) {
+    position_ = {.epoch = position_.epoch + 1, .offset = 0};
+    epoch_ = order_->epoch(source_, position_.epoch);
+  }
+  const EpochPosition begin = position_;
+  position_.offset = epoch_->find_unit_end(begin.offset);
+  Unit unit{
+      .begin = begin,
+      .end = position_,
+      .samples = std::span(epoch_->samples)
+                     .subspan(static_cast<size_t>(begin.offset), static_cast<size_t>(position_.offset - begin.offset))};
+  if (position_.offset == std::ssize(epoch_->samples)) unit.end = {.epoch = begin.epoch + 1, .offset = 0};
+  return unit;
+}
+
+Packs collect_first_epoch_packs(const SampleOrder& order) {
+  Packs packs;
+  for (int64_t source = 0; source < order.num_sources(); ++source) {
+    const auto epoch = order.epoch(source, 0);
+    const int64_t sample_offset = std::ssize(packs.samples);
+    for (const int64_t end : epoch->ends) packs.ends.push_back(sample_offset + end);
+    packs.samples.insert(packs.samples.end(), epoch->samples.begin(), epoch->samples.end());
+  }
+  return packs;
+}
+
+std::vector<ShapesByRank> simulate_steps(const SampleOrder& order, const SampleShapes& shapes, int64_t units,
+                                         int64_t count, int64_t ranks) {
+  VLMTRAIN_CHECK(units > 0 && count > 0 && ranks > 0, "{} steps of {} units of {} ranks", count, units, ranks);
+  StepSimulator simulator(order, shapes);
+  const int64_t total_steps = std::max(count, count_epoch_steps(order, shapes, units));
+  std::vector<ShapesByRank> steps;
+  for (int64_t step_index = 0, num_selected = 0; step_index < total_steps; ++step_index) {
+    const auto samples_by_rank = simulator.next_step(units, ranks);
+    if (step_index < num_selected * total_steps / count) continue;
+    ++num_selected;
+    if (std::ranges::all_of(samples_by_rank, &std::vector<int64_t>::empty)) continue;
+    auto& shapes_by_rank = steps.emplace_back();
+    for (const auto& rank_samples : samples_by_rank) {
+      auto& rank_shapes = shapes_by_rank.emplace_back();
+      for (const int64_t sample : rank_samples) rank_shapes.push_back(shapes.at(sample));
+    }
+  }
+  return steps;
+}
+
+}  // namespace vlmtrain::data

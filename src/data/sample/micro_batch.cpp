@@ -1,0 +1,216 @@
+#include "vlmtrain/data/sample/micro_batch.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/memory/device_copy.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+using Samples = std::vector<std::reference_wrapper<const Sample>>;
+
+at::Tensor to_tensor(const std::vector<int64_t>& values) {
+  at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+int64_t count_patches(const std::vector<PatchGrid>& grids) {
+  int64_t patches = 0;
+  for (const PatchGrid& grid : grids) patches += grid.patches();
+  return patches;
+}
+
+void check_sample(const Sample& sample) {
+  VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label marks for {} tokens", sample.id,
+                 sample.is_label.size(), sample.tokens());
+  VLMTRAIN_CHECK(sample.is_label.empty() || sample.is_label.front() == 0,
+                 "sample {}: its first token is a label, which nothing could predict", sample.id);
+  VLMTRAIN_CHECK(!sample.pixel_values.defined() || !sample.image_token_positions.empty(),
+                 "sample {}: pixels, but no image tokens", sample.id);
+  VLMTRAIN_CHECK(sample.grids.empty() || !sample.pixel_values.defined() ||
+                     count_patches(sample.grids) == sample.pixel_values.size(0),
+                 "sample {}: grids of {} patches, but {} rows of pixels", sample.id, count_patches(sample.grids),
+                 sample.pixel_values.size(0));
+  VLMTRAIN_CHECK(sample.modalities.empty() || !sample.pixel_values.defined() ||
+                     std::ssize(sample.modalities) == sample.pixel_values.size(0),
+                 "sample {}: {} modalities for {} volumes", sample.id, sample.modalities.size(),
+                 sample.pixel_values.size(0));
+  VLMTRAIN_CHECK(sample.position_ids.empty() || std::ssize(sample.position_ids) == kPositionAxes * sample.tokens(),
+                 "sample {}: {} positions for {} tokens", sample.id, sample.position_ids.size(), sample.tokens());
+}
+
+/// Adds one dropout unit for each pixel row or frame, since a forward pass of the tower may end
+/// after any of them.
+void add_pixel_units(const Sample& sample, std::vector<nn::DropoutSegment>& units) {
+  if (!sample.pixel_values.defined()) return;
+  uint64_t unit_index = 0;
+  const auto add = [&](int64_t rows) {
+    units.push_back({.seed = derive_stream_seed(sample.seed, "tile", {unit_index++}), .row_share = rows});
+  };
+  if (sample.grids.empty()) {
+    for (int64_t row = 0; row < sample.pixel_values.size(0); ++row) add(1);
+  }
+  for (const PatchGrid& grid : sample.grids) {
+    for (int64_t frame = 0; frame < grid.frames; ++frame) add(grid.patches_per_frame());
+  }
+}
+
+at::Tensor concat_pixels(const Samples& samples) {
+  std::vector<at::Tensor> pixels;
+  for (const Sample& sample : samples) {
+    if (!sample.pixel_values.defined()) continue;
+    const at::Tensor& sample_pixels = sample.pixel_values;
+    VLMTRAIN_CHECK(pixels.empty() || PixelRow::from_tensor(sample_pixels) == PixelRow::from_tensor(pixels.front()),
+                   "sample {}: pixels {} [{}] beside {} [{}]", sample.id, c10::toString(sample_pixels.scalar_type()),
+                   fmt::join(sample_pixels.sizes(), ", "), c10::toString(pixels.front().scalar_type()),
+                   fmt::join(pixels.front().sizes(), ", "));
+    pixels.push_back(sample_pixels);
+  }
+  return pixels.empty() ? at::Tensor() : at::cat(pixels);
+}
+
+/// Returns [tokens], or [kPositionAxes, tokens] if a sample has position ids.
+at::Tensor concat_positions(const Samples& samples) {
+  const bool has_axes = std::ranges::any_of(samples, [](const Sample& sample) { return !sample.position_ids.empty(); });
+  std::vector<int64_t> positions;
+  for (int64_t axis = 0; axis < (has_axes ? kPositionAxes : 1); ++axis) {
+    for (const Sample& sample : samples) {
+      const auto offset = std::ssize(positions);
+      positions.resize(positions.size() + sample.token_ids.size());
+      const auto begin = positions.begin() + offset;
+      if (sample.position_ids.empty()) {
+        std::iota(begin, positions.end(), int64_t{0});
+      } else {
+        std::copy_n(sample.position_ids.begin() + axis * sample.tokens(), sample.tokens(), begin);
+      }
+    }
+  }
+  const at::Tensor position_ids = to_tensor(positions);
+  return has_axes ? position_ids.view({kPositionAxes, -1}) : position_ids;
+}
+
+at::Tensor move_tensor(const at::Tensor& tensor, at::Device device) {
+  if (!tensor.defined()) return tensor;
+  // In a dry run, pixels have a shape and no values.
+  if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
+  return memory::copy_to_device(tensor, device);
+}
+
+/// Concatenates the masks of the samples that have any.
+MaskBatch concat_masks(const Samples& samples) {
+  MaskBatch batch;
+  std::vector<at::Tensor> pixels, targets;
+  std::vector<int64_t> positions, image_indices;
+  int64_t tokens = 0, image_offset = 0;
+  for (const Sample& sample : samples) {
+    const Masks& masks = sample.masks;
+    if (!masks.empty()) {
+      VLMTRAIN_CHECK(
+          std::ssize(masks.image_indices) == masks.count() && std::ssize(masks.valid_regions) == masks.count(),
+          "sample {}: {} masks in {} pictures and {} parts of them", sample.id, masks.count(),
+          masks.image_indices.size(), masks.valid_regions.size());
+      for (const int64_t position : masks.token_positions) positions.push_back(tokens + position - 1);
+      for (const int64_t image : masks.image_indices) image_indices.push_back(image_offset + image);
+      batch.valid_regions.insert(batch.valid_regions.end(), masks.valid_regions.begin(), masks.valid_regions.end());
+      pixels.push_back(masks.pixels);
+      if (masks.targets.defined()) targets.push_back(masks.targets);
+      image_offset += masks.pixels.size(0);
+    }
+    tokens += sample.tokens();
+  }
+  if (pixels.empty()) return batch;
+  batch.pixels = at::cat(pixels);
+  if (targets.size() == pixels.size()) batch.targets = at::cat(targets);
+  batch.positions = to_tensor(positions);
+  batch.image_indices = to_tensor(image_indices);
+  return batch;
+}
+
+MicroBatch collate(const Samples& samples, bool with_tasks) {
+  VLMTRAIN_CHECK(!samples.empty(), "a micro-batch without samples");
+  MicroBatch batch;
+  std::vector<int64_t> lengths;
+  std::vector<int64_t> token_ids;
+  std::vector<int64_t> image_positions;
+  std::vector<int64_t> label_positions;
+  std::vector<int64_t> labels;
+  std::vector<int64_t> label_tasks;
+  std::vector<int64_t> modalities;
+  for (const Sample& sample : samples) {
+    check_sample(sample);
+    const auto offset = std::ssize(token_ids);
+    lengths.push_back(sample.tokens());
+    token_ids.insert(token_ids.end(), sample.token_ids.begin(), sample.token_ids.end());
+    for (const int64_t position : sample.image_token_positions) image_positions.push_back(offset + position);
+    for (int64_t position = 1; position < sample.tokens(); ++position) {
+      if (sample.is_label[static_cast<size_t>(position)] == 0) continue;
+      label_positions.push_back(offset + position - 1);
+      labels.push_back(sample.token_ids[static_cast<size_t>(position)]);
+    }
+    label_tasks.resize(labels.size(), sample.task_number);
+    batch.grids.insert(batch.grids.end(), sample.grids.begin(), sample.grids.end());
+    if (sample.pixel_values.defined()) {
+      modalities.insert(modalities.end(), sample.modalities.begin(), sample.modalities.end());
+    }
+    batch.num_media += sample.num_media;
+    batch.num_volumes += sample.num_volumes;
+    batch.sample_units.push_back({.seed = sample.seed, .row_share = sample.tokens()});
+    add_pixel_units(sample, batch.pixel_units);
+  }
+  batch.samples = std::ssize(samples);
+  batch.token_ids = to_tensor(token_ids);
+  batch.position_ids = concat_positions(samples);
+  batch.segments = nn::Segments::from_lengths(std::move(lengths), at::kCPU);
+  batch.image_positions = to_tensor(image_positions);
+  batch.pixel_values = concat_pixels(samples);
+  VLMTRAIN_CHECK(
+      batch.grids.empty() || !batch.pixel_values.defined() || count_patches(batch.grids) == batch.pixel_values.size(0),
+      "pixels with grids beside pixels without");
+  VLMTRAIN_CHECK(modalities.empty() || std::ssize(modalities) == batch.pixel_values.size(0),
+                 "volumes with modalities beside volumes without");
+  if (!modalities.empty()) batch.modalities = to_tensor(modalities);
+  batch.label_positions = to_tensor(label_positions);
+  batch.labels = to_tensor(labels);
+  batch.masks = concat_masks(samples);
+  if (with_tasks) batch.label_tasks = to_tensor(label_tasks);
+  return batch;
+}
+
+}  // namespace
+
+std::array<at::Tensor*, 13> MicroBatch::tensors() {
+  return {&token_ids,          &position_ids, &segments.offsets, &image_positions, &pixel_values,  &modalities,
+          &label_positions,    &labels,       &label_tasks,      &masks.pixels,    &masks.targets, &masks.positions,
+          &masks.image_indices};
+}
+
+MicroBatch MicroBatch::to(at::Device device) const {
+  MicroBatch result = *this;
+  for (at::Tensor* tensor : result.tensors()) *tensor = move_tensor(*tensor, device);
+  return result;
+}
+
+MicroBatch collate(std::span<const Sample> samples, bool with_tasks) {
+  return collate(Samples(samples.begin(), samples.end()), with_tasks);
+}
+
+MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> indices, bool with_tasks) {
+  Samples selected;
+  selected.reserve(indices.size());
+  for (const int64_t index : indices) selected.emplace_back(samples[static_cast<size_t>(index)]);
+  return collate(selected, with_tasks);
+}
+
+}  // namespace vlmtrain::data

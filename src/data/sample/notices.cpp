@@ -1,0 +1,150 @@
+#include "vlmtrain/data/sample/notices.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Kinds that are logged, so that a data set of many kinds does not flood the log; ledger.json
+/// lists all of them.
+constexpr size_t kMaxLoggedKinds = 20;
+
+/// Returns a phrase such as `sample a: "web"`.
+std::string describe_example(const NoticeCounts::Count& count) {
+  const std::string value = count.example.empty() ? "" : fmt::format(": {}", make_excerpt(count.example));
+  return fmt::format("sample {}{}", to_printable(count.id), value);
+}
+
+std::mutex report_mutex;  // guards the two variables below
+NoticeCollector* active_collector = nullptr;
+std::set<std::string> reported_kinds;  // logged without a collector
+
+}  // namespace
+
+void NoticeCounts::add(std::string_view id, const std::vector<io::Notice>& notices) {
+  std::vector<Count*> counted_kinds;
+  for (const io::Notice& notice : notices) {
+    auto entry = kinds_.find(notice.kind);
+    if (entry == kinds_.end()) {
+      const bool is_full = kinds_.size() >= kMaxNoticeKinds;
+      entry = kinds_.try_emplace(is_full ? kOtherNotices : notice.kind).first;
+    }
+    Count& count = entry->second;
+    if (std::ranges::find(counted_kinds, &count) != counted_kinds.end()) continue;
+    counted_kinds.push_back(&count);
+    if (count.samples++ > 0) continue;
+    count.id = id;
+    count.example = notice.example;
+  }
+}
+
+void NoticeCounts::add_missing(const NoticeCounts& other) {
+  for (const auto& [kind, count] : other.kinds_) kinds_.try_emplace(kind, count);
+}
+
+ordered_json NoticeCounts::to_json() const {
+  auto json = ordered_json::array();
+  for (const auto& [kind, count] : kinds_) {
+    json.push_back(
+        {{"kind", kind}, {"samples", count.samples}, {"example", {{"id", count.id}, {"value", count.example}}}});
+  }
+  return json;
+}
+
+NoticeCounts NoticeCounts::from_json(const ordered_json& json) {
+  NoticeCounts notices;
+  for (const auto& entry : json) {
+    const ordered_json& example = entry.at("example");
+    notices.kinds_[entry.at("kind").get<std::string>()] = {
+        .samples = entry.at("samples"), .id = example.at("id"), .example = example.at("value")};
+  }
+  return notices;
+}
+
+std::string get_notice_hint(std::string_view kind) {
+  if (kind.starts_with("key \"")) return "list it in data.ignore_keys if it is to be left out";
+  if (kind.starts_with("more positions")) {
+    return "it trains at positions that the model has not seen; lower data.max_length to avoid them";
+  }
+  return {};
+}
+
+std::string describe_notice(std::string_view kind) {
+  return kind.starts_with("key \"") ? fmt::format("{} is not read", to_printable(kind)) : to_printable(kind);
+}
+
+void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_t samples) {
+  size_t num_logged = 0;
+  for (const auto& [kind, count] : notices.kinds()) {
+    if (num_logged++ == kMaxLoggedKinds) break;
+    const std::string hint = get_notice_hint(kind);
+    spdlog::warn("data {}: {}: {} of {} samples, such as {}{}{}", to_printable(dataset), describe_notice(kind),
+                 with_commas(count.samples), with_commas(samples), describe_example(count), hint.empty() ? "" : "; ",
+                 hint);
+  }
+  const size_t kinds = notices.kinds().size();
+  if (kinds > kMaxLoggedKinds) {
+    spdlog::warn("data {}: {} more kinds of notices; ledger.json and vlmtrain inspect name each", to_printable(dataset),
+                 kinds - kMaxLoggedKinds);
+  }
+}
+
+void NewNoticeLogger::log(const NoticeCounts& notices, const std::string& dataset) {
+  if (notices.kinds().size() == logged_.size()) return;
+  for (const auto& [kind, count] : notices.kinds()) {
+    if (!logged_.insert(kind).second || logged_.size() > kMaxLoggedKinds) continue;
+    const std::string hint = get_notice_hint(kind);
+    spdlog::warn("data {}: {}, first met in {}; ledger.json counts such samples{}{}", to_printable(dataset),
+                 describe_notice(kind), describe_example(count), hint.empty() ? "" : "; ", hint);
+  }
+}
+
+void NewNoticeLogger::mark_logged(const NoticeCounts& notices) {
+  for (const auto& [kind, count] : notices.kinds()) logged_.insert(kind);
+}
+
+void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices) {
+  if (notices.empty()) return;
+  const std::lock_guard lock(report_mutex);
+  for (const io::Notice& notice : notices) {
+    if (active_collector != nullptr) {
+      const std::lock_guard collector_lock(active_collector->mutex_);
+      if (!active_collector->seen_.emplace(notice.kind, ContentHash().add(sample).value()).second) continue;
+      NoticeCollector::KindCount& kind_count = active_collector->kinds_[notice.kind];
+      if (++kind_count.samples == 1 || sample < kind_count.sample) {
+        kind_count.sample = sample;
+        kind_count.example = notice.example;
+      }
+    } else if (reported_kinds.insert(notice.kind).second) {
+      spdlog::warn("sample {}: {}: {} (reported once)", sample, notice.kind, notice.example);
+    }
+  }
+}
+
+NoticeCollector::NoticeCollector() {
+  const std::lock_guard lock(report_mutex);
+  VLMTRAIN_CHECK(active_collector == nullptr, "notices are collected by one at a time");
+  active_collector = this;
+}
+
+NoticeCollector::~NoticeCollector() {
+  const std::lock_guard lock(report_mutex);
+  active_collector = nullptr;
+  for (const auto& [kind, count] : kinds_) {
+    spdlog::warn("{}: {}; the first is {}: {}", pluralize(count.samples, "sample"), kind, count.sample, count.example);
+  }
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,121 @@
+#include "vlmtrain/data/sample/sample.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// Returns the number of positions on the axis with the most.
+int64_t count_positions(const Sample& sample) {
+  if (sample.position_ids.empty()) return sample.tokens();
+  return 1 + *std::ranges::max_element(sample.position_ids);
+}
+
+void add_position_notice(const PositionLimit& limit, Sample& sample) {
+  const int64_t positions = count_positions(sample);
+  if (positions <= limit.positions) return;
+  sample.notices.push_back(
+      {.kind = fmt::format("more positions than the model was made for ({} {})", limit.key, limit.positions),
+       .example = fmt::format("{} positions of {} tokens", positions, sample.tokens())});
+}
+
+/// Returns the result of `make`, after the checks that all samples share.
+template <class Make>
+Sample make_checked_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
+                           const Make& make) {
+  if (!record.problem.empty()) {
+    throw SampleError("unusable record", fmt::format("sample {} ({}): {}", record.id, record.location, record.problem));
+  }
+  Sample sample = make();
+  VLMTRAIN_CHECK(sample.index == index, "sample {} came back as {}", index, sample.index);
+  if (sample.label_tokens() == 0) {
+    throw SampleError("no label tokens",
+                      fmt::format("sample {} ({}) has no label token, so there is nothing to learn from it; give it "
+                                  "an assistant's turn that is not empty",
+                                  record.id, record.location));
+  }
+  sample.notices.insert(sample.notices.begin(), record.notices.begin(), record.notices.end());
+  if (const auto limit = processor.position_limit()) add_position_notice(*limit, sample);
+  return sample;
+}
+
+}  // namespace
+
+PixelRow PixelRow::from_tensor(const at::Tensor& pixels) {
+  const int64_t axes = pixels.dim();
+  VLMTRAIN_CHECK(axes == 4 || axes == 5, "pixels of {} dimensions", axes);
+  return {.dtype = pixels.scalar_type(),
+          .channels = pixels.size(1),
+          .depth = axes == 5 ? pixels.size(2) : 0,
+          .height = pixels.size(-2),
+          .width = pixels.size(-1)};
+}
+
+std::vector<int64_t> PixelRow::sizes(int64_t rows) const {
+  if (depth == 0) return {rows, channels, height, width};
+  return {rows, channels, depth, height, width};
+}
+
+int64_t PixelRow::bytes() const {
+  const auto value_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  return value_bytes * channels * std::max<int64_t>(depth, 1) * height * width;
+}
+
+nlohmann::json to_json_array(const ShrinkInfo& shrunk) {
+  return {shrunk.tokens,       shrunk.pixels,           shrunk.tokens_after,
+          shrunk.pixels_after, shrunk.image_max_pixels, shrunk.frame_max_pixels};
+}
+
+ShrinkInfo parse_shrink_info(const nlohmann::json& numbers) {
+  return {.tokens = numbers.at(0),
+          .pixels = numbers.at(1),
+          .tokens_after = numbers.at(2),
+          .pixels_after = numbers.at(3),
+          .image_max_pixels = numbers.at(4),
+          .frame_max_pixels = numbers.at(5)};
+}
+
+void Sample::add_media(MediaKind kind, int64_t frames) {
+  ++num_media;
+  if (kind == MediaKind::kVideo) ++num_videos;
+  if (kind == MediaKind::kVolume) ++num_volumes;
+  video_frames += frames;
+}
+
+int64_t Sample::label_tokens() const {
+  return std::count(is_label.begin(), is_label.end(), 1);
+}
+
+int64_t Masks::count_valid_pixels() const {
+  int64_t sum = 0;
+  for (const ValidRegion& region : valid_regions) sum += region.pixels();
+  return sum;
+}
+
+int64_t Sample::bytes() const {
+  const auto get_tensor_bytes = [](const at::Tensor& tensor) {
+    return tensor.defined() && !tensor.is_meta() ? tensor.nbytes() : 0;
+  };
+  const size_t pixel_bytes =
+      get_tensor_bytes(pixel_values) + get_tensor_bytes(masks.pixels) + get_tensor_bytes(masks.targets);
+  const size_t integer_bytes =
+      (token_ids.size() + image_token_positions.size() + position_ids.size() + modalities.size()) * sizeof(int64_t);
+  return static_cast<int64_t>(pixel_bytes + integer_bytes + is_label.size());
+}
+
+Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
+                   std::optional<uint64_t> augmentation_seed) {
+  return make_checked_sample(processor, record, index, [&] {
+    return augmentation_seed ? processor.process_augmented(record, index, *augmentation_seed)
+                             : processor.process(record, index);
+  });
+}
+
+Sample make_header_sample(const SampleProcessor& processor, const io::Record& record, int64_t index) {
+  return make_checked_sample(processor, record, index, [&] { return processor.process_headers(record, index); });
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,213 @@
+#include "vlmtrain/data/sample/sample_shape.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// Describes volumes. Each frame of a series is a pixel row, so that there may be more rows than
+/// volumes.
+std::string describe_volumes(const SampleShape& shape) {
+  std::string description = pluralize(shape.num_volumes, "volume");
+  if (shape.row.depth == 0) return description;
+  if (shape.pixel_rows != shape.num_volumes) description += fmt::format(" in {}", pluralize(shape.pixel_rows, "grid"));
+  return description + fmt::format(" of {}x{}x{}", shape.row.depth, shape.row.height, shape.row.width);
+}
+
+Masks make_meta_masks(const SampleShape& shape) {
+  VLMTRAIN_CHECK(shape.masks <= shape.label_tokens && shape.mask_pictures <= shape.masks, "{} masks of {} label tokens",
+                 shape.masks, shape.label_tokens);
+  Masks masks;
+  for (int64_t i = 0; i < shape.masks; ++i) {
+    masks.token_positions.push_back(shape.tokens - shape.masks + i);
+    masks.image_indices.push_back(std::min(i, shape.mask_pictures - 1));
+  }
+  const auto count = static_cast<size_t>(shape.masks);
+  masks.valid_regions.assign(count, {.rows = shape.mask_side, .columns = shape.mask_side});
+  masks.structures.resize(count);
+  const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
+  masks.pixels = at::empty({shape.mask_pictures, 3, shape.mask_side, shape.mask_side}, bytes);
+  masks.targets = at::empty({shape.masks, shape.mask_side, shape.mask_side}, bytes);
+  return masks;
+}
+
+uint64_t hash_media_shape(const SampleShape& media) {
+  ContentHash hash;
+  const auto add = [&hash](int64_t value) { hash.add(static_cast<uint64_t>(value)); };
+  for (const int64_t value :
+       {media.image_tokens, media.num_media, media.pixel_rows, media.row.height, media.row.width, media.num_videos,
+        media.video_frames, media.num_volumes, media.masks, media.mask_pictures, media.mask_side}) {
+    add(value);
+  }
+  for (const PatchGrid& grid : media.grids) {
+    add(grid.frames);
+    add(grid.rows);
+    add(grid.columns);
+  }
+  return hash.value();
+}
+
+int32_t to_int32(int64_t tokens) {
+  VLMTRAIN_CHECK(tokens >= 0 && tokens <= std::numeric_limits<int32_t>::max(), "{} tokens", tokens);
+  return static_cast<int32_t>(tokens);
+}
+
+}  // namespace
+
+SampleShape get_shape(const Sample& sample) {
+  SampleShape shape{.tokens = sample.tokens(),
+                    .label_tokens = sample.label_tokens(),
+                    .image_tokens = std::ssize(sample.image_token_positions),
+                    .num_media = sample.num_media,
+                    .num_videos = sample.num_videos,
+                    .video_frames = sample.video_frames,
+                    .num_volumes = sample.num_volumes};
+  if (sample.pixel_values.defined()) {
+    shape.pixel_rows = sample.pixel_values.size(0);
+    shape.row = PixelRow::from_tensor(sample.pixel_values);
+    shape.grids = sample.grids;
+  }
+  if (!sample.masks.empty()) {
+    shape.masks = sample.masks.count();
+    shape.mask_pictures = sample.masks.pixels.size(0);
+    shape.mask_side = sample.masks.pixels.size(-1);
+  }
+  return shape;
+}
+
+std::string describe_media(const SampleShape& shape) {
+  const int64_t num_images = shape.num_media - shape.num_videos - shape.num_volumes;
+  std::vector<std::string> kinds;
+  if (num_images > 0) kinds.push_back(pluralize(num_images, "image"));
+  if (shape.num_videos > 0) {
+    kinds.push_back(
+        fmt::format("{} of {}", pluralize(shape.num_videos, "video"), pluralize(shape.video_frames, "frame")));
+  }
+  if (shape.num_volumes > 0) kinds.push_back(describe_volumes(shape));
+  if (shape.masks > 0) kinds.push_back(pluralize(shape.masks, "mask"));
+  return kinds.empty() ? "no image" : fmt::format("{}", fmt::join(kinds, " and "));
+}
+
+SampleShape scale_pixels(SampleShape shape, double share) {
+  if (shape.pixel_rows == 0) return shape;
+  const auto scale = [share](int64_t count) {
+    return std::max<int64_t>(std::llround(static_cast<double>(count) * share), 1);
+  };
+  const int64_t text_tokens = shape.tokens - shape.image_tokens;
+  if (shape.grids.empty()) {
+    const int64_t tokens_per_row = shape.image_tokens / shape.pixel_rows;
+    shape.pixel_rows = scale(shape.pixel_rows);
+    shape.image_tokens = shape.pixel_rows * tokens_per_row;
+  } else {
+    const int64_t patches_per_token = shape.pixel_rows / shape.image_tokens;
+    const int64_t patches_per_side = std::llround(std::sqrt(static_cast<double>(patches_per_token)));
+    shape.pixel_rows = 0;
+    for (PatchGrid& grid : shape.grids) {
+      grid.rows = scale(grid.rows / patches_per_side) * patches_per_side;
+      shape.pixel_rows += grid.patches();
+    }
+    shape.image_tokens = shape.pixel_rows / patches_per_token;
+  }
+  shape.tokens = shape.image_tokens + text_tokens;
+  return shape;
+}
+
+Sample make_meta_sample(const SampleShape& shape) {
+  VLMTRAIN_CHECK(shape.image_tokens + shape.label_tokens <= shape.tokens && shape.label_tokens < shape.tokens,
+                 "{} image tokens and {} label tokens in {} tokens", shape.image_tokens, shape.label_tokens,
+                 shape.tokens);
+  Sample sample;
+  sample.token_ids.assign(static_cast<size_t>(shape.tokens), 0);
+  sample.is_label.assign(static_cast<size_t>(shape.tokens), 0);
+  std::fill(sample.is_label.end() - shape.label_tokens, sample.is_label.end(), char{1});
+  sample.image_token_positions.resize(static_cast<size_t>(shape.image_tokens));
+  std::iota(sample.image_token_positions.begin(), sample.image_token_positions.end(), int64_t{0});
+  sample.num_media = shape.num_media;
+  sample.num_videos = shape.num_videos;
+  sample.video_frames = shape.video_frames;
+  sample.num_volumes = shape.num_volumes;
+  if (shape.num_volumes > 0) sample.modalities.assign(static_cast<size_t>(shape.pixel_rows), 0);
+  sample.grids = shape.grids;
+  if (!shape.grids.empty()) sample.position_ids.assign(static_cast<size_t>(kPositionAxes * shape.tokens), 0);
+  if (shape.pixel_rows > 0) {
+    sample.pixel_values =
+        at::empty(shape.row.sizes(shape.pixel_rows), at::TensorOptions(shape.row.dtype).device(at::kMeta));
+  }
+  if (shape.masks > 0) sample.masks = make_meta_masks(shape);
+  return sample;
+}
+
+SampleShape SampleShapes::at(int64_t index) const {
+  VLMTRAIN_CHECK(has(index), "the shape of sample {} is not known", index);
+  const Entry& entry = samples_[static_cast<size_t>(index)];
+  SampleShape shape = media_[entry.media];
+  shape.tokens = entry.tokens;
+  shape.label_tokens = entry.label_tokens;
+  return shape;
+}
+
+std::optional<SampleShape> SampleShapes::operator[](int64_t index) const {
+  return has(index) ? std::optional{at(index)} : std::nullopt;
+}
+
+const SampleShape* SampleShapes::find_media(int64_t index) const {
+  return has(index) ? &media_[samples_[static_cast<size_t>(index)].media] : nullptr;
+}
+
+void SampleShapes::set(int64_t index, const SampleShape& shape) {
+  Entry& entry = samples_.at(static_cast<size_t>(index));
+  const bool was_known = entry.media != kUnknown;
+  entry = {
+      .media = intern_media(shape), .tokens = to_int32(shape.tokens), .label_tokens = to_int32(shape.label_tokens)};
+  num_known_ += was_known ? 0 : 1;
+}
+
+void SampleShapes::push_back(const std::optional<SampleShape>& shape) {
+  samples_.emplace_back();
+  if (shape) set(size() - 1, *shape);
+}
+
+void SampleShapes::remove(int64_t index) {
+  Entry& entry = samples_.at(static_cast<size_t>(index));
+  num_known_ -= entry.media != kUnknown ? 1 : 0;
+  entry = {};
+}
+
+uint32_t SampleShapes::intern_media(SampleShape media) {
+  media.tokens = media.label_tokens = 0;
+  const uint64_t hash = hash_media_shape(media);
+  const auto [first, end] = media_ids_by_hash_.equal_range(hash);
+  for (auto entry = first; entry != end; ++entry) {
+    if (media_[entry->second] == media) return entry->second;
+  }
+  const auto media_id = static_cast<uint32_t>(media_.size());
+  media_.push_back(std::move(media));
+  media_ids_by_hash_.emplace(hash, media_id);
+  return media_id;
+}
+
+bool SampleShapes::operator==(const SampleShapes& other) const {
+  if (size() != other.size()) return false;
+  for (int64_t index = 0; index < size(); ++index) {
+    if ((*this)[index] != other[index]) return false;
+  }
+  return true;
+}
+
+bool SampleShapes::have_videos() const {
+  return std::ranges::any_of(media_, [](const SampleShape& media) { return media.num_videos > 0; });
+}
+
+}  // namespace vlmtrain::data

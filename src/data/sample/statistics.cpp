@@ -1,0 +1,81 @@
+#include "vlmtrain/data/sample/statistics.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace vlmtrain::data {
+
+namespace {
+
+/// Limit of the regular bins, so that a histogram stays readable as a table and as a small figure.
+constexpr int64_t kMaxBins = 14;
+
+/// Returns the smallest number that at least `percent` of the sorted numbers do not exceed.
+int64_t quantile(const std::vector<int64_t>& sorted, int64_t percent) {
+  const auto index = (std::ssize(sorted) * percent + 99) / 100 - 1;
+  return sorted[static_cast<size_t>(std::max<int64_t>(index, 0))];
+}
+
+int64_t round_down(int64_t number, int64_t width) {
+  const int64_t remainder = number % width;
+  return number - (remainder < 0 ? remainder + width : remainder);
+}
+
+/// Returns the smallest bin width for which [min, max] fits into kMaxBins bins.
+int64_t choose_bin_width(int64_t min, int64_t max) {
+  for (int64_t power = 1;; power *= 10) {
+    for (const int64_t factor : {1, 2, 5}) {
+      const int64_t width = factor * power;
+      if ((max - round_down(min, width)) / width < kMaxBins) return width;
+    }
+  }
+}
+
+}  // namespace
+
+Histogram make_histogram(std::vector<int64_t> numbers) {
+  Histogram histogram;
+  if (numbers.empty()) return histogram;
+  std::ranges::sort(numbers);
+  histogram.count = std::ssize(numbers);
+  histogram.sum = std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+  histogram.min = numbers.front();
+  histogram.median = quantile(numbers, 50);
+  histogram.percentile_95 = quantile(numbers, 95);
+  histogram.max = numbers.back();
+
+  const int64_t percentile_99 = quantile(numbers, 99);
+  const int64_t fine_width = choose_bin_width(histogram.min, percentile_99);
+  const bool has_tail = choose_bin_width(histogram.min, histogram.max) > 2 * fine_width;
+  const int64_t width = has_tail ? fine_width : choose_bin_width(histogram.min, histogram.max);
+  auto next = numbers.begin();
+  for (int64_t first = round_down(histogram.min, width); next != numbers.end(); first += width) {
+    const bool is_tail = has_tail && first > percentile_99;
+    const int64_t last = is_tail ? histogram.max : first + width - 1;
+    const auto bin_end = std::upper_bound(next, numbers.end(), last);
+    histogram.bins.push_back({.first = first, .last = last, .count = bin_end - next});
+    next = bin_end;
+  }
+  return histogram;
+}
+
+MediaCounts count_media(const SampleShapes& shapes, int64_t begin, int64_t end) {
+  MediaCounts counts;
+  for (int64_t index = begin; index < end; ++index) {
+    const SampleShape* const media_shape = shapes.find_media(index);
+    if (media_shape == nullptr) continue;
+    ++counts.samples;
+    counts.with_images += media_shape->num_media > media_shape->num_videos + media_shape->num_volumes ? 1 : 0;
+    counts.with_videos += media_shape->num_videos > 0 ? 1 : 0;
+    counts.with_volumes += media_shape->num_volumes > 0 ? 1 : 0;
+    counts.with_masks += media_shape->masks > 0 ? 1 : 0;
+    counts.without_media += media_shape->num_media == 0 ? 1 : 0;
+  }
+  return counts;
+}
+
+MediaCounts count_media(const SampleShapes& shapes) {
+  return count_media(shapes, 0, shapes.size());
+}
+
+}  // namespace vlmtrain::data

@@ -1,0 +1,269 @@
+#include "distributed/rank_monitor.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace vlmtrain::distributed {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// Each heartbeat is a few requests to rank 0's store. The timeouts below are several intervals long.
+constexpr auto kHeartbeatInterval = 500ms;
+/// Shorter at the end of a run, which waits for the last exchange.
+constexpr auto kShutdownHeartbeatInterval = 10ms;
+/// After a broken connection, a rank without a heartbeat for this long counts as lost.
+constexpr auto kBrokenConnectionTimeout = 3s;
+/// Time to learn the reason of a broken connection: rank 0 needs its heartbeat timeout, and the
+/// failure some heartbeats to reach this rank.
+constexpr auto kFailureReasonTimeout = 16s;
+/// Time in which a rank that knows of a failure must exit, in addition to what it is writing.
+constexpr auto kExitTimeout = 15s;
+/// Time in which a rank's thread must notice a failure before on_hang is called.
+constexpr auto kUnnoticedFailureTimeout = 4s;
+/// Time that a rank without a failure waits for the others to be done.
+constexpr auto kShutdownTimeout = 5s;
+/// Time that rank 0 waits until the other ranks know of a failure; a lost rank never does.
+constexpr auto kAcknowledgeTimeout = 2s;
+
+constexpr const char* kFailureKey = "failure";
+/// Set when a connection between two ranks broke. Either of the two may be the lost one.
+constexpr const char* kBrokenKey = "broken";
+
+std::string heartbeat_key(int64_t rank) {
+  return fmt::format("beat/{}", rank);
+}
+
+std::string done_key(int64_t rank) {
+  return fmt::format("done/{}", rank);
+}
+
+/// Set by ranks that have seen that all are done. Rank 0 exits last, because it hosts the store.
+std::string exited_key(int64_t rank) {
+  return fmt::format("gone/{}", rank);
+}
+
+/// Set by ranks that know of the failure.
+std::string acknowledged_key(int64_t rank) {
+  return fmt::format("heard/{}", rank);
+}
+
+std::string serialize_failure(const Failure& failure) {
+  return nlohmann::json{{"rank", failure.rank}, {"code", failure.code}, {"reason", failure.reason}}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Failure parse_failure(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  return {.rank = json.at("rank"), .code = json.at("code").get<ExitCode>(), .reason = json.at("reason")};
+}
+
+}  // namespace
+
+RankMonitor::RankMonitor(const Launch& launch, RanksOptions options, std::vector<std::string> names)
+    : launch_(launch), options_(std::move(options)), names_(std::move(names)), last_heartbeats_(names_.size()) {
+  for (LastHeartbeat& last : last_heartbeats_) last.time = Clock::now();
+  heartbeat_thread_ = std::thread([this] { run_heartbeat(); });
+  watchdog_thread_ = std::jthread([this] { run_watchdog(); });
+}
+
+RankMonitor::~RankMonitor() {
+  bool is_answered = true;
+  {
+    std::unique_lock lock(mutex_);
+    is_done_ = true;
+    changed_.notify_all();
+    const auto is_finished = [this] { return failure_ || are_all_done_; };
+    changed_.wait_for(lock, kShutdownTimeout, is_finished);
+    is_answered = Clock::now() - last_exchange_ < kShutdownTimeout;
+  }
+  watchdog_thread_.join();
+  if (is_answered) {
+    heartbeat_thread_.join();
+  } else {
+    // The thread is blocked on a machine that does not answer, and the process is about to end.
+    heartbeat_thread_.detach();
+  }
+}
+
+void RankMonitor::report_failure(Failure failure) {
+  std::unique_lock lock(mutex_);
+  is_noticed_ = true;
+  if (failure_) return;
+  own_failure_ = std::move(failure);
+  changed_.notify_all();
+  changed_.wait_for(lock, kBrokenConnectionTimeout, [this] { return is_reported_ || failure_; });
+}
+
+std::optional<Failure> RankMonitor::wait_for_failure() {
+  std::unique_lock lock(mutex_);
+  is_broken_ = true;
+  is_noticed_ = true;
+  changed_.wait_for(lock, kFailureReasonTimeout, [this] { return failure_.has_value(); });
+  return failure_;
+}
+
+bool RankMonitor::has_lost_rank0() {
+  const std::lock_guard lock(mutex_);
+  return has_lost_rank0_;
+}
+
+void RankMonitor::mark_rank0_lost() {
+  has_lost_rank0_ = true;
+  if (!failure_) failure_ = Failure{.rank = 0, .code = ExitCode::kFailed, .reason = describe_lost_rank(0)};
+  changed_.notify_all();
+}
+
+void RankMonitor::set_failure(const Failure& failure) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return;
+  failure_ = failure;
+  acknowledge_deadline_ = Clock::now() + kAcknowledgeTimeout;
+  changed_.notify_all();
+}
+
+RankMonitor::Clock::duration RankMonitor::heartbeat_timeout() const {
+  return is_broken_ ? std::min<Clock::duration>(kBrokenConnectionTimeout, options_.heartbeat_timeout)
+                    : options_.heartbeat_timeout;
+}
+
+std::string RankMonitor::describe_lost_rank(int64_t rank) const {
+  const std::string& name = names_[static_cast<size_t>(rank)];
+  if (is_broken_) return fmt::format("{} is gone: it was killed, or its machine or network failed", name);
+  return fmt::format("{} has not been heard of for {:.0f} s: it was stopped, or its machine or network failed", name,
+                     std::chrono::duration<double>(heartbeat_timeout()).count());
+}
+
+/// The only thread that talks to rank 0.
+void RankMonitor::run_heartbeat() {
+  try {
+    SharedStore store(launch_, /*is_server=*/false, options_.rendezvous_timeout);
+    for (int64_t count = 1;; ++count) {
+      exchange_status(store, count);
+      std::unique_lock lock(mutex_);
+      last_exchange_ = Clock::now();
+      changed_.notify_all();
+      if (are_all_done_ || Clock::now() > acknowledge_deadline_) return;
+      const auto interval = is_done_ || failure_ ? kShutdownHeartbeatInterval : kHeartbeatInterval;
+      changed_.wait_for(lock, interval,
+                        [this, is_done = is_done_] { return (own_failure_ && !is_reported_) || is_done_ != is_done; });
+    }
+  } catch (const std::exception&) {
+    const std::unique_lock lock(mutex_);
+    const bool is_shutting_down = is_done_;
+    if (is_shutting_down) {
+      are_all_done_ = true;  // rank 0 exited as soon as all ranks were done
+      changed_.notify_all();
+      return;
+    }
+    is_broken_ = true;
+    mark_rank0_lost();
+  }
+}
+
+void RankMonitor::exchange_status(SharedStore& store, int64_t count) {
+  store.set(heartbeat_key(launch_.rank), std::to_string(count));
+  std::optional<Failure> own_failure;
+  bool is_done = false;
+  {
+    const std::lock_guard lock(mutex_);
+    own_failure = own_failure_;
+    is_done = is_done_;
+  }
+  if (own_failure) store.set_if_absent(kFailureKey, serialize_failure(*own_failure));
+  sync_broken_flag(store);
+  if (!store.has({kFailureKey}) && launch_.rank == 0) detect_lost_rank(store);
+  const bool is_failed = store.has({kFailureKey});
+  if (is_failed) set_failure(parse_failure(store.get({kFailureKey}).front()));
+  const bool are_all_done = is_failed ? acknowledge_failure(store) : is_done && sync_shutdown(store);
+  const std::lock_guard lock(mutex_);
+  is_reported_ = own_failure.has_value();
+  are_all_done_ = are_all_done;
+}
+
+/// Only the two ranks of a broken connection notice it, so they inform rank 0.
+void RankMonitor::sync_broken_flag(SharedStore& store) {
+  bool is_broken = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_broken = is_broken_;
+  }
+  if (is_broken) {
+    store.set(kBrokenKey, "");
+  } else if (launch_.rank == 0 && store.has({kBrokenKey})) {
+    const std::lock_guard lock(mutex_);
+    is_broken_ = true;
+  }
+}
+
+bool RankMonitor::sync_shutdown(SharedStore& store) const {
+  store.set(done_key(launch_.rank), "");
+  std::vector<std::string> done, exited;
+  for (int64_t rank = 0; rank < launch_.world_size; ++rank) {
+    done.push_back(done_key(rank));
+    if (rank != 0) exited.push_back(exited_key(rank));
+  }
+  if (!store.has(done)) return false;
+  if (launch_.rank == 0) return store.has(exited);
+  store.set(exited_key(launch_.rank), "");
+  return true;
+}
+
+bool RankMonitor::acknowledge_failure(SharedStore& store) const {
+  store.set(acknowledged_key(launch_.rank), "");
+  if (launch_.rank != 0) return true;
+  std::vector<std::string> acknowledged;
+  for (int64_t rank = 0; rank < launch_.world_size; ++rank) acknowledged.push_back(acknowledged_key(rank));
+  return store.has(acknowledged);
+}
+
+/// Reports the rank with the oldest heartbeat.
+void RankMonitor::detect_lost_rank(SharedStore& store) {
+  const auto now = Clock::now();
+  int64_t silent_rank = 0;
+  for (int64_t rank = 1; rank < launch_.world_size; ++rank) {
+    LastHeartbeat& last = last_heartbeats_[static_cast<size_t>(rank)];
+    const std::string name = heartbeat_key(rank);
+    const std::string count = store.has({name}) ? store.get({name}).front() : std::string();
+    if (count != last.count || store.has({done_key(rank)})) last = {.count = count, .time = now};
+    if (silent_rank == 0 || last.time < last_heartbeats_[static_cast<size_t>(silent_rank)].time) silent_rank = rank;
+  }
+  std::string reason;
+  {
+    const std::lock_guard lock(mutex_);
+    if (now - last_heartbeats_[static_cast<size_t>(silent_rank)].time > heartbeat_timeout())
+      reason = describe_lost_rank(silent_rank);
+  }
+  if (reason.empty()) return;
+  store.set_if_absent(kFailureKey,
+                      serialize_failure({.rank = silent_rank, .code = ExitCode::kFailed, .reason = reason}));
+}
+
+/// Detects that rank 0 does not answer, and calls on_hang if this rank does not end after a
+/// failure.
+void RankMonitor::run_watchdog() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait_for(lock, kHeartbeatInterval);
+    if (is_done_ && (failure_ || are_all_done_ || Clock::now() - last_exchange_ >= kShutdownTimeout)) return;
+    if (!failure_ && !is_done_ && launch_.rank != 0 && Clock::now() - last_exchange_ > heartbeat_timeout()) {
+      mark_rank0_lost();
+    }
+    if (failure_) break;
+  }
+  const auto start = Clock::now();
+  // A rank may hang although it knows of the failure: in a call that waits for a device, which
+  // waits for the lost rank.
+  const auto deadline = [&] { return start + (is_noticed_ ? kExitTimeout : kUnnoticedFailureTimeout); };
+  while (!is_done_ && Clock::now() < deadline()) changed_.wait_until(lock, deadline());
+  if (is_done_) return;
+  const Failure failure = *failure_;
+  lock.unlock();
+  if (options_.on_hang) options_.on_hang(failure);
+}
+
+}  // namespace vlmtrain::distributed

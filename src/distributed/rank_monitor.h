@@ -1,0 +1,85 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "distributed/store.h"
+#include "vlmtrain/distributed/ranks.h"
+
+namespace vlmtrain::distributed {
+
+/// A monitor that sends this rank's heartbeats and detects lost ranks, on threads of its own. Rank 0
+/// watches all other ranks, and they watch rank 0. The first failure ends all ranks. Thread-safe.
+class RankMonitor {
+ public:
+  /// `names` are the ranks' names for messages about a lost rank.
+  RankMonitor(const Launch& launch, RanksOptions options, std::vector<std::string> names);
+  /// Without a failure: reports that this rank is done; rank 0 waits until all others are done.
+  ~RankMonitor();
+  RankMonitor(const RankMonitor&) = delete;
+  RankMonitor& operator=(const RankMonitor&) = delete;
+
+  /// Publishes a failure of this rank. Returns once it is in the store, or after a timeout.
+  void report_failure(Failure failure);
+
+  /// Returns whether rank 0 is known to be lost.
+  bool has_lost_rank0();
+
+  /// Returns the first failure, for a caller whose connection to a rank broke. Returns nothing if none is
+  /// known in time.
+  std::optional<Failure> wait_for_failure();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  /// The latest heartbeat of a rank and when it changed.
+  struct LastHeartbeat {
+    std::string count;
+    Clock::time_point time;
+  };
+
+  /// The heartbeat thread: exchanges this rank's status with rank 0's store.
+  void run_heartbeat();
+  /// Sends one heartbeat and reads the state of the other ranks.
+  void exchange_status(SharedStore& store, int64_t count);
+  /// Returns whether this rank may exit.
+  bool sync_shutdown(SharedStore& store) const;
+  /// Returns whether this rank may exit after a failure.
+  bool acknowledge_failure(SharedStore& store) const;
+  /// On rank 0: reports the rank that has been silent for too long, if any.
+  void detect_lost_rank(SharedStore& store);
+  /// The watchdog thread: detects a lost rank 0, and calls on_hang.
+  void run_watchdog();
+  void set_failure(const Failure& failure);
+  Clock::duration heartbeat_timeout() const;
+  std::string describe_lost_rank(int64_t rank) const;
+  /// Shares is_broken_ with rank 0.
+  void sync_broken_flag(SharedStore& store);
+  void mark_rank0_lost();  // REQUIRES: mutex_ is held
+
+  const Launch launch_;
+  const RanksOptions options_;
+  const std::vector<std::string> names_;
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::optional<Failure> failure_;
+  std::optional<Failure> own_failure_;  // to be published
+  bool is_reported_ = false;
+  bool has_lost_rank0_ = false;
+  bool is_broken_ = false;   // a connection between ranks broke: shortens the heartbeat timeout
+  bool is_noticed_ = false;  // this rank's own thread knows of the failure
+  bool is_done_ = false;
+  bool are_all_done_ = false;
+  Clock::time_point acknowledge_deadline_ = Clock::time_point::max();  // finite after a failure
+  Clock::time_point last_exchange_ = Clock::now();
+  std::vector<LastHeartbeat> last_heartbeats_;  // by rank; used by the heartbeat thread only
+  std::jthread watchdog_thread_;
+  std::thread heartbeat_thread_;  // detached if rank 0 does not answer
+};
+
+}  // namespace vlmtrain::distributed

@@ -1,0 +1,120 @@
+#include "vlmtrain/engine/generation/evaluation.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+
+#include "engine/step/pass.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/nn/layers/losses.h"
+
+namespace vlmtrain::engine {
+
+namespace {
+
+/// The states of the text model used further: those that predict labels, and those that prompt
+/// masks.
+struct HiddenStates {
+  at::Tensor labels, masks;
+};
+
+HiddenStates compute_hidden_states(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
+                                   const models::ImageFeatures& image_features) {
+  model.parameters().prepare_non_block_parameters();
+  const bool predicts_masks = model.predicts_masks() && batch.masks.count() > 0;
+  const at::Tensor positions =
+      predicts_masks ? at::cat({batch.label_positions, batch.masks.positions}) : batch.label_positions;
+  const at::Tensor hidden =
+      model.hidden_states(batch, image_features, {.positions = positions}, /*cache=*/nullptr).hidden;
+  const int64_t labels = batch.label_tokens();
+  return {.labels = hidden.narrow(0, 0, labels), .masks = hidden.narrow(0, labels, hidden.size(0) - labels)};
+}
+
+/// Returns the loss of each sample, fp32 [samples]. REQUIRES: `batch.label_tasks` are the indices
+/// of the labels' samples.
+at::Tensor compute_losses(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
+                          const at::Tensor& hidden, int64_t loss_chunk_rows, at::Device device) {
+  const at::Tensor sample_indices = at::arange(batch.samples, at::TensorOptions(at::kLong).device(device)).unsqueeze(1);
+  const at::Tensor sums = at::zeros({batch.samples, 2}, at::TensorOptions(at::kFloat).device(device));
+  // Detached, because the loss computes the gradient of a trained weight in the forward pass.
+  nn::linear_cross_entropy(hidden, model.output_weight().detach(), batch.labels, /*normalizer=*/1, loss_chunk_rows,
+                           {.task_one_hot = batch.label_tasks.eq(sample_indices).to(at::kFloat),
+                            .weights = {},
+                            .sums = sums,
+                            .scale_gradients = {}});
+  return sums.select(1, 0);
+}
+
+/// Returns the losses as doubles; zeros on the meta device, which has no values.
+std::vector<double> to_doubles(const at::Tensor& losses) {
+  if (losses.is_meta()) return std::vector<double>(static_cast<size_t>(losses.numel()));
+  const at::Tensor values = losses.to(at::kCPU, at::kDouble);
+  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
+}
+
+at::Tensor to_host(const at::Tensor& logits) {
+  return logits.is_meta() ? at::zeros(logits.sizes(), at::kFloat) : logits.to(at::kCPU);
+}
+
+/// Splits the logits by sample.
+std::vector<at::Tensor> split_masks(const at::Tensor& logits, const std::vector<int64_t>& masks) {
+  std::vector<at::Tensor> result(masks.size());
+  int64_t first = 0;
+  for (size_t i = 0; i < masks.size(); ++i) {
+    if (masks[i] > 0) result[i] = logits.narrow(0, first, masks[i]);
+    first += masks[i];
+  }
+  return result;
+}
+
+}  // namespace
+
+at::Tensor predict_masks(const models::VisionLanguageModel& model, const std::vector<data::Sample>& samples,
+                         const EvaluationLayout& layout, at::Device device) {
+  const at::NoGradGuard no_gradients;
+  const auto batch = data::collate(samples).to(device);
+  const models::VisionInput vision{
+      .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
+  const nn::PassSpec spec{.vision_passes = models::count_vision_passes(vision, layout.vision_tiles_per_pass)};
+  at::Tensor logits;
+  run_pass(model.parameters(), spec, [&] {
+    const auto features = model.get_all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense=*/false);
+    logits = to_host(model.mask_logits(batch.masks, compute_hidden_states(model, batch, features).masks,
+                                       layout.vision_tiles_per_pass));
+  });
+  return logits;
+}
+
+BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::vector<data::Sample> samples,
+                               std::vector<data::Sample> prompts, const EvaluationLayout& layout,
+                               const GenerateSettings& generation) {
+  const at::NoGradGuard no_gradients;
+  for (size_t i = 0; i < samples.size(); ++i) samples[i].task_number = static_cast<int64_t>(i);
+  BatchEvaluation score;
+  models::ImageFeatures features;
+  {
+    const auto batch = data::collate(samples, /*with_tasks=*/true).to(generation.device);
+    std::vector<int64_t> masks;
+    masks.reserve(samples.size());
+    for (const auto& sample : samples) masks.push_back(sample.masks.count());
+    samples.clear();
+    const models::VisionInput vision{
+        .pixel_values = batch.pixel_values, .grids = batch.grids, .modalities = batch.modalities};
+    const nn::PassSpec spec{.vision_passes = models::count_vision_passes(vision, layout.vision_tiles_per_pass)};
+    run_pass(model.parameters(), spec, [&] {
+      features = model.get_all_image_features(vision, layout.vision_tiles_per_pass, /*with_dense=*/false);
+      const HiddenStates states = compute_hidden_states(model, batch, features);
+      score.losses = to_doubles(compute_losses(model, batch, states.labels, layout.loss_chunk_rows, generation.device));
+      if (!model.predicts_masks()) return;
+      score.mask_logits.resize(masks.size());
+      if (batch.masks.count() == 0) return;
+      score.mask_logits =
+          split_masks(to_host(model.mask_logits(batch.masks, states.masks, layout.vision_tiles_per_pass)), masks);
+    });
+  }
+  if (!prompts.empty()) score.answers = generate(model, std::move(prompts), features, generation);
+  return score;
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,356 @@
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "engine/gradients/host_norm.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/nn/layers/gradient_sink.h"
+
+namespace vlmtrain::engine {
+
+namespace {
+
+/// Elements; 512 bytes, the alignment of the CUDA caching allocator.
+constexpr int64_t kBucketAlignment = 128;
+/// Elements; 25 MiB, PyTorch DDP's default bucket_cap_mb. Smaller buckets use the network badly,
+/// larger ones start later and overlap less with the backward pass.
+constexpr int64_t kBucketElements = int64_t{25} * 1024 * 1024 / 4;
+/// ATen's kernels index bytes with 32 bits; larger tensors take two launches.
+constexpr int64_t kMaxNormElements = int64_t{1} << 28;
+/// Maximum distance in the store between parameters of one group of Linears: weights, biases and
+/// adapter tensors of three Linears.
+constexpr size_t kMaxGroupSpan = 16;
+
+}  // namespace
+
+class GradientBuckets::GradientHook : public nn::GradientSink {
+ public:
+  GradientHook(GradientBuckets& buckets, size_t index) : buckets_(buckets), index_(index) {}
+
+  at::Tensor sum() const override {
+    if (buckets_.is_in_sharded_block(index_)) return {};
+    buckets_.check_not_reduced(entry());
+    return entry().sums[group()];
+  }
+  bool has_sum() const override { return entry().has_gradient[group()]; }
+  void set_has_sum() override { buckets_.entries_[index_].has_gradient[group()] = true; }
+
+  void operator()(const at::Tensor& parameter) override {
+    buckets_.accumulate(index_);
+    parameter.mutable_grad().reset();
+  }
+
+ private:
+  size_t group() const { return static_cast<size_t>(buckets_.group_); }
+  const Entry& entry() const { return buckets_.entries_[index_]; }
+
+  GradientBuckets& buckets_;
+  size_t index_;
+};
+
+GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups, Shard shard)
+    : shard_(shard), has_sharded_blocks_(!store.shard().covers_all()) {
+  const memory::ComponentScope gradients(memory::Component::kGradients);
+  VLMTRAIN_CHECK(groups >= 1, "{} groups of gradients", groups);
+  VLMTRAIN_CHECK(shard.covers_all() || groups == 1, "{} groups of gradients, each in parts", groups);
+  VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "part {} of {}", shard.rank, shard.count);
+  for (const auto& parameter : store.all()) {
+    if (!parameter.tensor.requires_grad()) continue;
+    entries_.push_back({.name = parameter.name, .parameter = parameter.tensor});
+    if (parameter.has_sharded_gradient()) {
+      entries_.back().block = parameter.sharded.get();
+      entries_.back().offset = parameter.sharded->first(parameter.index_in_block);
+    }
+  }
+  layout_buckets();
+  const int64_t elements = buckets_.empty() ? 0 : buckets_.back().first + buckets_.back().elements;
+  flat_ = at::zeros({groups, elements}, store.options().dtype(at::kFloat));
+  layout_block_buckets(store);
+  for (const auto& bucket : buckets_) {
+    for (const size_t i : bucket.entries) {
+      Entry& entry = entries_[i];
+      if (bucket.block != nullptr) {
+        entry.has_gradient.assign(1, false);
+        continue;
+      }
+      const int64_t first = bucket.first + entry.offset, count = entry.parameter.numel();
+      for (int64_t group = 0; group < groups; ++group) {
+        entry.sums.push_back(flat_.select(0, group).narrow(0, first, count).view(entry.parameter.sizes()));
+      }
+      entry.has_gradient.assign(static_cast<size_t>(groups), false);
+    }
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    VLMTRAIN_CHECK(torch::autograd::impl::post_acc_grad_hooks(entries_[i].parameter) == nullptr,
+                   "the gradients of {} are already summed", entries_[i].name);
+    torch::autograd::impl::set_post_acc_grad_hooks(entries_[i].parameter, std::make_unique<GradientHook>(*this, i));
+  }
+}
+
+GradientBuckets::~GradientBuckets() {
+  for (const auto& entry : entries_) torch::autograd::impl::set_post_acc_grad_hooks(entry.parameter, nullptr);
+}
+
+int64_t GradientBuckets::align_up(int64_t elements) const {
+  const int64_t alignment = shard_.covers_all() ? kBucketAlignment : kShardAlignment;
+  return (elements + alignment - 1) / alignment * alignment;
+}
+
+void GradientBuckets::layout_buckets() {
+  std::vector<bool> is_placed(entries_.size(), false);
+  for (size_t i = entries_.size(); i-- > 0;) {
+    if (is_placed[i] || entries_[i].block != nullptr) continue;
+    // Adjacent weights (nn::Linears) get adjacent sums, so they remain adjacent when
+    // ShardedOptimizerSync moves them to the same layout.
+    std::vector<size_t> adjacent_entries;
+    int64_t count = 0;
+    for (size_t other = i - std::min(i, kMaxGroupSpan); other <= i; ++other) {
+      if (is_placed[other] || entries_[other].block != nullptr) continue;
+      if (!entries_[other].parameter.is_alias_of(entries_[i].parameter)) continue;
+      adjacent_entries.push_back(other);
+      count += align_up(entries_[other].parameter.numel());
+    }
+    if (buckets_.empty() || buckets_.back().elements + count > kBucketElements) buckets_.emplace_back();
+    for (const size_t member : adjacent_entries) {
+      Entry& entry = entries_[member];
+      is_placed[member] = true;
+      entry.bucket = buckets_.size() - 1;
+      entry.offset = buckets_.back().elements;
+      buckets_.back().elements += align_up(entry.parameter.numel());
+      buckets_.back().entries.push_back(member);
+    }
+  }
+  int64_t first = 0;
+  for (auto& bucket : buckets_) {
+    bucket.first = first;
+    bucket.elements = align_up((bucket.elements + shard_.count - 1) / shard_.count) * shard_.count;
+    first += bucket.elements;
+  }
+}
+
+ElementRange GradientBuckets::local_range(size_t i) const {
+  const Entry& entry = entries_[i];
+  const int64_t shard_elements = buckets_[entry.bucket].elements / shard_.count;
+  return nn::intersect_shard(entry.offset, entry.parameter.numel(), shard_elements, shard_);
+}
+
+std::vector<at::Tensor> GradientBuckets::get_other_shards() const {
+  std::vector<at::Tensor> shards;
+  for (const auto& bucket : buckets_) {
+    if (bucket.block == nullptr) shards.push_back(get_local_shard(bucket));
+  }
+  return shards;
+}
+
+std::vector<int64_t> GradientBuckets::get_bucket_sizes() const {
+  std::vector<int64_t> elements;
+  for (const auto& bucket : buckets_) {
+    if (bucket.block == nullptr) elements.push_back(bucket.elements);
+  }
+  return elements;
+}
+
+void GradientBuckets::set_group(int64_t group) {
+  VLMTRAIN_CHECK(group >= 0 && group < groups(), "group {} of {}", group, groups());
+  group_ = group;
+}
+
+void GradientBuckets::check_not_reduced(const Entry& entry) const {
+  VLMTRAIN_CHECK(entry.bucket >= num_reduced_buckets_ && !(is_last_micro_batch_ && entry.in_last_micro_batch),
+                 "a gradient of {} after its sum was handed over", entry.name);
+}
+
+void GradientBuckets::accumulate(size_t i) {
+  Entry& entry = entries_[i];
+  if (entry.block != nullptr) {
+    if (entry.parameter.grad().defined()) accumulate_block(i);
+    return;
+  }
+  const auto group = static_cast<size_t>(group_);
+  check_not_reduced(entry);
+  // Undefined if a backward function wrote all of it into the sum; the hook then only marks
+  // completion.
+  if (const at::Tensor& gradient = entry.parameter.grad(); gradient.defined()) {
+    if (entry.has_gradient[group]) {
+      entry.sums[group].add_(gradient);
+    } else {
+      entry.sums[group].copy_(gradient);
+      entry.has_gradient[group] = true;
+    }
+  }
+  if (!is_last_micro_batch_) return;
+  entry.in_last_micro_batch = true;
+  --buckets_[entry.bucket].pending;
+  while (num_reduced_buckets_ < buckets_.size() && buckets_[num_reduced_buckets_].pending == 0)
+    reduce_bucket(num_reduced_buckets_++, group_);
+}
+
+bool GradientBuckets::has_gradient(size_t i, int64_t group) const {
+  return entries_[i].has_gradient[static_cast<size_t>(group)];
+}
+
+at::Tensor GradientBuckets::sum(size_t i, int64_t group) const {
+  VLMTRAIN_CHECK(has_gradient(i, group), "{} has no gradient", entries_[i].name);
+  VLMTRAIN_CHECK(entries_[i].block == nullptr, "the whole gradient of {}, of which each rank has a part",
+                 entries_[i].name);
+  return entries_[i].sums[static_cast<size_t>(group)];
+}
+
+at::Tensor GradientBuckets::get_local_sum(size_t i) const {
+  const Entry& entry = entries_[i];
+  const auto [first, count] = local_range(i);
+  if (entry.block == nullptr) return sum(i).view(-1).narrow(0, first, count);
+  VLMTRAIN_CHECK(has_gradient(i), "{} has no gradient", entry.name);
+  const Bucket& bucket = buckets_[entry.bucket];
+  const int64_t begin = entry.offset + first - shard_.rank * (bucket.elements / shard_.count);
+  return get_local_shard(bucket).narrow(0, count == 0 ? 0 : begin, count);
+}
+
+at::Tensor GradientBuckets::sum(const std::string& name) const {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].name == name) return has_gradient(i) ? sum(i) : at::Tensor();
+  }
+  throw InternalError(fmt::format("{} is not trained", name));
+}
+
+at::Tensor GradientBuckets::norm() const {
+  const at::NoGradGuard no_gradients;
+  if (flat_.is_cpu()) return host_norm(collect_sums());
+  const std::vector<at::Tensor> norms =
+      flat_.is_cuda() && has_all_gradients() ? compute_flat_norms() : compute_tensor_norms();
+  if (norms.empty()) return at::zeros({}, flat_.options());
+  return at::linalg_vector_norm(at::stack(norms), 2);
+}
+
+/// Returns whether every element of flat_ belongs to a sum of this step or is zero, and nothing
+/// else is summed.
+bool GradientBuckets::has_all_gradients() const {
+  return shard_.covers_all() && !has_sharded_blocks_ && !entries_.empty() &&
+         std::ranges::all_of(entries_, [](const Entry& entry) { return entry.has_gradient.front(); });
+}
+
+/// Returns the norms of chunks of flat_, one launch per chunk. at::_foreach_norm would take one per
+/// million elements.
+std::vector<at::Tensor> GradientBuckets::compute_flat_norms() const {
+  const at::Tensor all = flat_.select(0, 0);
+  std::vector<at::Tensor> norms;
+  for (const at::Tensor& chunk : all.split(kMaxNormElements)) norms.push_back(at::linalg_vector_norm(chunk, 2));
+  return norms;
+}
+
+std::vector<at::Tensor> GradientBuckets::compute_tensor_norms() const {
+  const auto sums = collect_sums();
+  return sums.empty() ? sums : at::_foreach_norm(sums, 2);
+}
+
+/// Returns all sums; with a shard, its local ranges.
+std::vector<at::Tensor> GradientBuckets::collect_sums() const {
+  std::vector<at::Tensor> sums;
+  for (size_t i = 0; i < size(); ++i) {
+    if (!has_gradient(i)) continue;
+    if (shard_.covers_all()) {
+      sums.push_back(sum(i));
+    } else if (local_range(i).count > 0) {
+      sums.push_back(get_local_sum(i));
+    }
+  }
+  return sums;
+}
+
+void GradientBuckets::zero_missing(const Bucket& bucket, int64_t group) const {
+  std::vector<at::Tensor> without_gradient;
+  for (const size_t i : bucket.entries) {
+    if (!has_gradient(i, group)) without_gradient.push_back(entries_[i].sums[static_cast<size_t>(group)]);
+  }
+  if (!without_gradient.empty()) at::_foreach_zero_(without_gradient);
+}
+
+void GradientBuckets::combine(const at::Tensor& factors) {
+  const at::NoGradGuard no_gradients;
+  for (int64_t group = 0; group < groups(); ++group) {
+    for (const auto& bucket : buckets_) zero_missing(bucket, group);
+  }
+  const at::Tensor combined = flat_.select(0, 0);
+  combined.mul_(factors.select(0, 0));
+  for (int64_t group = 1; group < groups(); ++group) {
+    combined.addcmul_(flat_.select(0, group), factors.select(0, group));
+  }
+  for (auto& entry : entries_)
+    entry.has_gradient[0] = std::ranges::find(entry.has_gradient, true) != entry.has_gradient.end();
+}
+
+void GradientBuckets::reset() {
+  for (auto& entry : entries_) {
+    entry.parameter.mutable_grad().reset();
+    std::fill(entry.has_gradient.begin(), entry.has_gradient.end(), false);
+  }
+  for (auto& bucket : buckets_) bucket.has_sum = false;
+  filled_entries_.clear();
+  filling_bucket_ = reducing_bucket_ = kNone;
+  is_last_micro_batch_ = false;
+  num_reduced_buckets_ = 0;
+}
+
+void GradientBuckets::register_comm_hook(CommHook hook, std::function<void()> wait_hook) {
+  comm_hook_ = std::move(hook);
+  wait_hook_ = std::move(wait_hook);
+}
+
+void GradientBuckets::begin_last_micro_batch() {
+  // Interleaved with the calls for sharded blocks, these would come at different times on each
+  // rank.
+  if (!comm_hook_ || groups() > 1 || has_sharded_blocks_) return;
+  is_last_micro_batch_ = true;
+  for (auto& entry : entries_) entry.in_last_micro_batch = false;
+  for (auto& bucket : buckets_) bucket.pending = bucket.entries.size();
+}
+
+void GradientBuckets::flush() {
+  is_last_micro_batch_ = false;
+  finish_block_reduction();
+  if (!comm_hook_) return;
+  const at::NoGradGuard no_gradients;
+  for (int64_t group = 0; group < groups(); ++group) {
+    for (size_t bucket = num_reduced_buckets_; bucket < buckets_.size(); ++bucket) {
+      if (buckets_[bucket].block == nullptr) reduce_bucket(bucket, group);
+    }
+  }
+  num_reduced_buckets_ = buckets_.size();
+}
+
+std::vector<int64_t> GradientBuckets::find_received_indices() const {
+  std::vector<int64_t> indices;
+  for (int64_t group = 0; group < groups(); ++group) {
+    for (size_t i = 0; i < size(); ++i) {
+      if (has_gradient(i, group)) indices.push_back(group * std::ssize(entries_) + static_cast<int64_t>(i));
+    }
+  }
+  return indices;
+}
+
+void GradientBuckets::mark_received(const std::vector<int64_t>& indices) {
+  for (const int64_t index : indices) {
+    const auto [group, i] = std::div(index, std::ssize(entries_));
+    entries_[static_cast<size_t>(i)].has_gradient.at(static_cast<size_t>(group)) = true;
+  }
+}
+
+void GradientBuckets::reduce_bucket(size_t bucket, int64_t group) {
+  zero_missing(buckets_[bucket], group);
+  comm_hook_(flat_.select(0, group).narrow(0, buckets_[bucket].first, buckets_[bucket].elements));
+}
+
+}  // namespace vlmtrain::engine

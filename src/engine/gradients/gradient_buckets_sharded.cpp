@@ -1,0 +1,109 @@
+// Members of GradientBuckets for the buckets of sharded blocks.
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+
+namespace vlmtrain::engine {
+
+void GradientBuckets::layout_block_buckets(const nn::ParameterStore& store) {
+  int64_t first = 0, largest = 0;
+  for (size_t i = entries_.size(); i-- > 0;) {
+    Entry& entry = entries_[i];
+    if (entry.block == nullptr) continue;
+    if (buckets_.empty() || buckets_.back().block != entry.block) {
+      const int64_t elements = entry.block->elements(nn::ShardedBlock::Kind::kTrained);
+      buckets_.push_back({.first = first, .elements = elements, .block = entry.block});
+      first += elements / shard_.count;
+      largest = std::max(largest, elements);
+    }
+    entry.bucket = buckets_.size() - 1;
+    buckets_.back().entries.push_back(i);
+  }
+  const auto options = store.options().dtype(at::kFloat);
+  block_shards_ = at::zeros({first}, options);
+  for (auto& buffer : block_buffers_) buffer = at::zeros({largest}, options);
+}
+
+at::Tensor GradientBuckets::get_local_shard(const Bucket& bucket) const {
+  const int64_t shard_elements = bucket.elements / shard_.count;
+  if (bucket.block != nullptr) return block_shards_.narrow(0, bucket.first, shard_elements);
+  return flat_.select(0, 0).narrow(0, bucket.first + shard_.rank * shard_elements, shard_elements);
+}
+
+std::vector<at::Tensor> GradientBuckets::get_block_shards() const {
+  std::vector<at::Tensor> shards;
+  for (const auto& bucket : buckets_) {
+    if (bucket.block != nullptr && bucket.has_sum) shards.push_back(get_local_shard(bucket));
+  }
+  return shards;
+}
+
+void GradientBuckets::accumulate_block(size_t i) {
+  Entry& entry = entries_[i];
+  VLMTRAIN_CHECK(filling_bucket_ == kNone || filling_bucket_ == entry.bucket,
+                 "a gradient of {} while those of another block are made", entry.name);
+  filling_bucket_ = entry.bucket;
+  block_buffers_[filling_buffer_]
+      .narrow(0, entry.offset, entry.parameter.numel())
+      .copy_(entry.parameter.grad().view(-1));
+  filled_entries_.push_back(i);
+  entry.has_gradient[0] = true;
+}
+
+void GradientBuckets::reduce_block(const nn::ShardedBlock& block) {
+  const auto it = std::ranges::find(buckets_, &block, &Bucket::block);
+  if (it == buckets_.end()) return;
+  const at::NoGradGuard no_gradients;
+  const auto index = static_cast<size_t>(it - buckets_.begin());
+  VLMTRAIN_CHECK(filling_bucket_ == kNone || filling_bucket_ == index,
+                 "gradients of another block than that which ran");
+  const at::Tensor full_bucket = block_buffers_[filling_buffer_].narrow(0, 0, it->elements);
+  zero_unfilled(*it, full_bucket);
+  filled_entries_.clear();
+  filling_bucket_ = kNone;
+  finish_block_reduction();
+  if (comm_hook_) comm_hook_(full_bucket);
+  reducing_bucket_ = index;
+  filling_buffer_ = 1 - filling_buffer_;
+}
+
+/// Zeroes the gradients that `full_bucket` did not get. Padding between tensors is never read and keeps
+/// any value.
+void GradientBuckets::zero_unfilled(const Bucket& bucket, const at::Tensor& full_bucket) const {
+  if (filled_entries_.empty()) {
+    full_bucket.zero_();
+    return;
+  }
+  std::vector<at::Tensor> without_gradient;
+  for (const size_t i : bucket.entries) {
+    if (std::ranges::find(filled_entries_, i) != filled_entries_.end()) continue;
+    without_gradient.push_back(full_bucket.narrow(0, entries_[i].offset, entries_[i].parameter.numel()));
+  }
+  if (!without_gradient.empty()) at::_foreach_zero_(without_gradient);
+}
+
+void GradientBuckets::finish_block_reduction() {
+  if (reducing_bucket_ == kNone) return;
+  const at::NoGradGuard no_gradients;
+  if (wait_hook_) wait_hook_();
+  Bucket& bucket = buckets_[reducing_bucket_];
+  const int64_t shard_elements = bucket.elements / shard_.count;
+  const at::Tensor local_shard =
+      block_buffers_[1 - filling_buffer_].narrow(0, shard_.rank * shard_elements, shard_elements);
+  if (bucket.has_sum) {
+    get_local_shard(bucket).add_(local_shard);
+  } else {
+    get_local_shard(bucket).copy_(local_shard);
+    bucket.has_sum = true;
+  }
+  reducing_bucket_ = kNone;
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,260 @@
+#include "vlmtrain/engine/gradients/sharded_blocks.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/memory_tag.h"
+
+namespace vlmtrain::engine {
+
+namespace {
+
+using Kind = nn::ShardedBlock::Kind;
+
+constexpr std::array kKinds{Kind::kTrained, Kind::kFrozen};
+/// Messages between ranks: no pass, and a request to unshard a block outside of passes.
+constexpr std::string_view kIdle = "-";
+constexpr char kReadRequest = 'r';
+
+/// Encodes the needs of a pass for the exchange between ranks.
+std::string encode_pass(const nn::PassSpec& spec) {
+  return fmt::format("{}{}{}", spec.text_model ? 't' : '.', spec.backward ? 'b' : '.', spec.vision_passes);
+}
+
+int64_t parse_number(const std::string& message) {
+  int64_t number = 0;
+  std::from_chars(message.data(), message.data() + message.size(), number);
+  return number;
+}
+
+nn::PassSpec decode_pass(const std::string& message) {
+  return {.vision_passes = parse_number(message.substr(2)),
+          .text_model = message.at(0) == 't',
+          .backward = message.at(1) == 'b'};
+}
+
+/// Whether gradients of parameters outside of the blocks pass through all blocks of the text model,
+/// and of the tower.
+struct TrainedOutsideBlocks {
+  bool text_model = false, tower = false;
+};
+
+TrainedOutsideBlocks find_trained_outside_blocks(const nn::ParameterStore& store) {
+  TrainedOutsideBlocks trained;
+  for (const auto& parameter : store.all()) {
+    if (!parameter.tensor.requires_grad()) continue;
+    const bool is_language_model = parameter.component == nn::Component::kLanguageModel;
+    trained.text_model |= !is_language_model || !parameter.is_in_block;
+    trained.tower |= parameter.component == nn::Component::kVisionTower && !parameter.is_in_block;
+  }
+  return trained;
+}
+
+}  // namespace
+
+ShardedBlocks::ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets) : store_(store), buckets_(buckets) {
+  const memory::ComponentScope weights(memory::Component::kWeights);
+  const TrainedOutsideBlocks trained = find_trained_outside_blocks(store);
+  bool trains_tower = trained.tower, trains_text_model = trained.text_model;
+  int64_t bytes = 0;
+  for (const auto& range : store.blocks()) {
+    const auto begin = store.all().begin();
+    const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
+    const bool is_vision = store.all()[range.first].component != nn::Component::kLanguageModel;
+    bool& trains = is_vision ? trains_tower : trains_text_model;
+    trains |= std::any_of(begin + static_cast<std::ptrdiff_t>(range.first),
+                          begin + static_cast<std::ptrdiff_t>(range.end), is_trained);
+    if (!range.sharded) continue;
+    blocks_.push_back({.range = range, .is_vision = is_vision, .is_in_backward = trains});
+    bytes = std::max(bytes, range.sharded->bytes());
+  }
+  for (auto& slot : slots_) slot = at::empty({bytes}, store.options().dtype(at::kByte));
+  store_.set_block_unsharder(this);
+}
+
+ShardedBlocks::~ShardedBlocks() {
+  store_.set_block_unsharder(nullptr);
+  for (auto& block : blocks_) block.range.sharded->reshard();
+}
+
+int64_t ShardedBlocks::bytes() const {
+  return slots_.front().numel() + slots_.back().numel();
+}
+
+std::vector<ShardedBlocks::Block>::iterator ShardedBlocks::find_block(size_t first) {
+  return std::ranges::find(blocks_, first, [](const Block& block) { return block.range.first; });
+}
+
+/// Exchanges `message` and plans the visits of a pass that covers the needs of all ranks.
+void ShardedBlocks::synchronize_pass(const std::string& message) {
+  VLMTRAIN_CHECK(consensus_ != nullptr, "blocks in parts, and nobody to bring them together with");
+  is_any_rank_active_ = false;
+  requested_block_.reset();
+  nn::PassSpec all{.vision_passes = 0, .text_model = false, .backward = false};
+  for (const auto& rank_message : consensus_->all_gather_strings(message)) {
+    if (rank_message == kIdle) continue;
+    is_any_rank_active_ = true;
+    if (rank_message.front() == kReadRequest) {
+      visits_.clear();
+      requested_block_ = parse_number(rank_message.substr(1));
+      return;
+    }
+    const auto spec = decode_pass(rank_message);
+    all.vision_passes = std::max(all.vision_passes, spec.vision_passes);
+    all.text_model |= spec.text_model;
+    all.backward |= spec.backward;
+  }
+  plan_visits(all);
+}
+
+void ShardedBlocks::plan_visits(const nn::PassSpec& spec) {
+  visits_.clear();
+  for (int64_t pass = 0; pass < spec.vision_passes; ++pass) {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      if (blocks_[i].is_vision) visits_.push_back({.block = i, .vision_pass = pass});
+    }
+  }
+  for (size_t i = 0; i < blocks_.size() && spec.text_model; ++i) {
+    if (!blocks_[i].is_vision) visits_.push_back({.block = i});
+  }
+  const size_t num_forward_visits = visits_.size();
+  for (size_t i = num_forward_visits; spec.backward && i-- > 0;) {
+    Visit visit = visits_[i];
+    visit.is_backward = true;
+    if (blocks_[visit.block].is_in_backward) visits_.push_back(visit);
+  }
+}
+
+void ShardedBlocks::begin_pass(const nn::PassSpec& spec) {
+  VLMTRAIN_CHECK(!is_in_pass_, "a pass over the model within another one");
+  reshard_all();
+  synchronize_pass(encode_pass(spec));
+  local_vision_passes_ = spec.vision_passes;
+  is_in_pass_ = true;
+  current_visit_ = kNone;
+}
+
+/// Advances to the next visit of the block that may belong to this rank. If other ranks need more
+/// passes of the tower, theirs come after its own in the forward pass and before them in the
+/// backward pass.
+void ShardedBlocks::prepare_block(size_t first) {
+  const auto it = find_block(first);
+  if (it == blocks_.end()) return;
+  VLMTRAIN_CHECK(is_in_pass_, "a block is read outside of a pass");
+  const auto block = static_cast<size_t>(it - blocks_.begin());
+  size_t visit = current_visit_ == kNone ? 0 : current_visit_ + 1;
+  const auto is_local = [&](const Visit& next) {
+    return next.block == block && next.vision_pass < local_vision_passes_;
+  };
+  const auto is_target = [&](const Visit& next) { return it->is_vision ? is_local(next) : next.block == block; };
+  while (visit < visits_.size() && !is_target(visits_[visit])) ++visit;
+  VLMTRAIN_CHECK(visit < visits_.size(), "block {} is read once more than the ranks agreed on", block);
+  advance(visit);
+}
+
+void ShardedBlocks::advance(size_t visit) {
+  for (size_t next = current_visit_ == kNone ? 0 : current_visit_ + 1; next <= visit; ++next) {
+    if (current_visit_ != kNone) leave_visit(current_visit_);
+    current_visit_ = next;
+    enter_visit(next);
+  }
+}
+
+void ShardedBlocks::enter_visit(size_t visit) {
+  Block& block = blocks_[visits_[visit].block];
+  if (block.slot == kNone) start_unshard(block, 0);  // the first visit of a pass
+  finish_unshard(block);
+  const auto is_other_block = [&](const Visit& next) { return next.block != visits_[visit].block; };
+  const auto next = std::find_if(visits_.begin() + static_cast<std::ptrdiff_t>(visit), visits_.end(), is_other_block);
+  if (next == visits_.end()) return;
+  Block& next_block = blocks_[next->block];
+  if (next_block.slot == kNone) start_unshard(next_block, 1 - block.slot);
+}
+
+void ShardedBlocks::leave_visit(size_t visit) {
+  const Visit& finished = visits_[visit];
+  Block& block = blocks_[finished.block];
+  // Autograd sums the gradients of all passes of the tower before it calls the hook of a weight.
+  if (finished.is_backward && finished.vision_pass == 0) buckets_.reduce_block(*block.range.sharded);
+  const bool stays = visit + 1 < visits_.size() && visits_[visit + 1].block == finished.block;
+  if (!stays) reshard_block(block);
+}
+
+void ShardedBlocks::start_unshard(Block& block, size_t slot) {
+  const nn::ShardedBlock& sharded = *block.range.sharded;
+  for (const Kind kind : kKinds) {
+    if (sharded.elements(kind) == 0) continue;
+    block.handles[static_cast<size_t>(kind)] =
+        consensus_->all_gather_into_tensor(sharded.view_section(kind, slots_[slot]), sharded.local_shard(kind));
+  }
+  block.slot = slot;
+}
+
+void ShardedBlocks::finish_unshard(Block& block) {
+  if (block.is_gathered) return;
+  nn::ShardedBlock& sharded = *block.range.sharded;
+  for (const Kind kind : kKinds) {
+    if (sharded.elements(kind) > 0) consensus_->wait_for_all_gather(block.handles[static_cast<size_t>(kind)]);
+  }
+  sharded.unshard(slots_[block.slot]);
+  block.is_gathered = true;
+}
+
+void ShardedBlocks::reshard_block(Block& block) {
+  if (block.slot == kNone) return;
+  finish_unshard(block);
+  block.range.sharded->reshard();
+  block.is_gathered = false;
+  block.slot = kNone;
+}
+
+void ShardedBlocks::reshard_all() {
+  for (auto& block : blocks_) reshard_block(block);
+}
+
+void ShardedBlocks::end_pass() {
+  if (!is_in_pass_) return;
+  is_in_pass_ = false;
+  if (!visits_.empty()) {
+    advance(visits_.size() - 1);
+    leave_visit(current_visit_);
+  }
+  current_visit_ = kNone;
+  visits_.clear();
+}
+
+void ShardedBlocks::join_remaining_passes() {
+  VLMTRAIN_CHECK(!is_in_pass_, "a pass that goes on cannot follow others");
+  reshard_all();
+  for (;;) {
+    synchronize_pass(std::string(kIdle));
+    if (!is_any_rank_active_) return;
+    if (requested_block_) {
+      Block& block = blocks_.at(static_cast<size_t>(*requested_block_));
+      start_unshard(block, 0);
+      reshard_block(block);
+      continue;
+    }
+    local_vision_passes_ = 0;
+    is_in_pass_ = true;
+    end_pass();
+  }
+}
+
+void ShardedBlocks::unshard_block(size_t first) {
+  VLMTRAIN_CHECK(!is_in_pass_, "a block is brought for reading within a pass");
+  const auto it = find_block(first);
+  VLMTRAIN_CHECK(it != blocks_.end(), "parameter {} begins no block in parts", first);
+  if (it->is_gathered) return;
+  reshard_all();
+  synchronize_pass(fmt::format("{}{}", kReadRequest, it - blocks_.begin()));
+  start_unshard(*it, 0);
+  finish_unshard(*it);
+}
+
+}  // namespace vlmtrain::engine

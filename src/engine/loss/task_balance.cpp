@@ -1,0 +1,238 @@
+#include "vlmtrain/engine/loss/task_balance.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/memory/memory_tag.h"
+
+namespace vlmtrain::engine {
+
+namespace {
+
+/// The minimum weight of a task. Keeps GradNorm from disabling a task for good; the paper has no
+/// such bound.
+constexpr double kMinWeight = 1e-3;
+
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+/// Elements per task and chunk: 33 MB of fp64 products per pair of tasks. Smaller chunks need more
+/// launches.
+constexpr int64_t kProductChunkElements = int64_t{1} << 22;
+/// Elements; 512 bytes, as the allocator aligns tensors, so vectorized kernels apply.
+constexpr int64_t kOffsetAlignment = 128;
+
+/// Returns the offset of each sum if all are laid end to end, and the end of the last.
+std::vector<int64_t> compute_padded_offsets(const GradientBuckets& buckets) {
+  std::vector<int64_t> offsets{0};
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    offsets.push_back(offsets.back() +
+                      (buckets.elements(i) + kOffsetAlignment - 1) / kOffsetAlignment * kOffsetAlignment);
+  }
+  return offsets;
+}
+
+/// Multiplies elementwise the gradient of a group with that of itself and of all later groups, for
+/// the elements from `first` on of all tensors laid end to end. Writes `products` [remaining
+/// groups, elements].
+void multiply_groups(const GradientBuckets& buckets, const std::vector<int64_t>& offsets, int64_t first, int64_t group,
+                     const at::Tensor& products) {
+  std::vector<at::Tensor> targets, group_gradients, other_gradients;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    const int64_t start = std::max(first, offsets[i]);
+    const int64_t count = std::min(first + products.size(1), offsets[i] + buckets.elements(i)) - start;
+    if (count <= 0 || !buckets.has_gradient(i, group)) continue;
+    for (int64_t other_group = group; other_group < buckets.groups(); ++other_group) {
+      if (!buckets.has_gradient(i, other_group)) continue;
+      targets.push_back(products.select(0, other_group - group).narrow(0, start - first, count));
+      group_gradients.push_back(buckets.sum(i, group).view(-1).narrow(0, start - offsets[i], count));
+      other_gradients.push_back(buckets.sum(i, other_group).view(-1).narrow(0, start - offsets[i], count));
+    }
+  }
+  if (targets.empty()) return;
+  at::_foreach_copy_(targets, other_gradients);
+  at::_foreach_mul_(targets, group_gradients);
+}
+
+/// Returns g_i · g_j, fp64 [groups, groups], summed in the store's order so that the result does
+/// not depend on the layout of buckets.
+at::Tensor compute_products(const GradientBuckets& buckets) {
+  const int64_t groups = buckets.groups();
+  const auto offsets = compute_padded_offsets(buckets);
+  const at::Tensor upper = at::zeros({groups, groups}, buckets.options().dtype(at::kDouble));
+  for (int64_t first = 0; first < offsets.back(); first += kProductChunkElements) {
+    for (int64_t group = 0; group < groups; ++group) {
+      const at::Tensor products =
+          at::zeros({groups - group, std::min(kProductChunkElements, offsets.back() - first)}, buckets.options());
+      multiply_groups(buckets, offsets, first, group, products);
+      upper.select(0, group).narrow(0, group, groups - group).add_(products.sum(1));
+    }
+  }
+  return upper + upper.triu(1).t();
+}
+
+}  // namespace
+
+std::vector<TaskCounts> count_per_task(std::span<const data::Sample> samples, int64_t tasks) {
+  std::vector<TaskCounts> counts(static_cast<size_t>(tasks));
+  for (const auto& sample : samples) {
+    TaskCounts& count = counts.at(static_cast<size_t>(sample.task_number));
+    ++count.samples;
+    count.label_tokens += sample.label_tokens();
+  }
+  return counts;
+}
+
+std::vector<TaskResult> make_task_results(std::span<const double> scalars, const std::vector<TaskCounts>& counts) {
+  std::vector<TaskResult> results;
+  if (counts.empty()) return results;
+  const size_t scalars_per_task = scalars.size() / counts.size();
+  VLMTRAIN_CHECK(scalars_per_task * counts.size() == scalars.size() && (scalars_per_task == 2 || scalars_per_task == 3),
+                 "{} numbers of {} tasks", scalars.size(), counts.size());
+  for (size_t task = 0; task < counts.size(); ++task) {
+    const auto values = scalars.subspan(task * scalars_per_task, scalars_per_task);
+    TaskResult& result = results.emplace_back(TaskResult{.counts = counts[task]});
+    if (counts[task].label_tokens > 0) {
+      result.loss = values[0] / static_cast<double>(counts[task].label_tokens);
+      result.accuracy = values[1] / static_cast<double>(counts[task].label_tokens);
+    }
+    if (scalars_per_task == 3) result.gradient_norm = values[2];
+  }
+  return results;
+}
+
+PerTaskSums::PerTaskSums(const TaskSettings& settings, int64_t features, at::Device device) {
+  const memory::ComponentScope loss(memory::Component::kLoss);
+  VLMTRAIN_CHECK(settings.weights.empty() || std::ssize(settings.weights) == settings.count, "{} weights for {} tasks",
+                 settings.weights.size(), settings.count);
+  const auto fp32 = at::TensorOptions(at::kFloat).device(device);
+  tasks_ = at::arange(settings.count, fp32.dtype(at::kLong)).unsqueeze(1);
+  if (!settings.weights.empty()) {
+    weights_ = memory::copy_to_device(at::tensor(settings.weights, at::TensorOptions(at::kFloat)), device);
+  }
+  sums_ = at::zeros({settings.count, 2}, fp32);
+  if (settings.gradient_norms) scale_gradients_ = at::zeros({settings.count, features}, fp32);
+}
+
+nn::PerTaskLoss PerTaskSums::make_loss_args(const at::Tensor& label_tasks) const {
+  return {.task_one_hot = label_tasks.eq(tasks_).to(at::kFloat),
+          .weights = weights_.defined() ? weights_.index_select(0, label_tasks) : weights_,
+          .sums = sums_,
+          .scale_gradients = scale_gradients_};
+}
+
+std::vector<at::Tensor> PerTaskSums::sums() const {
+  if (!scale_gradients_.defined()) return {sums_};
+  return {sums_, scale_gradients_};
+}
+
+at::Tensor PerTaskSums::scalars() const {
+  if (!scale_gradients_.defined()) return sums_.flatten();
+  return at::cat({sums_, at::linalg_vector_norm(scale_gradients_, 2, at::IntArrayRef{1}, /*keepdim=*/true)}, 1)
+      .flatten();
+}
+
+GradNorm::GradNorm(int64_t tasks, GradNormSettings settings)
+    : settings_(settings),
+      state_{std::vector<double>(static_cast<size_t>(tasks), 1.0),
+             std::vector<std::optional<double>>(static_cast<size_t>(tasks))} {}
+
+void GradNorm::update(const std::vector<TaskResult>& results, const std::vector<double>& weights) {
+  std::vector<size_t> present;
+  for (size_t task = 0; task < results.size(); ++task) {
+    if (results[task].counts.label_tokens == 0 || !(results[task].loss > 0)) continue;
+    present.push_back(task);
+    if (!state_.first_losses[task]) state_.first_losses[task] = results[task].loss;
+  }
+  if (present.size() < 2) return;
+  const auto count = static_cast<double>(present.size());
+  std::vector<double> lags, norms;
+  for (const size_t task : present) {
+    lags.push_back(results[task].loss / *state_.first_losses[task]);
+    norms.push_back(results[task].gradient_norm);
+  }
+  const double mean_lag = sum(lags) / count;
+  const double mean_norm = sum(norms) / count;
+  const double before = sum(state_.weights);
+  for (size_t i = 0; i < present.size(); ++i) {
+    const size_t task = present[i];
+    const double excess = norms[i] - mean_norm * std::pow(lags[i] / mean_lag, settings_.alpha);
+    // G is proportional to the weight it was measured with.
+    const double slope = norms[i] / weights[task];
+    const double sign = excess > 0 ? 1.0 : excess < 0 ? -1.0 : 0.0;
+    state_.weights[task] = std::max(kMinWeight, state_.weights[task] - settings_.learning_rate * sign * slope);
+  }
+  // Rescales only tasks that took part; the others keep their weights.
+  double present_before = before;
+  double present_after = 0;
+  for (size_t task = 0, i = 0; task < results.size(); ++task) {
+    if (i < present.size() && present[i] == task) {
+      present_after += state_.weights[task];
+      ++i;
+    } else {
+      present_before -= state_.weights[task];
+    }
+  }
+  for (const size_t task : present) state_.weights[task] *= present_before / present_after;
+}
+
+void GradNorm::set_state(State state) {
+  VLMTRAIN_CHECK(state.weights.size() == state_.weights.size() && state.first_losses.size() == state_.weights.size(),
+                 "weights of {} tasks for {}", state.weights.size(), state_.weights.size());
+  state_ = std::move(state);
+}
+
+at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed) {
+  at::Tensor orders = at::empty({tasks - 1, tasks}, at::kLong);
+  auto* const values = orders.mutable_data_ptr<int64_t>();
+  for (int64_t task = 0; task < tasks; ++task) {
+    const auto order = random_permutation(tasks - 1, derive_stream_seed(seed, "pcgrad", {static_cast<uint64_t>(task)}));
+    for (int64_t i = 0; i < tasks - 1; ++i) {
+      const int64_t other_task = order[static_cast<size_t>(i)];
+      values[i * tasks + task] = other_task < task ? other_task : other_task + 1;
+    }
+  }
+  return orders;
+}
+
+at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders) {
+  // Row i holds the coefficients of task i's gradient.
+  const at::Tensor combination = at::eye(products.size(0), products.options());
+  const at::Tensor squares = products.diagonal().clamp_min(std::numeric_limits<double>::min());
+  for (int64_t i = 0; i < orders.size(0); ++i) {
+    const at::Tensor other_task = orders.select(0, i);
+    const at::Tensor projection = (combination * products.index_select(0, other_task)).sum(1);
+    const at::Tensor correction = projection.clamp_max(0.0) / squares.index_select(0, other_task);
+    combination.scatter_add_(1, other_task.unsqueeze(1), correction.neg().unsqueeze(1));
+  }
+  return combination.sum(0);
+}
+
+void resolve_conflicts(GradientBuckets& buckets, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  const memory::ComponentScope optimizer(memory::Component::kOptimizer);
+  const at::Tensor products = compute_products(buckets);
+  const at::Tensor orders = memory::copy_to_device(pcgrad_orders(buckets.groups(), seed), products.device());
+  buckets.combine(pcgrad_coefficients(products, orders).to(at::kFloat));
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,206 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string_view>
+
+#include "engine/optimizer/adamw_entry.h"
+#include "engine/optimizer/compressed_states.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::engine {
+
+void AdamW::refresh_weights() {
+  std::vector<at::Tensor> weights, masters;
+  for (const auto& entry : entries_) {
+    if (!entry.has_master()) continue;
+    weights.push_back(entry.weight);
+    masters.push_back(entry.master);
+  }
+  if (!weights.empty()) at::_foreach_copy_(weights, masters);
+}
+
+std::string AdamW::saved_name(const StateTensor& tensor) const {
+  return tensor.is_sharded && !shard().covers_all() ? make_shard_name(tensor.name, tensor.first) : tensor.name;
+}
+
+AdamW::StateTensor AdamW::make_master_tensor(const Entry& entry) const {
+  return {.name = "master." + entry.name,
+          .values = entry.master,
+          .first = entry.range.first,
+          .total = entry.parameter.numel(),
+          .is_sharded = true};
+}
+
+std::vector<AdamW::StateTensor> AdamW::state_tensors() const {
+  std::vector<StateTensor> tensors;
+  const auto add = [&tensors](const std::string& name, const at::Tensor& values) {
+    tensors.push_back({.name = name, .values = values, .total = values.numel()});
+  };
+  add("steps", steps_);
+  if (loss_scale_) {
+    for (const auto& [name, values] : loss_scale_->state()) add(name, values);
+  }
+  if (num_updates_.defined()) add("updates", num_updates_);
+  for (const auto& entry : entries_) {
+    if (!entry.is_local()) continue;
+    if (!entry.is_compressed()) {
+      for (const auto& [prefix, values] :
+           {std::pair{"first_moment.", entry.first_moment}, {"second_moment.", entry.second_moment}}) {
+        StateTensor moment = make_master_tensor(entry);
+        moment.name = prefix + entry.name;
+        moment.values = values;
+        tensors.push_back(std::move(moment));
+      }
+    }
+    if (entry.has_master()) tensors.push_back(make_master_tensor(entry));
+  }
+  for (const auto& compressed : compressed_) {
+    for (size_t i = 0; i < compressed.entries.size(); ++i) {
+      const Entry& entry = entries_[compressed.entries[i]];
+      if (!entry.is_local()) continue;
+      for (auto& [prefix, values] : compressed.states->state(i)) {
+        // A moment has one value per element, an absmax one per block.
+        const int64_t values_per_block = values.dim() == 2 ? values.size(1) : 1;
+        tensors.push_back({.name = fmt::format("{}.{}", prefix, entry.name),
+                           .values = values,
+                           .first = entry.range.first / kShardAlignment * values_per_block,
+                           .total = CompressedStates::count_blocks(entry.parameter.numel()) * values_per_block,
+                           .is_sharded = true});
+      }
+    }
+  }
+  return tensors;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> AdamW::state() const {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& tensor : state_tensors()) {
+    if (tensor.is_sharded || shard().rank == 0) tensors.emplace_back(saved_name(tensor), tensor.values);
+  }
+  return tensors;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> AdamW::masters() const {
+  std::vector<std::pair<std::string, at::Tensor>> masters;
+  for (const auto& entry : entries_) {
+    if (!entry.is_local()) continue;
+    masters.emplace_back(shard().covers_all() ? entry.name : make_shard_name(entry.name, entry.range.first),
+                         entry.master);
+  }
+  return masters;
+}
+
+void AdamW::load_state(const SavedOptimizerState& saved, const std::string& source) {
+  const at::NoGradGuard no_gradients;
+  auto expected = state_tensors();
+  for (const auto& entry : entries_) {
+    if (entry.is_local() && !entry.has_master() && saved.contains("master." + entry.name)) {
+      expected.push_back(make_master_tensor(entry));
+    }
+  }
+  const auto fail = [&source](const std::string& name, std::string_view problem) {
+    throw data_error(
+        "{}: {} {}; the run's model, frozen parts, precision and optimizer states must be those that the checkpoint "
+        "was made with",
+        source, name, problem);
+  };
+  std::set<std::string> expected_names;
+  for (const auto& tensor : expected) {
+    expected_names.insert(tensor.name);
+    if (!saved.contains(tensor.name)) fail(tensor.name, "is missing");
+    if (const at::Tensor* const whole_tensor = saved.find_whole(tensor.name)) {
+      const bool is_flat = tensor.is_sharded && !shard().covers_all();
+      if (is_flat ? whole_tensor->numel() != tensor.total : whole_tensor->sizes() != tensor.values.sizes()) {
+        fail(tensor.name, "has another shape");
+      }
+      if (whole_tensor->scalar_type() != tensor.values.scalar_type()) fail(tensor.name, "has another type");
+    }
+  }
+  const auto is_on_other_rank = [&](const std::string& name) {
+    return !shard().covers_all() && std::ranges::any_of(entries_, [&](const Entry& entry) {
+      return !entry.is_local() && name.ends_with("." + entry.name);
+    });
+  };
+  for (const auto& name : saved.names()) {
+    if (!expected_names.contains(name) && !is_on_other_rank(name)) fail(name, "is not one of this run's");
+  }
+  for (const auto& tensor : expected) {
+    const auto values =
+        saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
+    if (!values) fail(tensor.name, "is not all there, or has another type");
+    tensor.values.copy_(values->view(tensor.values.sizes()));
+  }
+  refresh_weights();
+}
+
+MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
+                                   const std::string& source) {
+  const at::NoGradGuard no_gradients;
+  std::map<std::string, int64_t> step_indices;  // index into the saved steps
+  for (const auto& parameter : store.all()) {
+    if (saved.contains("first_moment." + parameter.name))
+      step_indices.emplace(parameter.name, std::ssize(step_indices));
+  }
+  const at::Tensor* const steps = saved.find_whole("steps");
+  if (steps == nullptr || steps->sizes() != at::IntArrayRef{std::ssize(step_indices)}) {
+    throw data_error("{}: its steps are not those of its {} moments; copy the checkpoint again", source,
+                     step_indices.size());
+  }
+  const auto find_matching = [&](const StateTensor& tensor) -> std::optional<at::Tensor> {
+    const at::Tensor* const whole_tensor = saved.find_whole(tensor.name);
+    if (whole_tensor != nullptr && shard().covers_all() && whole_tensor->sizes() != tensor.values.sizes())
+      return std::nullopt;
+    return saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
+  };
+  // Whether other ranks will find the moments of a tensor: step counters are replicated, so all
+  // ranks must agree.
+  const auto is_found_on_other_rank = [&](const Entry& entry) {
+    const at::ScalarType compressed = settings_.states == OptimizerStates::kBf16 ? at::kBFloat16 : at::kByte;
+    const int64_t elements = entry.parameter.numel();
+    return entry.is_compressed() ? saved.find("first_moment." + entry.name, 0, 1,
+                                              CompressedStates::count_blocks(elements) * kBlockElements, compressed)
+                                 : saved.find("first_moment." + entry.name, 0, 1, elements, at::kFloat);
+  };
+  const auto copy_values = [](const at::Tensor& current, const at::Tensor& saved_values) {
+    current.copy_(saved_values.view(current.sizes()));
+  };
+  std::map<std::string, std::vector<std::pair<at::Tensor, std::optional<at::Tensor>>>> moments;  // by parameter name
+  for (const auto& tensor : state_tensors()) {
+    auto saved_values = find_matching(tensor);
+    const size_t dot = tensor.name.find('.');
+    if (tensor.is_sharded) {
+      if (!tensor.name.starts_with("master.")) {
+        moments[tensor.name.substr(dot + 1)].emplace_back(tensor.values, std::move(saved_values));
+      }
+    } else if (saved_values && tensor.name != "steps" && (tensor.name == "updates" || settings_.loss_scale->dynamic)) {
+      copy_values(tensor.values, *saved_values);
+    }
+  }
+  MigratedState result;
+  for (const auto& entry : entries_) {
+    const auto step_index = step_indices.find(entry.name);
+    bool is_migrated = step_index != step_indices.end();
+    if (entry.is_local()) {
+      if (const auto master = find_matching(make_master_tensor(entry))) copy_values(entry.master, *master);
+      const auto& current = moments.at(entry.name);
+      is_migrated =
+          is_migrated && std::ranges::all_of(current, [](const auto& pair) { return pair.second.has_value(); });
+      for (size_t i = 0; is_migrated && i < current.size(); ++i) copy_values(current[i].first, *current[i].second);
+    } else {
+      is_migrated = is_migrated && is_found_on_other_rank(entry);
+    }
+    if (!is_migrated) {
+      ++result.reset;
+      continue;
+    }
+    entry.steps.copy_(steps->select(0, step_index->second));
+    ++result.migrated;
+  }
+  refresh_weights();
+  return result;
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,31 @@
+#include "vlmtrain/engine/optimizer/loss_scale.h"
+
+#include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+namespace vlmtrain::engine {
+
+namespace {
+
+// As in torch.amp.GradScaler.
+constexpr double kGrowthFactor = 2.0;
+constexpr double kBackoffFactor = 0.5;
+
+}  // namespace
+
+LossScale::LossScale(const LossScaleSettings& settings, at::TensorOptions options)
+    : settings_(settings),
+      value_(at::full({}, settings.initial, options.dtype(at::kFloat))),
+      good_steps_(at::zeros({}, options.dtype(at::kInt))) {}
+
+void LossScale::update(const at::Tensor& skipped) {
+  if (!settings_.dynamic) return;
+  at::_amp_update_scale_(value_, good_steps_, skipped, kGrowthFactor, kBackoffFactor, settings_.growth_steps);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> LossScale::state() const {
+  return {{"loss_scale", value_}, {"loss_scale_good_steps", good_steps_}};
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,175 @@
+#include "engine/optimizer/moments.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/clamp_min.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/weights/quantization.h"
+
+namespace vlmtrain::engine {
+
+namespace {
+
+/// Values of an 8-bit code.
+constexpr int64_t kCodes = 256;
+
+class Bf16Moments : public Moments {
+ public:
+  Bf16Moments(int64_t blocks, const MomentTables& tables, const at::TensorOptions& options)
+      : random_(tables.random), values_(at::zeros({kMoments, blocks, kBlockElements}, options.dtype(at::kBFloat16))) {}
+
+  void expand(int64_t first, const ChunkBuffers& buffers) const override {
+    buffers.values.copy_(values_.narrow(1, first, buffers.blocks()));
+  }
+
+  /// Rounds up with the probability of the truncated fraction: a random number below the cut
+  /// carries over.
+  void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& /*skipped*/) override {
+    // The low 16 bits of fp32, which bf16 truncates.
+    constexpr int64_t kTruncatedRange = int64_t{1} << 16;
+    buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedRange, random_));
+    constexpr int64_t kUpperHalf = 1;  // little-endian
+    const at::Tensor halves = buffers.values.view(at::kBFloat16).view({kMoments, buffers.blocks(), kBlockElements, 2});
+    values_.narrow(1, first, buffers.blocks()).copy_(halves.select(3, kUpperHalf));
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> state(int64_t moment, int64_t first, int64_t blocks) const override {
+    return {{"", values_.select(0, moment).narrow(0, first, blocks)}};
+  }
+
+ private:
+  at::Generator random_;
+  at::Tensor values_;  // bf16 [2, blocks, 256]
+};
+
+/// 8-bit moments. Most operations process both moments together, which takes fewer launches.
+class EightBitMoments : public Moments {
+ public:
+  EightBitMoments(int64_t blocks, const MomentTables& tables, const at::TensorOptions& options)
+      : tables_(tables),
+        codes_(at::zeros({kMoments, blocks, kBlockElements}, options.dtype(at::kByte))),
+        absmax_(at::zeros({kMoments, blocks, 1}, options.dtype(at::kFloat))) {}
+
+  /// Looks up two codes at a time as one 16-bit number. ATen's indices have at least 32 bits, and
+  /// this halves their number.
+  void expand(int64_t first, const ChunkBuffers& buffers) const override {
+    const at::Tensor codes = codes_.narrow(1, first, buffers.blocks()).view(at::kUInt16);
+    const at::Tensor indices = buffers.integers.view(-1).narrow(0, 0, codes.numel()).view({kMoments, -1});
+    indices.view(codes.sizes()).copy_(codes);
+    for (int64_t moment = 0; moment < kMoments; ++moment) {
+      at::Tensor values = buffers.values.select(0, moment).view(-1).view(at::kLong);
+      at::index_select_out(values, tables_.pairs.select(0, moment), 0, indices.select(0, moment));
+    }
+    buffers.values.mul_(absmax_.narrow(1, first, buffers.blocks()));
+  }
+
+  void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) override {
+    constexpr double kMinAbsmax = 1e-38;  // avoids 0 / 0 in blocks of zeros
+    constexpr double kInfinityNorm = std::numeric_limits<double>::infinity();
+    at::Tensor scales = buffers.scales, factors = buffers.factors;
+    at::linalg_vector_norm_out(scales, buffers.values, kInfinityNorm, at::IntArrayRef{2}, /*keepdim=*/true);
+    at::clamp_min_out(factors, scales, kMinAbsmax).reciprocal_();
+    buffers.values.mul_(factors);
+    // Per moment, because at::searchsorted with several rows of bounds does not run on the meta
+    // device.
+    for (int64_t moment = 0; moment < kMoments; ++moment) {
+      at::Tensor integers = buffers.integers.select(0, moment);
+      at::bucketize_out(integers, buffers.values.select(0, moment), tables_.bounds.select(0, moment),
+                        /*out_int32=*/true);
+    }
+    // Compressing an expanded value may give another code, since the code lacks −1; skipped blocks
+    // must keep theirs.
+    update_unless_skipped(codes_.narrow(1, first, buffers.blocks()), low_bytes(buffers.integers), skipped);
+    update_unless_skipped(absmax_.narrow(1, first, buffers.blocks()), scales, skipped);
+  }
+
+  std::vector<std::pair<std::string, at::Tensor>> state(int64_t moment, int64_t first, int64_t blocks) const override {
+    return {{"", codes_.select(0, moment).narrow(0, first, blocks)},
+            {"_absmax", absmax_.select(0, moment).narrow(0, first, blocks).squeeze(1)}};
+  }
+
+ private:
+  /// Returns a view of the low bytes of integers below 256.
+  static at::Tensor low_bytes(const at::Tensor& integers) {
+    constexpr int64_t kLowByte = 0;  // little-endian
+    return integers.view(at::kByte).view({kMoments, -1, kBlockElements, sizeof(int32_t)}).select(3, kLowByte);
+  }
+
+  static void update_unless_skipped(at::Tensor current, const at::Tensor& updated, const at::Tensor& skipped) {
+    at::where_out(current, skipped, current, updated);
+  }
+
+  MomentTables tables_;
+  at::Tensor codes_;   // uint8 [2, blocks, 256]
+  at::Tensor absmax_;  // fp32 [2, blocks, 1]
+};
+
+/// Returns the front of a dense tensor [2, all, …] in the shape for fewer blocks.
+at::Tensor narrow_front(const at::Tensor& buffer, int64_t blocks) {
+  if (!buffer.defined()) return {};
+  const int64_t width = buffer.size(2);
+  return buffer.view(-1).narrow(0, 0, kMoments * blocks * width).view({kMoments, blocks, width});
+}
+
+/// Returns int64 [65536]: the fp32 values of two codes, that of the low byte first, as in memory.
+at::Tensor make_pair_table(const at::Tensor& codebook) {
+  const at::Tensor pairs = at::stack({codebook.repeat({kCodes}), codebook.repeat_interleave(kCodes)}, 1);
+  return pairs.view(-1).view(at::kLong);
+}
+
+}  // namespace
+
+ChunkBuffers::ChunkBuffers(OptimizerStates states, int64_t blocks, const at::TensorOptions& options)
+    : values(at::empty({kMoments, blocks, kBlockElements}, options.dtype(at::kFloat))),
+      integers(at::empty({kMoments, blocks, kBlockElements}, options.dtype(at::kInt))) {
+  if (states != OptimizerStates::k8Bit) return;
+  scales = at::empty({kMoments, blocks, 1}, options.dtype(at::kFloat));
+  factors = at::empty({kMoments, blocks, 1}, options.dtype(at::kFloat));
+}
+
+ChunkBuffers ChunkBuffers::narrow_blocks(int64_t blocks) const {
+  ChunkBuffers result = *this;
+  for (at::Tensor* tensor : {&result.values, &result.integers, &result.scales, &result.factors}) {
+    *tensor = narrow_front(*tensor, blocks);
+  }
+  return result;
+}
+
+MomentTables::MomentTables(OptimizerStates states, const at::TensorOptions& options) {
+  if (states == OptimizerStates::kBf16) {
+    const at::Device device = options.device().is_cuda() ? options.device() : at::kCPU;
+    random = at::globalContext().defaultGenerator(device).clone();
+    return;
+  }
+  const at::Tensor first = nn::make_dynamic_codebook(nn::Signedness::kSigned),
+                   second = nn::make_dynamic_codebook(nn::Signedness::kUnsigned);
+  pairs = at::stack({make_pair_table(first), make_pair_table(second)}).to(options.device());
+  bounds = at::stack({nn::midpoints(first), nn::midpoints(second)}).to(options.device());
+  codes = at::stack({first, second}).to(options.device());
+  padded_bounds = at::constant_pad_nd(bounds, {0, 1}, std::numeric_limits<double>::infinity());
+}
+
+std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentTables& tables,
+                                      const at::TensorOptions& options) {
+  switch (states) {
+    case OptimizerStates::kBf16:
+      return std::make_unique<Bf16Moments>(blocks, tables, options);
+    case OptimizerStates::k8Bit:
+      return std::make_unique<EightBitMoments>(blocks, tables, options);
+    case OptimizerStates::kFp32:
+      break;
+  }
+  throw InternalError("fp32 moments are not compressed");
+}
+
+}  // namespace vlmtrain::engine

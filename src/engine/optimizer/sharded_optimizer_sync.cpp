@@ -1,0 +1,88 @@
+#include "vlmtrain/engine/optimizer/sharded_optimizer_sync.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/memory_tag.h"
+
+namespace vlmtrain::engine {
+
+ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const GradientBuckets& buckets)
+    : store_(store), required_buckets_(store.all().size(), 0) {
+  const memory::ComponentScope weights(memory::Component::kWeights);
+  const at::NoGradGuard no_gradients;
+  std::vector<std::vector<size_t>> members(
+      buckets.get_bucket_sizes().size());  // per gradient bucket: indices into the store
+  std::vector<size_t> gradient_indices(
+      store.all().size());  // per parameter of the store: index in the gradient buckets
+  size_t gradient_index = 0;
+  for (size_t i = 0; i < store.all().size(); ++i) {
+    const nn::Parameter& parameter = store.all()[i];
+    if (!parameter.tensor.requires_grad()) continue;
+    if (buckets.is_in_sharded_block(gradient_index)) {
+      ++gradient_index;
+      continue;
+    }
+    VLMTRAIN_CHECK(parameter.tensor.scalar_type() == store.options().dtype().toScalarType(),
+                   "{} is of another type than the other weights", parameter.name);
+    gradient_indices[i] = gradient_index;
+    members[buckets.bucket(gradient_index++)].push_back(i);
+  }
+  // Buckets are ordered by the parameter that a forward pass reads first.
+  std::vector<size_t> order(members.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto find_first_use = [&](size_t bucket) {
+    const auto get_use_order = [&](size_t i) { return store.all()[i].is_in_block ? i + 1 : 0; };
+    size_t first = std::numeric_limits<size_t>::max();
+    for (const size_t i : members[bucket]) first = std::min(first, get_use_order(i));
+    return first;
+  };
+  std::ranges::stable_sort(order, {}, find_first_use);
+  const auto elements = buckets.get_bucket_sizes();
+  for (const size_t bucket : order) {
+    buckets_.push_back(at::zeros({elements[bucket]}, store.options()));
+    for (const size_t i : members[bucket]) {
+      at::Tensor tensor = store.all()[i].tensor;
+      const at::Tensor view =
+          buckets_.back().narrow(0, buckets.offset(gradient_indices[i]), tensor.numel()).view(tensor.sizes());
+      view.copy_(tensor);
+      tensor.set_data(view);
+      required_buckets_[i] = buckets_.size();
+    }
+  }
+  num_gathered_ = buckets_.size();
+  store_.set_forward_pre_hook([this](size_t first, size_t end) { wait_for_parameters(first, end); });
+}
+
+ShardedOptimizerSync::~ShardedOptimizerSync() {
+  store_.set_forward_pre_hook({});
+}
+
+void ShardedOptimizerSync::all_gather_weights(const Consensus& consensus) {
+  wait_for_weights();
+  consensus_ = &consensus;
+  handles_.clear();
+  for (const auto& bucket : buckets_) handles_.push_back(consensus.all_gather_async(bucket));
+  num_gathered_ = 0;
+}
+
+void ShardedOptimizerSync::wait_for_weights() {
+  for (; num_gathered_ < buckets_.size(); ++num_gathered_) consensus_->wait_for_all_gather(handles_[num_gathered_]);
+}
+
+void ShardedOptimizerSync::wait_for_parameters(size_t first_parameter, size_t end_parameter) {
+  if (num_gathered_ == buckets_.size()) return;
+  const auto last_required = std::max_element(required_buckets_.begin() + static_cast<std::ptrdiff_t>(first_parameter),
+                                              required_buckets_.begin() + static_cast<std::ptrdiff_t>(end_parameter));
+  const size_t count =
+      last_required == required_buckets_.begin() + static_cast<std::ptrdiff_t>(end_parameter) ? 0 : *last_required;
+  for (; num_gathered_ < count; ++num_gathered_) consensus_->wait_for_all_gather(handles_[num_gathered_]);
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,106 @@
+#include "vlmtrain/engine/settings/step_layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::engine {
+
+namespace {
+
+std::vector<int64_t> make_iota(int64_t count) {
+  std::vector<int64_t> indices(static_cast<size_t>(count));
+  std::iota(indices.begin(), indices.end(), int64_t{0});
+  return indices;
+}
+
+/// Half of the default. Smaller chunks save little, as the fp32 gradient of the output weight is
+/// larger; no measurement is recorded.
+constexpr int64_t kSmallLossChunkRows = 256;
+
+}  // namespace
+
+std::span<const int64_t> MicroBatchSplit::micro_batch(int64_t index) const {
+  const auto first = std::accumulate(sizes.begin(), sizes.begin() + index, int64_t{0});
+  return std::span(order).subspan(static_cast<size_t>(first),
+                                  static_cast<size_t>(sizes.at(static_cast<size_t>(index))));
+}
+
+MicroBatchSplit split_in_order(std::vector<int64_t> sizes) {
+  auto order = make_iota(std::reduce(sizes.begin(), sizes.end()));
+  return {.order = std::move(order), .sizes = std::move(sizes)};
+}
+
+MicroBatchSplit split_evenly(int64_t samples, int64_t size, const SplitConstraint& constraint) {
+  VLMTRAIN_CHECK(size > 0 && constraint.unit > 0 && samples % constraint.unit == 0,
+                 "{} samples in micro-batches of {}, units of {}", samples, size, constraint.unit);
+  VLMTRAIN_CHECK(constraint.groups.empty() || std::ssize(constraint.groups) == samples, "groups of {} samples for {}",
+                 constraint.groups.size(), samples);
+  const auto get_group = [&constraint](int64_t unit) {
+    return constraint.groups.empty() ? 0 : constraint.groups[static_cast<size_t>(unit * constraint.unit)];
+  };
+  auto units = make_iota(samples / constraint.unit);
+  std::ranges::stable_sort(units, {}, get_group);
+  const int64_t max_size = std::max(size / constraint.unit, int64_t{1}) * constraint.unit;
+  MicroBatchSplit split{.order = {}, .sizes = {}, .unit = constraint.unit};
+  split.order.reserve(static_cast<size_t>(samples));
+  for (size_t i = 0; i < units.size(); ++i) {
+    const bool starts_micro_batch =
+        i == 0 || split.sizes.back() == max_size || get_group(units[i]) != get_group(units[i - 1]);
+    if (starts_micro_batch) split.sizes.push_back(0);
+    split.sizes.back() += constraint.unit;
+    for (int64_t sample = 0; sample < constraint.unit; ++sample)
+      split.order.push_back(units[i] * constraint.unit + sample);
+  }
+  return split;
+}
+
+std::optional<MicroBatchSplit> subdivide(const MicroBatchSplit& split, int64_t failed_index, SubdivisionMode mode) {
+  if (failed_index < 0) failed_index = std::distance(split.sizes.begin(), std::ranges::max_element(split.sizes));
+  const int64_t failed_size = split.sizes.at(static_cast<size_t>(failed_index));
+  if (failed_size == split.unit && mode != SubdivisionMode::kSingleSamples) return std::nullopt;
+  MicroBatchSplit smaller{.order = split.order, .sizes = {}, .unit = split.unit};
+  for (int64_t i = 0; i < split.micro_batches(); ++i) {
+    const int64_t size = split.sizes[static_cast<size_t>(i)];
+    if (mode == SubdivisionMode::kSingleSamples) {
+      smaller.sizes.insert(smaller.sizes.end(), static_cast<size_t>(size / split.unit), split.unit);
+    } else if (i == failed_index || (mode == SubdivisionMode::kAtLeastAsLarge && size >= failed_size)) {
+      const int64_t half = size / split.unit / 2 * split.unit;
+      smaller.sizes.push_back(size - half);
+      smaller.sizes.push_back(half);
+    } else {
+      smaller.sizes.push_back(size);
+    }
+  }
+  if (smaller == split) return std::nullopt;
+  return smaller;
+}
+
+int64_t StepLayout::count_extra_splits(const StepLayout& other) const {
+  return split.micro_batches() - other.split.micro_batches();
+}
+
+std::optional<StepLayout> subdivide_micro_batches(StepLayout layout, int64_t failed_index, SubdivisionMode mode) {
+  auto smaller = subdivide(layout.split, failed_index, mode);
+  if (!smaller) return std::nullopt;
+  layout.split = std::move(*smaller);
+  return layout;
+}
+
+std::optional<StepLayout> disable_copy_ahead(StepLayout layout) {
+  if (!layout.copies_ahead || layout.split.micro_batches() == 1) return std::nullopt;
+  layout.copies_ahead = false;
+  return layout;
+}
+
+std::optional<StepLayout> minimize_memory(StepLayout layout, const models::RecomputeBlocks& all_blocks) {
+  const StepLayout original = layout;
+  layout.recompute = all_blocks;
+  layout.vision_tiles_per_pass = 1;
+  layout.loss_chunk_rows = std::min(layout.loss_chunk_rows, kSmallLossChunkRows);
+  layout.copies_ahead = false;
+  return layout == original ? std::nullopt : std::optional{layout};
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,58 @@
+#include "engine/step/micro_batch_source.h"
+
+#include <utility>
+
+#include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/memory/out_of_memory.h"
+
+namespace vlmtrain::engine {
+
+struct MicroBatchSource::PrefetchedBatch {
+  PrefetchedBatch(data::MicroBatch collated_batch, at::Device device) : batch(std::move(collated_batch)), copy(device) {
+    for (at::Tensor* tensor : batch.tensors()) {
+      if (tensor->defined()) *tensor = copy.add(*tensor);
+    }
+  }
+
+  data::MicroBatch batch;
+  memory::AsyncHostToDevice copy;  // destroyed first: waits for copies into the batch
+};
+
+MicroBatchSource::MicroBatchSource(const StepInput& input, const StepLayout& layout, at::Device device)
+    : input_(input), layout_(layout), device_(device), copies_ahead_(layout.copies_ahead && device.is_cuda()) {}
+
+MicroBatchSource::~MicroBatchSource() = default;
+
+data::MicroBatch MicroBatchSource::next() {
+  const memory::ComponentScope scope(memory::Component::kInput);
+  data::MicroBatch batch;
+  if (prefetched_) {
+    prefetched_->copy.wait();
+    batch = std::move(prefetched_->batch);
+    prefetched_.reset();
+  } else {
+    batch = collate_next().to(device_);
+  }
+  if (copies_ahead_ && next_ < layout_.split.micro_batches()) prefetch_next();
+  return batch;
+}
+
+data::MicroBatch MicroBatchSource::collate_next() {
+  auto batch = input_.objective.collate(input_.samples, layout_.split.micro_batch(next_));
+  ++next_;
+  return batch;
+}
+
+void MicroBatchSource::prefetch_next() {
+  const int64_t index = next_;
+  try {
+    prefetched_ = std::make_unique<PrefetchedBatch>(collate_next(), device_);
+  } catch (const std::exception& error) {
+    if (!memory::detect_out_of_memory(error)) throw;
+    copies_ahead_ = false;
+    next_ = index;
+  }
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/engine/step/step.h"
+
+namespace vlmtrain::engine {
+
+/// The micro-batches of a step, copied to the device in order. On CUDA with
+/// StepLayout::copies_ahead, each is copied while the previous one computes. Not thread-safe.
+class MicroBatchSource {
+ public:
+  /// `input` and `layout` must outlive it.
+  MicroBatchSource(const StepInput& input, const StepLayout& layout, at::Device device);
+  ~MicroBatchSource();
+  MicroBatchSource(const MicroBatchSource&) = delete;
+  MicroBatchSource& operator=(const MicroBatchSource&) = delete;
+
+  /// Returns the next micro-batch and starts copying the one after it. If memory does not suffice
+  /// for that one, copying ahead ends for this step. REQUIRES: a next one exists.
+  data::MicroBatch next();
+
+ private:
+  struct PrefetchedBatch;
+
+  data::MicroBatch collate_next();
+  void prefetch_next();
+
+  const StepInput& input_;
+  const StepLayout& layout_;
+  at::Device device_;
+  bool copies_ahead_;
+  int64_t next_ = 0;                             // index of the next micro-batch to collate
+  std::unique_ptr<PrefetchedBatch> prefetched_;  // micro-batch next_ - 1 until next() returns it
+};
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Device.h>
+
+#include <exception>
+
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::engine {
+
+/// Waits until autograd's thread of the device has released a failed backward pass. The thread
+/// reports the error before it frees the tensors, so memory freed later would vary from run to run.
+/// Does nothing on the CPU, which has no such thread.
+inline void wait_for_backward_thread(at::Device device) noexcept {
+  if (device.is_cpu()) return;
+  try {
+    // The thread runs tasks in order. This one allocates nothing and launches nothing.
+    const auto options = at::TensorOptions(at::kFloat).device(device);
+    const at::Tensor nothing = at::empty({0}, options).requires_grad_();
+    (nothing * 2).backward(at::empty({0}, options));
+  } catch (const std::exception&) {
+    // A failed device is detected by the next operation.
+  }
+}
+
+/// Calls `pass` between begin_pass() and end_pass() of the store (nn::BlockUnsharder). After an
+/// out-of-memory error it ends the pass, so other ranks can continue theirs, and rethrows. Other
+/// errors end the process and are rethrown at once.
+template <class Pass>
+void run_pass(const nn::ParameterStore& store, const nn::PassSpec& spec, const Pass& pass) {
+  store.begin_pass(spec);
+  try {
+    pass();
+  } catch (const std::exception& error) {
+    if (!memory::detect_out_of_memory(error)) throw;
+    wait_for_backward_thread(store.options().device());
+    store.end_pass();
+    throw;
+  }
+  store.end_pass();
+}
+
+}  // namespace vlmtrain::engine

@@ -1,0 +1,247 @@
+#include "vlmtrain/engine/step/step.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/step/micro_batch_source.h"
+#include "engine/step/pass.h"
+#include "vlmtrain/memory/device_copy.h"
+
+namespace vlmtrain::engine {
+
+AsyncScalars::AsyncScalars(const at::Tensor& scalars) {
+  if (!scalars.is_cuda()) {
+    host_ = scalars;
+    return;
+  }
+  host_ = memory::empty_pinned(scalars.sizes());
+  host_.copy_(scalars, /*non_blocking=*/true);
+  copy_done_.emplace(scalars.device().type());
+  copy_done_->record(c10::impl::VirtualGuardImpl(scalars.device().type()).getStream(scalars.device()));
+}
+
+std::vector<double> AsyncScalars::read() {
+  if (copy_done_) copy_done_->synchronize();
+  const float* const values = host_.const_data_ptr<float>();
+  return {values, values + host_.numel()};
+}
+
+void Training::connect(const Consensus& consensus) {
+  if (sharded_blocks) sharded_blocks->connect(consensus);
+  if (gradient_buckets.shard().covers_all()) {
+    gradient_buckets.register_comm_hook([&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum(bucket); });
+  } else {
+    gradient_buckets.register_comm_hook([&consensus](const at::Tensor& bucket) { consensus.reduce_scatter(bucket); },
+                                        [&consensus] { consensus.wait_for_reductions(); });
+  }
+}
+
+namespace {
+
+/// Throws StepOutOfMemory if `error`, being handled, is an out-of-memory error; else rethrows it.
+[[noreturn]] void rethrow_out_of_memory(const std::exception& error, int64_t micro_batch) {
+  const auto out_of_memory = memory::detect_out_of_memory(error);
+  if (!out_of_memory) throw;
+  throw StepOutOfMemory(micro_batch, *out_of_memory);
+}
+
+/// The passes of a step, micro-batch by micro-batch.
+class Accumulation {
+ public:
+  Accumulation(const models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
+               const at::Tensor& loss_scale, GradientBuckets* buckets)
+      : model_(model),
+        input_(input),
+        layout_(layout),
+        loss_scale_(loss_scale),
+        buckets_(buckets),
+        device_(model.output_weight().device()),
+        source_(input, layout, device_),
+        groups_(input.objective.gradient_groups() > 1 ? input.objective.split_constraint(input.samples).groups
+                                                      : std::vector<int64_t>{}) {}
+
+  AccumulationResult run() {
+    VLMTRAIN_CHECK(layout_.split.order.size() == input_.samples.size(), "a cut of {} samples for {}",
+                   layout_.split.order.size(), input_.samples.size());
+    StepResult& result = output_.result;
+    result.tasks = input_.objective.counts(input_.samples);
+    try {
+      result.loss = at::zeros({}, at::TensorOptions(at::kFloat).device(device_));
+      output_.loss = input_.objective.begin_step(model_, input_.normalizers, layout_);
+      const int64_t last = layout_.split.micro_batches() - 1;
+      for (int64_t i = 0; i <= last; ++i) {
+        if (buckets_ != nullptr && i == last) buckets_->begin_last_micro_batch();
+        run_micro_batch(layout_.split.micro_batch(i));
+      }
+    } catch (const std::exception& error) {
+      wait_for_backward_thread(device_);
+      if (memory::detect_out_of_memory(error)) model_.parameters().join_remaining_passes();
+      rethrow_out_of_memory(error, result.micro_batches);
+    }
+    model_.parameters().join_remaining_passes();
+    return std::move(output_);
+  }
+
+ private:
+  void run_micro_batch(std::span<const int64_t> sample_indices) {
+    if (buckets_ != nullptr && !groups_.empty()) buckets_->set_group(get_common_group(sample_indices));
+    const auto batch = source_.next();
+    StepResult& result = output_.result;
+    const nn::PassSpec spec{.vision_passes = model_.num_vision_passes(batch), .backward = true};
+    run_pass(model_.parameters(), spec, [&] {
+      const at::Tensor loss = output_.loss->forward(batch);
+      // A text-only micro-batch reaches no trained parameter if only the vision tower or its
+      // adapters are trained.
+      if (loss.requires_grad()) loss.backward(loss_scale_);
+      result.loss += loss.detach();
+    });
+    result.tokens += batch.tokens();
+    result.label_tokens += batch.label_tokens();
+    result.num_media += batch.num_media;
+    result.num_volumes += batch.num_volumes;
+    result.samples += batch.samples;
+    result.micro_batches += 1;
+  }
+
+  int64_t get_common_group(std::span<const int64_t> sample_indices) const {
+    const auto get_group = [this](int64_t sample_index) { return groups_.at(static_cast<size_t>(sample_index)); };
+    const int64_t group = get_group(sample_indices.front());
+    const bool is_common =
+        std::ranges::all_of(sample_indices, [&](int64_t sample_index) { return get_group(sample_index) == group; });
+    VLMTRAIN_CHECK(is_common, "a micro-batch of several groups, whose gradients cannot be told apart");
+    return group;
+  }
+
+  const models::VisionLanguageModel& model_;
+  const StepInput& input_;
+  const StepLayout& layout_;
+  const at::Tensor& loss_scale_;
+  GradientBuckets* buckets_;
+  at::Device device_;
+  MicroBatchSource source_;
+  std::vector<int64_t> groups_;  // per sample; empty: one group
+  AccumulationResult output_;
+};
+
+/// Sums the counts over ranks; micro-batches remain local.
+void all_reduce_counts(StepResult& result, const Consensus& consensus) {
+  std::vector<int64_t*> counts{&result.tokens, &result.label_tokens, &result.num_media, &result.num_volumes,
+                               &result.samples};
+  for (auto& task : result.tasks) counts.insert(counts.end(), {&task.samples, &task.label_tokens});
+  std::vector<double> sums;
+  sums.reserve(counts.size());
+  for (const int64_t* const count : counts) sums.push_back(static_cast<double>(*count));
+  sums = consensus.sum_over_ranks(std::move(sums));
+  for (size_t i = 0; i < counts.size(); ++i) *counts[i] = std::llround(sums[i]);
+}
+
+/// Reduces sums over the groups of ranks that hold the same shards.
+void all_reduce_replicas(const GradientBuckets& buckets, const Consensus& consensus) {
+  if (buckets.shard().covers_all()) return;
+  for (const auto& shard : buckets.get_block_shards()) consensus.all_reduce_replicas(shard);
+  for (const auto& shard : buckets.get_other_shards()) consensus.all_reduce_replicas(shard);
+  consensus.wait_for_reductions();
+}
+
+/// Returns the global norm of sharded sums; undefined if not sharded.
+at::Tensor compute_sharded_norm(const GradientBuckets& buckets, const Consensus& consensus) {
+  if (buckets.shard().covers_all()) return {};
+  const at::Tensor square = buckets.norm().square_();
+  consensus.all_reduce_group(square);
+  consensus.wait_for_reductions();
+  return square.sqrt_();
+}
+
+at::Tensor pack_scalars(const StepResult& result) {
+  const at::Tensor scale = result.loss_scale.defined() ? result.loss_scale : at::zeros_like(result.loss);
+  const at::Tensor scalars = at::stack({result.loss, result.grad_norm, result.skipped, scale.reshape({})});
+  return result.objective_scalars.defined() ? at::cat({scalars, result.objective_scalars}) : scalars;
+}
+
+}  // namespace
+
+PartialUpdateError::PartialUpdateError(const memory::OutOfMemory& out_of_memory)
+    : UserError(
+          ExitCode::kFailed,
+          fmt::format("{} ran out while the weights were being changed: {}; start again, and the run goes on from "
+                      "its last checkpoint; memory.mode=conservative leaves the driver more",
+                      memory::to_string(out_of_memory.kind), out_of_memory.reason)) {}
+
+StepInput make_step_input(const Objective& objective, std::span<const data::Sample> samples) {
+  return {.objective = objective, .samples = samples, .normalizers = objective.normalizers(samples)};
+}
+
+AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
+                              const at::Tensor& loss_scale, GradientBuckets* buckets) {
+  model.set_recompute(layout.recompute);
+  model.set_vision_tiles_per_pass(layout.vision_tiles_per_pass);
+  return Accumulation(model, input, layout, loss_scale, buckets).run();
+}
+
+void Step::accumulate(const StepLayout& layout) {
+  // Other ranks wait for this rank's reductions, even if its passes failed.
+  const auto finish_reductions = [this] {
+    training_.gradient_buckets.flush();
+    consensus_.wait_for_reductions();
+    all_reduce_replicas(training_.gradient_buckets, consensus_);
+  };
+  try {
+    accumulation_ = engine::accumulate(training_.model, input_, layout, training_.optimizer.loss_scale(),
+                                       &training_.gradient_buckets);
+  } catch (const StepOutOfMemory&) {
+    finish_reductions();
+    throw;
+  }
+  finish_reductions();
+}
+
+void Step::prepare() {
+  StepResult& result = accumulation_.result;
+  try {
+    training_.gradient_buckets.mark_received(
+        consensus_.union_over_ranks(training_.gradient_buckets.find_received_indices()));
+    all_reduce_counts(result, consensus_);
+    consensus_.all_reduce_sum(result.loss);
+    for (const auto& sum : accumulation_.loss->sums()) consensus_.all_reduce_sum(sum);
+    consensus_.wait_for_reductions();
+    result.objective_scalars = accumulation_.loss->scalars();
+    accumulation_.loss.reset();
+    if (input_.objective.gradient_groups() > 1) input_.objective.combine_gradients(training_.gradient_buckets);
+    update_ = training_.optimizer.prepare(result.loss, compute_sharded_norm(training_.gradient_buckets, consensus_));
+    result.grad_norm = update_.grad_norm;
+    result.skipped = update_.skipped;
+    result.loss_scale = update_.loss_scale;
+    result.scalars = pack_scalars(result);
+  } catch (const std::exception& error) {
+    rethrow_out_of_memory(error, -1);
+  }
+}
+
+StepResult Step::apply(const LearningRates& rates) {
+  try {
+    training_.optimizer.apply(update_, rates);
+    if (training_.optimizer_sync) training_.optimizer_sync->all_gather_weights(consensus_);
+  } catch (const std::exception& error) {
+    const auto out_of_memory = memory::detect_out_of_memory(error);
+    if (!out_of_memory) throw;
+    throw PartialUpdateError(*out_of_memory);
+  }
+  return std::move(accumulation_.result);
+}
+
+StepResult optimizer_step(Training& training, const StepInput& input, const StepLayout& layout,
+                          const LearningRates& rates) {
+  const Consensus single_rank;
+  Step step(training, input, single_rank);
+  step.accumulate(layout);
+  step.prepare();
+  return step.apply(rates);
+}
+
+}  // namespace vlmtrain::engine

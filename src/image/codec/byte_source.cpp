@@ -1,0 +1,56 @@
+#include "image/codec/byte_source.h"
+
+#include <cstring>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+
+namespace vlmtrain::image {
+
+bool MemorySource::read(uint64_t offset, std::span<uint8_t> out) {
+  if (offset > bytes_.size() || out.size() > bytes_.size() - offset) return false;
+  // memcpy must not get a null pointer, which an empty span may have.
+  if (!out.empty()) std::memcpy(out.data(), bytes_.data() + offset, out.size());
+  return true;
+}
+
+void check_is_file(const std::filesystem::path& path, std::string_view description) {
+  if (const auto file_kind = describe_non_regular_file(path); !file_kind.empty()) {
+    throw data_error("{}: {} cannot be opened: it is {}; a file is wanted there", path.string(), description,
+                     file_kind);
+  }
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    throw data_error("{}: {} cannot be opened; check the path and data.image_root", path.string(), description);
+  }
+}
+
+FileSource::FileSource(const std::filesystem::path& path) {
+  check_is_file(path, "the picture");
+  file_.open(path, std::ios::binary);
+  if (!file_) {
+    throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
+  }
+}
+
+bool FileSource::read(uint64_t offset, std::span<uint8_t> out) {
+  file_.clear();
+  file_.seekg(static_cast<std::streamoff>(offset));
+  file_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
+  return file_.gcount() == static_cast<std::streamsize>(out.size());
+}
+
+std::vector<std::byte> read_file_bytes(const std::filesystem::path& path) {
+  check_is_file(path, "the picture");
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) {
+    throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(file.tellg()));
+  file.seekg(0);
+  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  if (!file) throw data_error("{}: the picture cannot be read to its end; check the disk or network", path.string());
+  return bytes;
+}
+
+}  // namespace vlmtrain::image

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace vlmtrain::image {
+
+/// A random-access source of bytes for reading headers.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  /// Fills `out` with the bytes from `offset` on. Returns false if the source ends before.
+  virtual bool read(uint64_t offset, std::span<uint8_t> out) = 0;
+};
+
+/// A source in memory, which must outlive the object.
+class MemorySource final : public ByteSource {
+ public:
+  explicit MemorySource(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  bool read(uint64_t offset, std::span<uint8_t> out) override;
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+/// A file, of which only the requested bytes are read.
+class FileSource final : public ByteSource {
+ public:
+  /// Throws UserError (kBadData) if the file cannot be opened.
+  explicit FileSource(const std::filesystem::path& path);
+  bool read(uint64_t offset, std::span<uint8_t> out) override;
+
+ private:
+  std::ifstream file_;
+};
+
+/// Throws UserError (kBadData) unless `path` is a regular file. Does not open it. `description`:
+/// the expected content for the message, such as "the video".
+void check_is_file(const std::filesystem::path& path, std::string_view description);
+
+/// Returns the content of an image file. Throws UserError (kBadData) if it cannot be opened or
+/// read.
+std::vector<std::byte> read_file_bytes(const std::filesystem::path& path);
+
+}  // namespace vlmtrain::image

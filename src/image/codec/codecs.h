@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "vlmtrain/image/size.h"
+
+namespace vlmtrain::image {
+
+/// An image as stored in a file: rows of interleaved samples, before its orientation is applied.
+struct StoredPixels {
+  ImageSize size;
+  int64_t channels;  ///< 1 gray, 3 RGB, 4 RGBA (PNG, WebP) or inverted CMYK (JPEG)
+  std::unique_ptr<uint8_t[]> samples;
+
+  StoredPixels(ImageSize size_in, int64_t channels_in)
+      : size(size_in),
+        channels(channels_in),
+        samples(std::make_unique_for_overwrite<uint8_t[]>(size_in.height * size_in.width * channels_in)) {}
+
+  int64_t row_bytes() const { return size.width * channels; }
+};
+
+/// The samples of a PNG, neither scaled nor looked up in the palette, without alpha.
+struct PngSamples {
+  StoredPixels rows;                 ///< `channels` counts bytes; 16-bit samples are two bytes, big-endian
+  int64_t channels;                  ///< 1 gray or palette index, 3 RGB
+  int64_t bits;                      ///< per sample in the file: 1, 2, 4, 8 or 16
+  bool is_palette = false;           ///< samples are palette indices
+  bool has_colored_palette = false;  ///< the palette differs from gray values in order
+};
+
+// Each decoder decodes a whole file of its format to RGB. `stored`: the size in the header. Throws
+// UserError (kBadData), with `name`, if any part of the file is missing or corrupt.
+
+StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+
+/// Decodes a JPEG to `planes` [3, height, width] row by row, so that the image is in memory once.
+/// Returns false, without writing anything, if the file does not have three channels.
+bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored, const std::string& name, uint8_t* planes);
+
+/// Decodes a PNG without conversion. Throws UserError (kBadData) also if only the alpha channel has
+/// content.
+PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
+
+// Conversions to RGB, bit-equal to Pillow's. Implemented in image/decode.cpp.
+
+StoredPixels gray_to_rgb(const StoredPixels& gray);
+/// Converts CMYK in which 255 means no ink, as in Adobe's JPEG files.
+StoredPixels inverted_cmyk_to_rgb(const StoredPixels& cmyk);
+/// Composites on white.
+StoredPixels rgba_on_white(const StoredPixels& rgba);
+
+}  // namespace vlmtrain::image

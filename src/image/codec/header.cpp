@@ -1,0 +1,256 @@
+#include "image/codec/header.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "image/codec/orientation.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+/// The maximum bytes of EXIF or XMP that are read. Cameras and editors write a few kilobytes,
+/// rarely a megabyte.
+constexpr uint32_t kMaxMetadataBytes = 8 << 20;
+
+/// The numbers and texts of a header. Reading beyond the end of the file is a data error.
+class HeaderBytes {
+ public:
+  HeaderBytes(ByteSource& source, const std::string& name) : source_(source), name_(name) {}
+
+  std::vector<uint8_t> read_bytes(uint64_t offset, size_t count) const {
+    std::vector<uint8_t> result(count);
+    if (!source_.read(offset, result)) {
+      throw data_error("{}: the file ends within its headers; replace the file or drop the sample", name_);
+    }
+    return result;
+  }
+
+  uint32_t read_big_endian(uint64_t offset, size_t count) const {
+    uint32_t value = 0;
+    for (const uint8_t byte : read_bytes(offset, count)) value = value << 8 | byte;
+    return value;
+  }
+
+  uint32_t read_little_endian(uint64_t offset, size_t count) const {
+    uint32_t value = 0;
+    const std::vector<uint8_t> stored_bytes = read_bytes(offset, count);
+    for (size_t i = count; i > 0; --i) value = value << 8 | stored_bytes[i - 1];
+    return value;
+  }
+
+  /// Returns the four characters at `offset`, or nothing if the file ends before.
+  std::optional<std::string> read_tag(uint64_t offset) const {
+    std::string result(4, '\0');
+    if (!source_.read(offset, {reinterpret_cast<uint8_t*>(result.data()), result.size()})) return std::nullopt;
+    return result;
+  }
+
+  /// Returns the metadata at `offset`, limited so that a corrupt length does not allocate memory.
+  std::vector<uint8_t> read_metadata(uint64_t offset, uint32_t length) const {
+    return read_bytes(offset, std::min(length, kMaxMetadataBytes));
+  }
+
+  bool contains(uint64_t end) const {
+    uint8_t last = 0;
+    return source_.read(end - 1, {&last, 1});
+  }
+
+  const std::string& name() const { return name_; }
+
+ private:
+  ByteSource& source_;
+  const std::string& name_;
+};
+
+/// Returns whether a marker starts a frame (ITU T.81, B.1.1). Three markers in this range start
+/// tables instead.
+bool is_frame_marker(uint8_t marker) {
+  return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+}
+
+bool has_no_length(uint8_t marker) {
+  return marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8);
+}
+
+constexpr std::string_view kXmpPrefix{"http://ns.adobe.com/xap/1.0/\0", 29};
+
+void read_app1(const std::vector<uint8_t>& segment, OrientationTags& tags) {
+  const std::string_view text(reinterpret_cast<const char*>(segment.data()), segment.size());
+  if (text.starts_with(std::string_view("Exif\0\0", 6))) tags.add_exif(segment);
+  if (text.starts_with(kXmpPrefix)) tags.add_xmp(text.substr(kXmpPrefix.size()));
+}
+
+ImageHeader read_jpeg_header(const HeaderBytes& header_bytes) {
+  ImageHeader header{ImageFormat::kJpeg, {}};
+  OrientationTags tags;
+  bool has_size = false;
+  for (uint64_t offset = 2;;) {
+    // After the size, only metadata is of interest; the decoder reports errors there.
+    if (has_size && !header_bytes.read_tag(offset)) break;
+    if (header_bytes.read_big_endian(offset, 1) != 0xFF) {
+      if (has_size) break;
+      throw data_error("{}: a damaged JPEG: no marker at byte {}; replace the file or drop the sample",
+                       header_bytes.name(), offset);
+    }
+    const auto marker = static_cast<uint8_t>(header_bytes.read_big_endian(offset + 1, 1));
+    if (marker == 0xFF) {
+      ++offset;
+      continue;
+    }
+    offset += 2;
+    if (has_no_length(marker)) continue;
+    if (has_size && (marker == 0xD9 || marker == 0xDA)) break;
+    const uint32_t length = header_bytes.read_big_endian(offset, 2);
+    if (marker == 0xD9 || marker == 0xDA || length < 2) {
+      if (has_size) break;
+      throw data_error("{}: a JPEG without a frame header; replace the file or drop the sample", header_bytes.name());
+    }
+    if (is_frame_marker(marker) && !has_size) {
+      header.stored = {header_bytes.read_big_endian(offset + 3, 2), header_bytes.read_big_endian(offset + 5, 2)};
+      has_size = true;
+    }
+    if (marker == 0xE1) {
+      if (has_size && !header_bytes.contains(offset + length)) break;
+      read_app1(header_bytes.read_metadata(offset + 2, length - 2), tags);
+    }
+    offset += length;
+  }
+  header.orientation = tags.orientation();
+  return header;
+}
+
+ImageHeader read_png_header(const HeaderBytes& header_bytes) {
+  constexpr uint64_t kSignatureBytes = 8;
+  constexpr uint64_t kChunkOverhead = 12;  // length, type and checksum
+  if (header_bytes.read_tag(kSignatureBytes + 4) != "IHDR") {
+    throw data_error("{}: a PNG without IHDR; replace the file or drop the sample", header_bytes.name());
+  }
+  ImageHeader header{ImageFormat::kPng, {header_bytes.read_big_endian(20, 4), header_bytes.read_big_endian(16, 4)}};
+  PngMetadata metadata_chunks;
+  // Metadata may follow the pixels, hence all chunks are visited. The decoder reports a missing
+  // end.
+  for (uint64_t offset = kSignatureBytes;;) {
+    const std::optional<std::string> type = header_bytes.read_tag(offset + 4);
+    if (!type || *type == "IEND") break;
+    const uint32_t length = header_bytes.read_big_endian(offset, 4);
+    if (*type == "eXIf" || PngMetadata::is_text(*type))
+      metadata_chunks.add(*type, header_bytes.read_metadata(offset + 8, length));
+    offset += length + kChunkOverhead;
+  }
+  header.orientation = metadata_chunks.orientation();
+  return header;
+}
+
+/// Returns the size in the header of the bitstream (RFC 6386, 9.1; WebP lossless specification, 3).
+ImageSize read_webp_frame_size(const HeaderBytes& header_bytes, const std::string& type, uint64_t data) {
+  if (type == "VP8 ")
+    return {header_bytes.read_little_endian(data + 8, 2) & 0x3FFF,
+            header_bytes.read_little_endian(data + 6, 2) & 0x3FFF};
+  const uint32_t bits = header_bytes.read_little_endian(data + 1, 4);
+  return {(bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1};
+}
+
+ImageHeader read_webp_header(const HeaderBytes& header_bytes) {
+  ImageHeader header{ImageFormat::kWebp, {}};
+  OrientationTags tags;
+  constexpr uint32_t kHasExif = 0x08, kHasXmp = 0x04;  // flags of the extended format's header
+  uint32_t flags = 0;
+  const uint64_t end = uint64_t{header_bytes.read_little_endian(4, 4)} + 8;
+  for (uint64_t offset = 12; offset < end;) {
+    const std::optional<std::string> type = header_bytes.read_tag(offset);
+    if (!type) break;
+    const uint32_t length = header_bytes.read_little_endian(offset + 4, 4);
+    const uint64_t data = offset + 8;
+    if (*type == "ANIM") {
+      throw data_error("{}: an animated WebP; save the frame that is meant as a still picture", header_bytes.name());
+    }
+    if (*type == "VP8 " || *type == "VP8L") header.stored = read_webp_frame_size(header_bytes, *type, data);
+    if (*type == "VP8X") flags = header_bytes.read_little_endian(data, 1);
+    if (*type == "EXIF" && (flags & kHasExif) != 0) tags.add_exif(header_bytes.read_metadata(data, length));
+    if (*type == "XMP " && (flags & kHasXmp) != 0) {
+      const std::vector<uint8_t> packet = header_bytes.read_metadata(data, length);
+      tags.add_xmp({reinterpret_cast<const char*>(packet.data()), packet.size()});
+    }
+    offset = data + length + length % 2;
+  }
+  header.orientation = tags.orientation();
+  return header;
+}
+
+std::optional<ImageFormat> detect_format(const HeaderBytes& header_bytes) {
+  const std::optional<std::string> signature = header_bytes.read_tag(0);
+  if (!signature) return std::nullopt;
+  if (signature->starts_with("\xFF\xD8\xFF")) return ImageFormat::kJpeg;
+  if (signature == "\x89PNG") return ImageFormat::kPng;
+  if (signature == "RIFF" && header_bytes.read_tag(8) == "WEBP") return ImageFormat::kWebp;
+  return std::nullopt;
+}
+
+/// Returns the name of another format that is often found under the name of an image; empty if it
+/// is unknown.
+std::string_view detect_foreign_format(const HeaderBytes& header_bytes) {
+  using namespace std::string_view_literals;
+  const std::string signature = header_bytes.read_tag(0).value_or("");
+  if (header_bytes.read_tag(4) == "ftyp") {
+    const std::string brand = header_bytes.read_tag(8).value_or("");
+    return brand == "avif" ? "AVIF" : brand.starts_with("hei") || brand == "mif1" ? "HEIC" : "a video";
+  }
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kFormats{{{"GIF8"sv, "GIF"sv},
+                                                                                   {"BM"sv, "BMP"sv},
+                                                                                   {"II*\0"sv, "TIFF"sv},
+                                                                                   {"MM\0*"sv, "TIFF"sv},
+                                                                                   {"%PDF"sv, "PDF"sv},
+                                                                                   {"<"sv, "a web page or SVG"sv},
+                                                                                   {"vers"sv, "a Git LFS pointer"sv}}};
+  for (const auto& [prefix, name] : kFormats) {
+    if (signature.starts_with(prefix)) return name;
+  }
+  return "";
+}
+
+ImageHeader read_format(const HeaderBytes& header_bytes) {
+  const std::optional<ImageFormat> format = detect_format(header_bytes);
+  if (!format) {
+    const auto foreign = detect_foreign_format(header_bytes);
+    throw data_error(
+        "{}: not a JPEG, PNG or WebP picture{}; {}", header_bytes.name(),
+        foreign.empty() ? "" : fmt::format(" but {}", foreign),
+        foreign == "a Git LFS pointer" ? "run `git lfs pull` in its folder" : "convert it to one of these");
+  }
+  switch (*format) {
+    case ImageFormat::kJpeg:
+      return read_jpeg_header(header_bytes);
+    case ImageFormat::kPng:
+      return read_png_header(header_bytes);
+    case ImageFormat::kWebp:
+      break;
+  }
+  return read_webp_header(header_bytes);
+}
+
+}  // namespace
+
+ImageSize get_upright_size(const ImageHeader& header) {
+  return get_upright_size(header.stored, header.orientation);
+}
+
+ImageHeader read_header(ByteSource& source, const std::string& name) {
+  const ImageHeader header = read_format(HeaderBytes(source, name));
+  const auto [height, width] = header.stored;
+  if (height == 0 || width == 0) {
+    throw data_error("{}: the picture's headers tell no size; replace the file or drop the sample", name);
+  }
+  if (height > kMaxImagePixels / width) {
+    throw data_error("{}: a picture of {} x {} pixels is beyond the limit of {}; shrink it", name, width, height,
+                     kMaxImagePixels);
+  }
+  return header;
+}
+
+}  // namespace vlmtrain::image

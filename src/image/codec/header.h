@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "image/codec/byte_source.h"
+#include "image/codec/orientation.h"
+#include "vlmtrain/image/size.h"
+
+namespace vlmtrain::image {
+
+enum class ImageFormat { kJpeg, kPng, kWebp };
+
+/// The properties of an image file, from its headers.
+struct ImageHeader {
+  ImageFormat format;
+  ImageSize stored;  ///< before the orientation is applied
+  Orientation orientation = Orientation::kUpright;
+};
+
+/// Returns the size after the orientation is applied.
+ImageSize get_upright_size(const ImageHeader& header);
+
+/// Reads a few bytes of each segment or chunk. Throws UserError (kBadData), with `name`, for other
+/// formats, invalid headers and images beyond kMaxImagePixels.
+ImageHeader read_header(ByteSource& source, const std::string& name);
+
+}  // namespace vlmtrain::image

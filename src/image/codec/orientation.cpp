@@ -1,0 +1,264 @@
+#include "image/codec/orientation.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "image/pixel_layout.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+/// The numbers of a TIFF block, in its byte order. Returns nothing beyond its end.
+class TiffBlock {
+ public:
+  explicit TiffBlock(std::span<const uint8_t> bytes)
+      : bytes_(bytes), is_little_endian_(!bytes.empty() && bytes[0] == 'I') {}
+
+  std::optional<uint32_t> read_number(size_t offset, size_t size) const {
+    if (offset > bytes_.size() || size > bytes_.size() - offset) return std::nullopt;
+    uint32_t value = 0;
+    for (size_t i = 0; i < size; ++i) value = value << 8 | bytes_[offset + (is_little_endian_ ? size - 1 - i : i)];
+    return value;
+  }
+
+ private:
+  std::span<const uint8_t> bytes_;
+  bool is_little_endian_;
+};
+
+/// Returns the value of the directory entry at `entry` if it is a single byte, short or long, which
+/// is stored in the entry itself.
+std::optional<uint32_t> read_single_value(const TiffBlock& tiff, size_t entry) {
+  if (tiff.read_number(entry + 4, 4) != 1U) return std::nullopt;
+  switch (tiff.read_number(entry + 2, 2).value_or(0)) {
+    case 1:
+      return tiff.read_number(entry + 8, 1);
+    case 3:
+      return tiff.read_number(entry + 8, 2);
+    case 4:
+      return tiff.read_number(entry + 8, 4);
+    default:
+      return std::nullopt;
+  }
+}
+
+Orientation to_orientation(uint32_t value) {
+  return value >= 1 && value <= 8 ? static_cast<Orientation>(value) : Orientation::kUpright;
+}
+
+/// The mapping from upright to stored pixels: pixel (y, x) is at index first + y * down + x *
+/// right.
+struct PixelStrides {
+  int64_t offset;
+  int64_t row_stride;
+  int64_t column_stride;
+};
+
+PixelStrides compute_strides(Orientation orientation, ImageSize stored) {
+  const auto [height, width] = stored;
+  const int64_t last_row = (height - 1) * width;
+  switch (orientation) {
+    case Orientation::kUpright:
+      return {0, width, 1};
+    case Orientation::kMirrored:
+      return {width - 1, width, -1};
+    case Orientation::kHalfTurn:
+      return {last_row + width - 1, -width, -1};
+    case Orientation::kFlipped:
+      return {last_row, -width, 1};
+    case Orientation::kTransposed:
+      return {0, 1, width};
+    case Orientation::kQuarterTurn:
+      return {last_row, 1, -width};
+    case Orientation::kTransverse:
+      return {last_row + width - 1, -1, -width};
+    case Orientation::kThreeQuarterTurn:
+      break;
+  }
+  return {width - 1, -1, width};
+}
+
+constexpr std::string_view kXmpKey = "XML:com.adobe.xmp";
+constexpr std::string_view kRawProfileKey = "Raw profile type exif";
+/// Pillow's MAX_TEXT_CHUNK: texts that inflate beyond it are ignored.
+constexpr size_t kMaxTextBytes = 1 << 20;
+
+/// Removes and returns the text before the first zero byte, with that byte.
+std::optional<std::string_view> take_field(std::string_view& data) {
+  const size_t end = data.find('\0');
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::string_view field = data.substr(0, end);
+  data.remove_prefix(end + 1);
+  return field;
+}
+
+std::optional<std::string> inflate_text(std::string_view compressed_bytes) {
+  std::string text(kMaxTextBytes, '\0');
+  z_stream stream{};
+  if (inflateInit(&stream) != Z_OK) return std::nullopt;
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(compressed_bytes.data()));
+  stream.avail_in = static_cast<uInt>(compressed_bytes.size());
+  stream.next_out = reinterpret_cast<Bytef*>(text.data());
+  stream.avail_out = static_cast<uInt>(text.size());
+  const int status = inflate(&stream, Z_FINISH);
+  text.resize(stream.total_out);
+  inflateEnd(&stream);
+  return status == Z_STREAM_END ? std::optional(std::move(text)) : std::nullopt;
+}
+
+/// Returns the text of a chunk, which follows its keyword.
+std::optional<std::string> read_text(std::string_view chunk, std::string_view remaining) {
+  if (chunk == "tEXt") return std::string(remaining);
+  if (chunk == "zTXt") {
+    if (remaining.empty() || remaining.front() != 0) return std::nullopt;
+    return inflate_text(remaining.substr(1));
+  }
+  if (remaining.size() < 2 || (remaining[0] != 0 && remaining[1] != 0)) return std::nullopt;
+  const bool is_compressed = remaining[0] != 0;
+  remaining.remove_prefix(2);
+  if (!take_field(remaining) || !take_field(remaining)) return std::nullopt;  // language, translated keyword
+  return is_compressed ? inflate_text(remaining) : std::optional<std::string>(remaining);
+}
+
+int hex_digit(char character) {
+  if (character >= '0' && character <= '9') return character - '0';
+  if (character >= 'a' && character <= 'f') return character - 'a' + 10;
+  return character >= 'A' && character <= 'F' ? character - 'A' + 10 : -1;
+}
+
+/// Decodes ImageMagick's raw profile: an empty line, the name, the length, then hexadecimal bytes.
+std::vector<uint8_t> decode_raw_profile(std::string_view text) {
+  for (int line = 0; line < 3; ++line) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos) return {};
+    text.remove_prefix(end + 1);
+  }
+  std::vector<uint8_t> bytes;
+  int high_digit = -1;
+  for (const char character : text) {
+    const int digit = hex_digit(character);
+    if (digit < 0) continue;
+    if (high_digit < 0) {
+      high_digit = digit;
+    } else {
+      bytes.push_back(static_cast<uint8_t>(high_digit << 4 | digit));
+      high_digit = -1;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::optional<Orientation> exif_orientation(std::span<const uint8_t> exif) {
+  constexpr std::string_view kPrefix{"Exif\0\0", 6};
+  if (exif.size() >= kPrefix.size() && std::equal(kPrefix.begin(), kPrefix.end(), exif.begin())) {
+    exif = exif.subspan(kPrefix.size());
+  }
+  constexpr uint32_t kOrientationTag = 0x0112;
+  constexpr size_t kEntryBytes = 12;
+  const TiffBlock tiff(exif);
+  if (tiff.read_number(2, 2) != 42U) return std::nullopt;
+  const size_t directory = tiff.read_number(4, 4).value_or(0);
+  const size_t entries = tiff.read_number(directory, 2).value_or(0);
+  for (size_t i = 0; i < entries; ++i) {
+    const size_t entry = directory + 2 + i * kEntryBytes;
+    const std::optional<uint32_t> tag = tiff.read_number(entry, 2);
+    if (!tag) break;
+    if (*tag != kOrientationTag) continue;
+    return to_orientation(read_single_value(tiff, entry).value_or(1));
+  }
+  return std::nullopt;
+}
+
+std::optional<Orientation> xmp_orientation(std::string_view packet) {
+  constexpr std::string_view kName = "tiff:Orientation";
+  for (size_t position = packet.find(kName); position != std::string_view::npos;
+       position = packet.find(kName, position + 1)) {
+    std::string_view remaining = packet.substr(position + kName.size());
+    if (remaining.starts_with("=\"")) {
+      remaining.remove_prefix(2);
+    } else if (remaining.starts_with('>')) {
+      remaining.remove_prefix(1);
+    } else {
+      continue;
+    }
+    if (!remaining.empty() && remaining.front() >= '0' && remaining.front() <= '9') {
+      return to_orientation(static_cast<uint32_t>(remaining.front() - '0'));
+    }
+  }
+  return std::nullopt;
+}
+
+ImageSize get_upright_size(ImageSize stored, Orientation orientation) {
+  if (swaps_axes(orientation)) return {stored.width, stored.height};
+  return stored;
+}
+
+void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint8_t* planes) {
+  const PixelStrides strides = compute_strides(orientation, rgb.size);
+  const auto [height, width] = get_upright_size(rgb.size, orientation);
+  uint8_t* red = planes;
+  uint8_t* green = red + height * width;
+  uint8_t* blue = green + height * width;
+  int64_t out = 0;
+  for (int64_t y = 0; y < height; ++y) {
+    const uint8_t* pixel = &rgb.samples[(strides.offset + y * strides.row_stride) * 3];
+    if (strides.column_stride == 1) {
+      split_channels(pixel, width, {red + out, green + out, blue + out});
+      out += width;
+      continue;
+    }
+    for (int64_t x = 0; x < width; ++x, ++out) {
+      const uint8_t* source = pixel + x * strides.column_stride * 3;
+      red[out] = source[0];
+      green[out] = source[1];
+      blue[out] = source[2];
+    }
+  }
+}
+
+void write_upright_plane(const StoredPixels& gray, Orientation orientation, uint8_t* plane) {
+  const PixelStrides strides = compute_strides(orientation, gray.size);
+  const auto [height, width] = get_upright_size(gray.size, orientation);
+  for (int64_t y = 0; y < height; ++y) {
+    const uint8_t* source = &gray.samples[strides.offset + y * strides.row_stride];
+    for (int64_t x = 0; x < width; ++x) *plane++ = source[x * strides.column_stride];
+  }
+}
+
+void PngMetadata::add(std::string_view chunk, const std::vector<uint8_t>& data) {
+  if (chunk == "eXIf") {
+    tags_.replace_exif(data);
+    has_exif_ = true;
+    return;
+  }
+  std::string_view remaining(reinterpret_cast<const char*>(data.data()), data.size());
+  const std::optional<std::string_view> key = take_field(remaining);
+  if (key != kXmpKey && key != kRawProfileKey) return;
+  constexpr int kMaxTexts = 64;  // Pillow's limit of memory for texts, MAX_TEXT_MEMORY / MAX_TEXT_CHUNK
+  if (++num_texts_ > kMaxTexts) return;
+  if (auto text = read_text(chunk, remaining)) add_text(*key, *std::move(text));
+}
+
+void PngMetadata::add_text(std::string_view key, std::string text) {
+  if (key == kXmpKey) {
+    tags_.add_xmp(text);
+  } else {
+    raw_profile_ = std::move(text);
+  }
+}
+
+Orientation PngMetadata::orientation() {
+  if (!has_exif_ && !raw_profile_.empty()) tags_.replace_exif(decode_raw_profile(raw_profile_));
+  return tags_.orientation();
+}
+
+}  // namespace vlmtrain::image

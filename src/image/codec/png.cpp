@@ -1,0 +1,179 @@
+
+#include <png.h>
+
+#include <algorithm>
+#include <array>
+#include <csetjmp>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "image/codec/codecs.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+struct ErrorBuffer {
+  std::array<char, 200> text{};
+};
+
+[[noreturn]] void handle_error(png_structp png, png_const_charp message) {
+  auto* error = static_cast<ErrorBuffer*>(png_get_error_ptr(png));
+  std::strncpy(error->text.data(), message, error->text.size() - 1);
+  png_longjmp(png, 1);
+}
+
+void ignore_warning(png_structp /*png*/, png_const_charp /*message*/) {}
+
+void read_bytes(png_structp png, png_bytep out, size_t count) {
+  auto* remaining = static_cast<std::span<const std::byte>*>(png_get_io_ptr(png));
+  if (count > remaining->size()) png_error(png, "the file ends too early");
+  std::memcpy(out, remaining->data(), count);
+  *remaining = remaining->subspan(count);
+}
+
+/// The conversion of a PNG's samples.
+enum class PngOutput {
+  kColor,   ///< 8-bit RGB or RGBA
+  kStored,  ///< gray, palette indices or RGB as in the file, with alpha
+};
+
+/// A decompressor. longjmp must not skip destructors, so that this object and the caller own all
+/// memory.
+class PngReader {
+ public:
+  explicit PngReader(std::span<const std::byte> bytes) : remaining_(bytes) {
+    png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &error_, handle_error, ignore_warning);
+    info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
+    VLMTRAIN_CHECK(info_ != nullptr, "libpng of another version, or out of memory");
+    png_set_read_fn(png_, &remaining_, read_bytes);
+  }
+  ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+
+  // The following return false after an error and set message().
+  bool start(PngOutput output) {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // read_header() checks the size
+    png_read_info(png_, info_);
+    bit_depth_ = png_get_bit_depth(png_, info_);
+    if (output == PngOutput::kColor) {
+      png_set_expand(png_);    // expands palettes, samples below 8 bits, and a transparent color
+      png_set_strip_16(png_);  // keeps the upper byte, as in Pillow
+      png_set_gray_to_rgb(png_);
+    } else {
+      png_set_packing(png_);  // samples below 8 bits become bytes, without scaling
+    }
+    png_set_interlace_handling(png_);
+    png_read_update_info(png_, info_);
+    return true;
+  }
+
+  bool read(png_bytepp rows) {
+    if (setjmp(png_jmpbuf(png_)) != 0) return false;
+    png_read_image(png_, rows);
+    return true;
+  }
+
+  ImageSize size() const { return {png_get_image_height(png_, info_), png_get_image_width(png_, info_)}; }
+  int64_t channels() const { return png_get_channels(png_, info_); }
+  int64_t row_bytes() const { return static_cast<int64_t>(png_get_rowbytes(png_, info_)); }
+  int get_bit_depth() const { return bit_depth_; }  ///< per sample in the file
+  bool is_palette() const { return png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE; }
+  /// Returns whether an entry of the palette differs from the gray value of its index.
+  bool has_colored_palette() const {
+    png_colorp palette = nullptr;
+    int entries = 0;
+    if (!is_palette() || png_get_PLTE(png_, info_, &palette, &entries) == 0) return false;
+    for (int i = 0; i < entries; ++i) {
+      if (palette[i].red != i || palette[i].green != i || palette[i].blue != i) return true;
+    }
+    return false;
+  }
+  const char* message() const { return error_.text.data(); }
+
+ private:
+  ErrorBuffer error_;
+  std::span<const std::byte> remaining_;
+  png_structp png_ = nullptr;
+  png_infop info_ = nullptr;
+  int bit_depth_ = 0;
+};
+
+/// Decoded rows, in which `channels` counts bytes per pixel.
+StoredPixels decode_pixels(PngReader& reader, PngOutput output, ImageSize stored, const std::string& name) {
+  std::optional<StoredPixels> pixels;
+  std::vector<png_bytep> rows;
+  bool succeeded = reader.start(output);
+  if (succeeded) {
+    if (reader.size() != stored) {
+      throw data_error("{}: a PNG that tells two sizes; replace the file or drop the sample", name);
+    }
+    pixels.emplace(reader.size(), reader.row_bytes() / stored.width);
+    for (int64_t y = 0; y < stored.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
+    succeeded = reader.read(rows.data());
+  }
+  if (!succeeded) {
+    throw data_error("{}: a damaged or cut-off PNG ({}); replace the file or drop the sample", name, reader.message());
+  }
+  return *std::move(pixels);
+}
+
+/// Returns whether the bytes first_byte to first_byte + count - 1 differ between pixels.
+bool has_variation(const StoredPixels& pixels, int64_t first_byte, int64_t count) {
+  const uint8_t* const reference = pixels.samples.get() + first_byte;
+  const int64_t num_pixels = pixels.size.height * pixels.size.width;
+  for (int64_t i = 1; i < num_pixels; ++i) {
+    if (std::memcmp(reference + i * pixels.channels, reference, static_cast<size_t>(count)) != 0) return true;
+  }
+  return false;
+}
+
+/// Removes the last channel, alpha. Throws UserError (kBadData) if only alpha has content, since
+/// the mask was probably drawn there.
+StoredPixels remove_alpha(const StoredPixels& pixels, int64_t channels, const std::string& name) {
+  const int64_t alpha_bytes = pixels.channels / channels, color_bytes = pixels.channels - alpha_bytes;
+  if (!has_variation(pixels, 0, color_bytes) && has_variation(pixels, color_bytes, alpha_bytes)) {
+    throw data_error(
+        "{}: a mask of one colour all over, with a shape in its transparency, which is not looked at; save the alpha "
+        "channel by itself, as grey",
+        name);
+  }
+  StoredPixels colors(pixels.size, color_bytes);
+  const uint8_t* source = pixels.samples.get();
+  uint8_t* target = colors.samples.get();
+  for (int64_t i = pixels.size.height * pixels.size.width; i > 0; --i, source += pixels.channels) {
+    target = std::copy_n(source, color_bytes, target);
+  }
+  return colors;
+}
+
+}  // namespace
+
+StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+  PngReader reader(bytes);
+  StoredPixels pixels = decode_pixels(reader, PngOutput::kColor, stored, name);
+  return pixels.channels == 4 ? rgba_on_white(pixels) : std::move(pixels);
+}
+
+PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+  PngReader reader(bytes);
+  StoredPixels pixels = decode_pixels(reader, PngOutput::kStored, stored, name);
+  int64_t channels = reader.channels();
+  if (channels % 2 == 0) {
+    StoredPixels colors = remove_alpha(pixels, channels, name);
+    pixels = std::move(colors);
+    --channels;
+  }
+  return {.rows = std::move(pixels),
+          .channels = channels,
+          .bits = reader.get_bit_depth(),
+          .is_palette = reader.is_palette(),
+          .has_colored_palette = reader.has_colored_palette()};
+}
+
+}  // namespace vlmtrain::image

@@ -1,0 +1,49 @@
+#include <webp/decode.h>
+
+#include <utility>
+
+#include "image/codec/codecs.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+const char* get_reason(VP8StatusCode status) {
+  switch (status) {
+    case VP8_STATUS_NOT_ENOUGH_DATA:
+      return "the file ends too early";
+    case VP8_STATUS_OUT_OF_MEMORY:
+      return "out of memory";
+    case VP8_STATUS_UNSUPPORTED_FEATURE:
+      return "a feature that libwebp does not know";
+    default:
+      return "its data make no sense";
+  }
+}
+
+void check_status(VP8StatusCode status, const std::string& name) {
+  if (status == VP8_STATUS_OK) return;
+  throw data_error("{}: a damaged or cut-off WebP ({}); replace the file or drop the sample", name, get_reason(status));
+}
+
+}  // namespace
+
+StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
+  WebPDecoderConfig config;
+  VLMTRAIN_CHECK(WebPInitDecoderConfig(&config) != 0, "libwebp of another version");
+  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+  check_status(WebPGetFeatures(data, bytes.size(), &config.input), name);
+  if (ImageSize{config.input.height, config.input.width} != stored) check_status(VP8_STATUS_BITSTREAM_ERROR, name);
+
+  const bool has_alpha = config.input.has_alpha != 0;
+  StoredPixels pixels(stored, has_alpha ? 4 : 3);
+  config.output.colorspace = has_alpha ? MODE_RGBA : MODE_RGB;
+  config.output.is_external_memory = 1;
+  config.output.u.RGBA = {pixels.samples.get(), static_cast<int>(pixels.row_bytes()),
+                          static_cast<size_t>(pixels.row_bytes() * stored.height)};
+  check_status(WebPDecode(data, bytes.size(), &config), name);
+  return has_alpha ? rgba_on_white(pixels) : std::move(pixels);
+}
+
+}  // namespace vlmtrain::image

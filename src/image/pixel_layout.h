@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+// Marks functions whose loops the compiler vectorizes. On x86-64 it compiles them for two
+// generations of processors, and the loader selects the version for the machine.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
+#define VLMTRAIN_VECTORIZED __attribute__((target_clones("avx2", "default")))
+#else
+#define VLMTRAIN_VECTORIZED
+#endif
+
+namespace vlmtrain::image {
+
+/// Pointers to one row of each plane of an RGB image.
+struct PlaneRows {
+  uint8_t* red;
+  uint8_t* green;
+  uint8_t* blue;
+};
+
+/// Writes `pixels` interleaved RGB pixels to one row of each plane.
+void split_channels(const uint8_t* rgb, int64_t pixels, const PlaneRows& output);
+
+/// Writes the transpose of `input` [rows, columns] to `output` [columns, rows]. The strides are
+/// bytes from row to row.
+void transpose_bytes(const uint8_t* input, int64_t input_stride, int64_t rows, int64_t columns, uint8_t* output,
+                     int64_t output_stride);
+
+}  // namespace vlmtrain::image

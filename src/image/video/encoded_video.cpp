@@ -1,0 +1,204 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "image/codec/orientation.h"
+#include "image/video/frame_source.h"
+#include "image/video/video_container.h"
+#include "image/video/video_decoder.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+UserError make_no_frames_error(const std::string& name) {
+  return data_error("{}: a video without frames; replace the file or drop the sample", name);
+}
+
+double get_frame_rate(const AVStream& stream) {
+  for (const AVRational rate : {stream.avg_frame_rate, stream.r_frame_rate}) {
+    if (rate.num > 0 && rate.den > 0) return av_q2d(rate);
+  }
+  return 0;
+}
+
+/// A reader of frames by ascending index. Seeks to key frames as long as seeks lead to the expected
+/// frame. Opens the file again only if it must be read from the start and the container cannot
+/// seek.
+class FrameReader {
+ public:
+  explicit FrameReader(const io::MediaRef& video) : video_(video), container_(std::in_place, video) {}
+
+  const VideoContainer& container() const { return *container_; }
+
+  /// REQUIRES: called once, before any read_frame().
+  int64_t count_frames() {
+    if (packets_are_frames(container_->stream().codecpar->codec_id)) {
+      if (const int64_t samples = container_->count_indexed_samples(); samples > 0) {
+        check_frame_count(samples, container_->name());
+        return samples;
+      }
+    }
+    if (!times().empty()) return std::ssize(times());
+    reopen();
+    is_positioned_ = false;  // counting moves the container to its end
+    int64_t frames = 0;
+    for (; decoder_->next() != nullptr; ++frames) check_frame_count(frames + 1, container_->name());
+    return frames;
+  }
+
+  const AVFrame& read_frame(int64_t index) {
+    is_positioned_ = is_positioned_ && index >= position_;
+    if (!times().empty() && may_seek_) {
+      const int64_t key_index = find_key_frame(index);
+      if (!is_positioned_) {
+        start_decoding(key_index);
+      } else if (key_index > position_ && !seek(key_index)) {
+        stop_seeking();
+      }
+    }
+    if (!is_positioned_) reopen();
+    const AVFrame* frame = nullptr;
+    while (position_ <= index) {
+      frame = decode();
+      if (frame == nullptr) {
+        stop_seeking();
+        continue;
+      }
+      ++position_;
+    }
+    return *frame;
+  }
+
+ private:
+  /// Reads all packets. REQUIRES: called once. The container is at its end afterwards.
+  const std::vector<FrameTime>& times() {
+    if (!times_) times_ = read_frame_times(*container_);
+    return *times_;
+  }
+
+  /// Restarts at the first packet with a new decoder.
+  void reopen() {
+    decoder_.reset();
+    container_.emplace(video_);
+    decoder_.emplace(*container_);
+    position_ = 0;
+    has_sought_ = false;
+    is_positioned_ = true;
+  }
+
+  void stop_seeking() {
+    may_seek_ = false;
+    reopen();
+  }
+
+  /// Seeks from the end of the file to the key frame of the first requested frame.
+  void start_decoding(int64_t key_index) {
+    if (!times()[key_index].is_key) return;
+    decoder_.emplace(*container_);
+    position_ = 0;
+    is_positioned_ = seek(key_index);
+  }
+
+  /// Returns the frame at position_, or null if a seek led to another frame.
+  const AVFrame* decode() {
+    const AVFrame* frame = decoder_->next();
+    if (times().empty()) {
+      if (frame != nullptr) return frame;
+      throw make_decode_error();
+    }
+    // Frames that precede a key frame in presentation order may refer to frames before it, which
+    // are missing after a seek.
+    while (has_sought_ && frame != nullptr && frame->pts < get_frame_time(position_)) frame = decoder_->next();
+    if (frame != nullptr && frame->pts == get_frame_time(position_)) return frame;
+    if (has_sought_) return nullptr;
+    throw make_decode_error();
+  }
+
+  UserError make_decode_error() const {
+    return data_error("{}: frame {} cannot be decoded ({}); encode the video again or drop the sample",
+                      container_->name(), position_, get_ffmpeg_error(AVERROR_INVALIDDATA));
+  }
+
+  std::optional<int64_t> find_frame(int64_t time) {
+    const auto match = std::ranges::lower_bound(times(), time, {}, &FrameTime::presentation_time);
+    if (match == times().end() || match->presentation_time != time) return std::nullopt;
+    return match - times().begin();
+  }
+
+  int64_t get_frame_time(int64_t index) {
+    return index < std::ssize(times()) ? times()[index].presentation_time : AV_NOPTS_VALUE;
+  }
+
+  int64_t find_key_frame(int64_t index) {
+    while (index > 0 && !times()[index].is_key) --index;
+    return index;
+  }
+
+  /// Seeks to the key frame at `key_index`, or to one between position_ and it.
+  bool seek(int64_t key_index) {
+    has_sought_ = true;
+    decoder_->flush();
+    if (!container_->seek(times()[key_index].presentation_time, times()[key_index].decoding_time)) return false;
+    const AVPacket* packet = container_->next_packet();
+    if (packet == nullptr || (packet->flags & AV_PKT_FLAG_KEY) == 0) return false;
+    const std::optional<int64_t> landed_index = find_frame(packet->pts);
+    if (!landed_index || *landed_index < position_ || *landed_index > key_index) return false;
+    decoder_->send_packet(packet);
+    position_ = *landed_index;
+    return true;
+  }
+
+  io::MediaRef video_;
+  std::optional<VideoContainer> container_;
+  std::optional<std::vector<FrameTime>> times_;  // empty: packets do not identify frames
+  std::optional<VideoDecoder> decoder_;
+  int64_t position_ = 0;        // index of the next frame
+  bool is_positioned_ = false;  // whether the container is at position_
+  bool may_seek_ = true;
+  bool has_sought_ = false;
+};
+
+VideoInfo make_video_info(FrameReader& reader) {
+  const int64_t frames = reader.count_frames();
+  const VideoContainer& container = reader.container();
+  if (frames == 0) throw make_no_frames_error(container.name());
+  return {.frames = frames,
+          .fps = get_frame_rate(container.stream()),
+          .size = get_upright_size(container.get_stored_size(), container.orientation())};
+}
+
+class EncodedVideo final : public VideoFile::FrameSource {
+ public:
+  EncodedVideo(const VideoInfo& info, std::unique_ptr<FrameReader> reader)
+      : FrameSource(info), reader_(std::move(reader)), orientation_(reader_->container().orientation()) {}
+
+  void read(int64_t index, uint8_t* planes) override {
+    const AVFrame& frame = reader_->read_frame(index);
+    const std::string& name = reader_->container().name();
+    if (get_upright_size({frame.height, frame.width}, orientation_) != info().size) {
+      throw data_error(
+          "{}: frame {} is of {} x {} pixels, unlike the first ones; encode the video again or drop the sample", name,
+          index, frame.width, frame.height);
+    }
+    write_upright_planes(converter_.convert(frame, name), orientation_, planes);
+  }
+
+ private:
+  std::unique_ptr<FrameReader> reader_;
+  Orientation orientation_;
+  RgbConverter converter_;
+};
+
+}  // namespace
+
+std::unique_ptr<VideoFile::FrameSource> open_encoded_video(const io::MediaRef& video) {
+  auto reader = std::make_unique<FrameReader>(video);
+  const VideoInfo info = make_video_info(*reader);
+  return std::make_unique<EncodedVideo>(info, std::move(reader));
+}
+
+}  // namespace vlmtrain::image

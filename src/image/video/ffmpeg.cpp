@@ -1,0 +1,86 @@
+#include "image/video/ffmpeg.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace vlmtrain::image {
+
+namespace {
+
+thread_local std::string first_error;
+
+void store_first_error(void* /*object*/, int level, const char* format, va_list arguments) {
+  if (level > AV_LOG_ERROR || !first_error.empty()) return;
+  std::array<char, 256> line{};
+  std::vsnprintf(line.data(), line.size(), format, arguments);
+  first_error = line.data();
+  first_error.erase(first_error.find_last_not_of(" \r\n") + 1);
+}
+
+constexpr int kBufferBytes = 1 << 15;
+
+}  // namespace
+
+void capture_ffmpeg_messages() {
+  [[maybe_unused]] static const bool is_set = (av_log_set_callback(store_first_error), true);
+  first_error.clear();
+}
+
+std::string get_ffmpeg_error(int code) {
+  if (!first_error.empty()) return first_error;
+  std::array<char, AV_ERROR_MAX_STRING_SIZE> message{};
+  av_strerror(code, message.data(), message.size());
+  return message.data();
+}
+
+MemoryInput::MemoryInput(std::shared_ptr<const std::string> bytes) : bytes_(std::move(bytes)) {
+  auto* const buffer = static_cast<unsigned char*>(av_malloc(kBufferBytes));
+  if (buffer == nullptr) throw std::bad_alloc();
+  context_.reset(
+      avio_alloc_context(buffer, kBufferBytes, /*write_flag=*/0, this, read, /*write_packet=*/nullptr, seek));
+  if (context_ != nullptr) return;
+  av_free(buffer);
+  throw std::bad_alloc();
+}
+
+void MemoryInput::ContextDeleter::operator()(AVIOContext* context) const {
+  av_freep(&context->buffer);  // FFmpeg may have replaced the buffer
+  avio_context_free(&context);
+}
+
+int MemoryInput::read(void* opaque, uint8_t* out, int max_bytes) {
+  auto& input = *static_cast<MemoryInput*>(opaque);
+  const int64_t count = std::min<int64_t>(max_bytes, std::ssize(*input.bytes_) - input.position_);
+  if (count <= 0) return AVERROR_EOF;
+  std::memcpy(out, input.bytes_->data() + input.position_, static_cast<size_t>(count));
+  input.position_ += count;
+  return static_cast<int>(count);
+}
+
+int64_t MemoryInput::seek(void* opaque, int64_t offset, int whence) {
+  auto& input = *static_cast<MemoryInput*>(opaque);
+  const int64_t size = std::ssize(*input.bytes_);
+  int64_t origin = 0;
+  switch (whence & ~AVSEEK_FORCE) {
+    case AVSEEK_SIZE:
+      return size;
+    case SEEK_SET:
+      break;
+    case SEEK_CUR:
+      origin = input.position_;
+      break;
+    case SEEK_END:
+      origin = size;
+      break;
+    default:
+      return AVERROR(EINVAL);
+  }
+  if (offset < -origin || offset > size - origin) return AVERROR(EINVAL);
+  return input.position_ = origin + offset;
+}
+
+}  // namespace vlmtrain::image

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+extern "C" {
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libswscale/swscale.h>
+}
+
+namespace vlmtrain::image {
+
+/// A deleter for FFmpeg's functions that take the address of a pointer, free the object and clear
+/// the pointer.
+template <auto Free>
+struct PointerDeleter {
+  template <class T>
+  void operator()(T* object) const {
+    Free(&object);
+  }
+};
+
+using FormatContextPtr = std::unique_ptr<AVFormatContext, PointerDeleter<avformat_close_input>>;
+using CodecContextPtr = std::unique_ptr<AVCodecContext, PointerDeleter<avcodec_free_context>>;
+using PacketPtr = std::unique_ptr<AVPacket, PointerDeleter<av_packet_free>>;
+using FramePtr = std::unique_ptr<AVFrame, PointerDeleter<av_frame_free>>;
+
+struct ScalerDeleter {
+  void operator()(SwsContext* context) const { sws_freeContext(context); }
+};
+using ScalerPtr = std::unique_ptr<SwsContext, ScalerDeleter>;
+
+/// Captures FFmpeg's log messages in the whole process instead of printing them, and clears those
+/// of this thread.
+void capture_ffmpeg_messages();
+
+/// Returns the first error message of this thread since capture_ffmpeg_messages(), else the meaning
+/// of `code`.
+std::string get_ffmpeg_error(int code);
+
+/// An input for FFmpeg that reads a file in memory. Must outlive the format context that uses it.
+class MemoryInput {
+ public:
+  explicit MemoryInput(std::shared_ptr<const std::string> bytes);
+  MemoryInput(const MemoryInput&) = delete;
+  MemoryInput& operator=(const MemoryInput&) = delete;
+
+  AVIOContext* context() { return context_.get(); }
+
+ private:
+  static int read(void* opaque, uint8_t* out, int max_bytes);
+  static int64_t seek(void* opaque, int64_t offset, int whence);
+
+  struct ContextDeleter {
+    void operator()(AVIOContext* context) const;
+  };
+
+  std::shared_ptr<const std::string> bytes_;
+  int64_t position_ = 0;
+  std::unique_ptr<AVIOContext, ContextDeleter> context_;
+};
+
+}  // namespace vlmtrain::image

@@ -1,0 +1,112 @@
+#include "vlmtrain/image/video.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "image/codec/byte_source.h"
+#include "image/video/frame_source.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/image/decode.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+std::unique_ptr<VideoFile::FrameSource> open_source(const io::MediaRef& video) {
+  if (!video.frames.empty()) return open_frame_list(video.frames, video.fps);
+  if (!video.bytes && std::filesystem::is_directory(video.path)) return open_frame_folder(video.path, video.fps);
+  return open_encoded_video(video);
+}
+
+std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (has_image_extension(entry.path()) && !is_hidden(entry.path())) files.push_back(entry.path());
+    check_frame_count(std::ssize(files), folder.string());
+  }
+  if (error) {
+    throw data_error("{}: the folder of frames cannot be read ({}); check its permissions", folder.string(),
+                     error.message());
+  }
+  if (files.empty()) {
+    throw data_error("{}: a folder without JPEG, PNG or WebP files is no video; put its frames there", folder.string());
+  }
+  std::ranges::sort(files, natural_less, [](const auto& file) { return file.filename().string(); });
+  return {files.begin(), files.end()};
+}
+
+class ImageFrames final : public VideoFile::FrameSource {
+ public:
+  ImageFrames(std::vector<io::MediaRef> images, double fps, bool is_folder)
+      : FrameSource({.frames = std::ssize(images),
+                     .fps = fps,
+                     .size = read_image_size(images.front()),
+                     .is_frame_list = !is_folder,
+                     .is_folder = is_folder}),
+        images_(std::move(images)) {}
+
+  void read(int64_t index, uint8_t* planes) override {
+    const io::MediaRef& image = images_[static_cast<size_t>(index)];
+    const at::Tensor frame = decode_image(image);
+    const auto [height, width] = info().size;
+    if (frame.size(1) != height || frame.size(2) != width) {
+      throw data_error("{}: a frame of {} x {} pixels in a video of {} x {}; make all frames of the video equal",
+                       image.path, frame.size(2), frame.size(1), width, height);
+    }
+    std::memcpy(planes, frame.const_data_ptr<uint8_t>(), frame.nbytes());
+  }
+
+ private:
+  std::vector<io::MediaRef> images_;
+};
+
+}  // namespace
+
+void check_frame_count(int64_t frames, const std::string& name) {
+  if (frames <= kMaxVideoFrames) return;
+  throw data_error("{}: a video of {} frames or more, and {} is the most that is read; cut it into parts", name, frames,
+                   kMaxVideoFrames);
+}
+
+VideoFile::VideoFile(const io::MediaRef& video) : source_(open_source(video)) {}
+
+VideoFile::VideoFile(VideoFile&&) noexcept = default;
+VideoFile& VideoFile::operator=(VideoFile&&) noexcept = default;
+VideoFile::~VideoFile() = default;
+
+const VideoInfo& VideoFile::info() const {
+  return source_->info();
+}
+
+void VideoFile::read(std::span<const int64_t> frames, const FrameCallback& take) {
+  VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames are asked for in ascending order");
+  VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().frames),
+                 "frames {} to {} of a video of {}", frames.front(), frames.back(), info().frames);
+  const auto [height, width] = info().size;
+  const at::Tensor frame = at::empty({3, height, width}, at::kByte);
+  auto* const planes = frame.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < frames.size(); ++i) {
+    if (i == 0 || frames[i] != frames[i - 1]) source_->read(frames[i], planes);
+    take(frame);
+  }
+}
+
+std::unique_ptr<VideoFile::FrameSource> open_frame_list(std::vector<io::MediaRef> images, double fps) {
+  check_frame_count(std::ssize(images), images.front().path);
+  for (const io::MediaRef& image : images) {
+    if (!image.bytes) check_is_file(image.path, "the frame");
+  }
+  return std::make_unique<ImageFrames>(std::move(images), fps, /*is_folder=*/false);
+}
+
+std::unique_ptr<VideoFile::FrameSource> open_frame_folder(const std::filesystem::path& folder, double fps) {
+  return std::make_unique<ImageFrames>(list_frame_files(folder), fps, /*is_folder=*/true);
+}
+
+}  // namespace vlmtrain::image

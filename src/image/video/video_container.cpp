@@ -1,0 +1,212 @@
+#include "image/video/video_container.h"
+
+extern "C" {
+#include <libavutil/display.h>
+}
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <new>
+#include <string_view>
+#include <vector>
+
+#include "image/codec/byte_source.h"
+#include "image/video/frame_source.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/record.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+/// The accepted containers. FFmpeg also reads playlists, which open other files, and renders any
+/// text as a video of a terminal.
+constexpr const char* kAllowedFormats =
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,asf,ogg,gif,apng,mxf,nut,ivf,rm,dv,wtv,"
+    "h264,hevc,mjpeg,yuv4mpegpipe";
+
+void check_no_lfs_pointer(const io::MediaRef& video) {
+  constexpr size_t kPrefixBytes = 64;
+  std::string prefix;
+  if (video.bytes) {
+    prefix = video.bytes->substr(0, kPrefixBytes);
+  } else {
+    prefix.resize(kPrefixBytes);
+    std::ifstream file(video.path, std::ios::binary);
+    file.read(prefix.data(), static_cast<std::streamsize>(prefix.size()));
+    prefix.resize(static_cast<size_t>(file.gcount()));
+  }
+  io::refuse_lfs_pointer(video.path, prefix);
+}
+
+/// Opens a container. `input`: null for a file.
+FormatContextPtr open_input(const io::MediaRef& video, MemoryInput* input) {
+  const std::string& name = video.path;
+  AVFormatContext* context = nullptr;
+  AVDictionary* options = nullptr;
+  // A video in memory must not open files.
+  av_dict_set(&options, "protocol_whitelist", input == nullptr ? "file" : "none", 0);
+  av_dict_set(&options, "format_whitelist", kAllowedFormats, 0);
+  if (input != nullptr) {
+    context = avformat_alloc_context();
+    if (context == nullptr) throw std::bad_alloc();
+    context->pb = input->context();
+  }
+  const std::string url = input == nullptr ? "file:" + name : std::string();
+  const int code = avformat_open_input(&context, url.c_str(), nullptr, &options);
+  av_dict_free(&options);
+  if (code < 0) {
+    check_no_lfs_pointer(video);
+    throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", name,
+                     get_ffmpeg_error(code));
+  }
+  return FormatContextPtr(context);
+}
+
+void check_frame_pixels(const AVCodecParameters& parameters, const std::string& name) {
+  if (parameters.width > 0 && parameters.height > kMaxFramePixels / parameters.width) {
+    throw data_error("{}: frames of {} x {} pixels are beyond the limit of {}; shrink them", name, parameters.width,
+                     parameters.height, kMaxFramePixels);
+  }
+}
+
+/// Reads the first packets and frames for properties that the headers lack.
+void probe_streams(AVFormatContext& context, const std::string& name) {
+  for (unsigned i = 0; i < context.nb_streams; ++i) check_frame_pixels(*context.streams[i]->codecpar, name);
+  std::vector<AVDictionary*> options(context.nb_streams);
+  for (AVDictionary*& stream_options : options) av_dict_set_int(&stream_options, "max_pixels", kMaxFramePixels, 0);
+  const int code = avformat_find_stream_info(&context, options.data());
+  for (AVDictionary*& stream_options : options) av_dict_free(&stream_options);
+  if (code < 0) {
+    throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", name,
+                     get_ffmpeg_error(code));
+  }
+}
+
+AVStream* find_video_stream(AVFormatContext& context, const std::string& name) {
+  const int index = av_find_best_stream(&context, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
+  // FFmpeg reports the cover image of an audio file as a video stream.
+  if (index < 0 || (context.streams[index]->disposition & AV_DISPOSITION_ATTACHED_PIC) != 0) {
+    throw data_error("{}: has no video stream; replace the file or drop the sample", name);
+  }
+  return context.streams[index];
+}
+
+void check_frame_size(const AVCodecParameters& parameters, const std::string& name) {
+  if (parameters.width <= 0 || parameters.height <= 0) {
+    throw data_error("{}: its frames have no size ({}); replace the file or drop the sample", name,
+                     get_ffmpeg_error(AVERROR_INVALIDDATA));
+  }
+  check_frame_pixels(parameters, name);
+}
+
+/// Returns whether a packet is displayed. VP8 has packets that are only references, marked by the
+/// fifth bit (RFC 6386, 9.1).
+bool is_shown(const AVPacket& packet, AVCodecID codec) {
+  constexpr uint8_t kShowFrameBit = 0x10;
+  return codec != AV_CODEC_ID_VP8 || (packet.data[0] & kShowFrameBit) != 0;
+}
+
+}  // namespace
+
+VideoContainer::VideoContainer(const io::MediaRef& video)
+    : name_(video.path), input_(video.bytes ? std::make_unique<MemoryInput>(video.bytes) : nullptr) {
+  if (input_ != nullptr) io::get_media_bytes(video);  // checks that the bytes are available
+  capture_ffmpeg_messages();
+  if (input_ == nullptr) check_is_file(name_, "the video");
+  context_ = open_input(video, input_.get());
+  probe_streams(*context_, name_);
+  stream_ = find_video_stream(*context_, name_);
+  check_frame_size(*stream_->codecpar, name_);
+  for (unsigned i = 0; i < context_->nb_streams; ++i) {
+    if (context_->streams[i] != stream_) context_->streams[i]->discard = AVDISCARD_ALL;
+  }
+  packet_.reset(av_packet_alloc());
+}
+
+Orientation VideoContainer::orientation() const {
+  const auto* matrix =
+      reinterpret_cast<const int32_t*>(av_stream_get_side_data(stream_, AV_PKT_DATA_DISPLAYMATRIX, /*size=*/nullptr));
+  if (matrix == nullptr) return Orientation::kUpright;
+  const auto get_sign = [](int32_t value) { return (value > 0) - (value < 0); };
+  // A stored pixel (x, y) is displayed at (a x + c y, b x + d y).
+  struct MatrixOrientation {
+    std::array<int, 4> signs;
+    Orientation orientation;
+  };
+  constexpr std::array<MatrixOrientation, 7> kMatrixOrientations{{{{-1, 0, 0, 1}, Orientation::kMirrored},
+                                                                  {{-1, 0, 0, -1}, Orientation::kHalfTurn},
+                                                                  {{1, 0, 0, -1}, Orientation::kFlipped},
+                                                                  {{0, 1, 1, 0}, Orientation::kTransposed},
+                                                                  {{0, 1, -1, 0}, Orientation::kQuarterTurn},
+                                                                  {{0, -1, -1, 0}, Orientation::kTransverse},
+                                                                  {{0, -1, 1, 0}, Orientation::kThreeQuarterTurn}}};
+  const std::array<int, 4> signs{get_sign(matrix[0]), get_sign(matrix[1]), get_sign(matrix[3]), get_sign(matrix[4])};
+  const auto* match = std::ranges::find(kMatrixOrientations, signs, &MatrixOrientation::signs);
+  return match == kMatrixOrientations.end() ? Orientation::kUpright : match->orientation;
+}
+
+bool VideoContainer::is_mov() const {
+  return std::string_view(context_->iformat->name).starts_with("mov,");
+}
+
+int64_t VideoContainer::count_indexed_samples() const {
+  const int samples = avformat_index_get_entries_count(stream_);
+  if (!is_mov() || samples == 0 || samples != stream_->nb_frames) return 0;
+  const int64_t file_bytes = avio_size(context_->pb);
+  int64_t num_shown = 0;
+  for (int i = 0; i < samples; ++i) {
+    const AVIndexEntry& entry = *avformat_index_get_entry(stream_, i);
+    if (entry.pos + entry.size > file_bytes) {
+      throw data_error(
+          "{}: the file is cut off: {} bytes are there and sample {} of {} ends at {}; replace it or drop the sample",
+          name_, file_bytes, i + 1, samples, entry.pos + entry.size);
+    }
+    num_shown += (entry.flags & AVINDEX_DISCARD_FRAME) == 0 && entry.size > 0 ? 1 : 0;
+  }
+  return num_shown;
+}
+
+const AVPacket* VideoContainer::next_packet() {
+  while (true) {
+    av_packet_unref(packet_.get());
+    const int code = av_read_frame(context_.get(), packet_.get());
+    if (code == AVERROR_EOF && context_->pb->error >= 0) return nullptr;
+    if (code < 0 || (packet_->flags & AV_PKT_FLAG_CORRUPT) != 0) {
+      throw data_error("{}: the video is damaged or cut off ({}); replace the file or drop the sample", name_,
+                       get_ffmpeg_error(code < 0 ? code : AVERROR_INVALIDDATA));
+    }
+    // Decoders take a packet without data as the end of the stream.
+    if (packet_->stream_index == stream_->index && packet_->size > 0) return packet_.get();
+  }
+}
+
+bool VideoContainer::seek(int64_t presentation_time, int64_t decoding_time) {
+  const bool uses_presentation_time =
+      (context_->iformat->flags & AVFMT_SEEK_TO_PTS) != 0 || decoding_time == AV_NOPTS_VALUE;
+  return av_seek_frame(context_.get(), stream_->index, uses_presentation_time ? presentation_time : decoding_time,
+                       AVSEEK_FLAG_BACKWARD) >= 0;
+}
+
+bool packets_are_frames(AVCodecID codec) {
+  return codec != AV_CODEC_ID_VP8 && codec != AV_CODEC_ID_MPEG4;
+}
+
+std::vector<FrameTime> read_frame_times(VideoContainer& container) {
+  const AVCodecID codec = container.stream().codecpar->codec_id;
+  if (!packets_are_frames(codec) && codec != AV_CODEC_ID_VP8) return {};
+  std::vector<FrameTime> frames;
+  while (const AVPacket* packet = container.next_packet()) {
+    if ((packet->flags & AV_PKT_FLAG_DISCARD) != 0 || !is_shown(*packet, codec)) continue;
+    if (packet->pts == AV_NOPTS_VALUE) return {};
+    frames.push_back({packet->pts, packet->dts, (packet->flags & AV_PKT_FLAG_KEY) != 0});
+    check_frame_count(std::ssize(frames), container.name());
+  }
+  std::ranges::sort(frames, {}, &FrameTime::presentation_time);
+  if (std::ranges::adjacent_find(frames, {}, &FrameTime::presentation_time) != frames.end()) return {};
+  return frames;
+}
+
+}  // namespace vlmtrain::image

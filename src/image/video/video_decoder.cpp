@@ -1,0 +1,109 @@
+#include "image/video/video_decoder.h"
+
+extern "C" {
+#include <libavutil/pixdesc.h>
+}
+
+#include <cstring>
+#include <new>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/video.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+UserError make_damaged_error(const std::string& name, int code) {
+  return data_error("{}: the video is damaged ({}); replace the file or drop the sample", name, get_ffmpeg_error(code));
+}
+
+}  // namespace
+
+VideoDecoder::VideoDecoder(VideoContainer& container) : container_(container), frame_(av_frame_alloc()) {
+  const AVCodecParameters& parameters = *container.stream().codecpar;
+  const AVCodec* codec = avcodec_find_decoder(parameters.codec_id);
+  if (codec == nullptr) {
+    throw data_error("{}: FFmpeg here has no decoder for {}; convert the video, say to H.264", container.name(),
+                     avcodec_get_name(parameters.codec_id));
+  }
+  context_.reset(avcodec_alloc_context3(codec));
+  int code = avcodec_parameters_to_context(context_.get(), &parameters);
+  context_->pkt_timebase = container.stream().time_base;
+  context_->thread_count = 1;
+  context_->max_pixels = kMaxFramePixels;
+  if (code >= 0) code = avcodec_open2(context_.get(), codec, nullptr);
+  if (code < 0) throw make_damaged_error(container.name(), code);
+}
+
+const AVFrame* VideoDecoder::next() {
+  while (true) {
+    const int code = avcodec_receive_frame(context_.get(), frame_.get());
+    if (code == AVERROR_EOF) return nullptr;
+    if (code == AVERROR(EAGAIN)) {
+      send_packet(container_.next_packet());
+      continue;
+    }
+    if (code < 0) throw make_damaged_error(container_.name(), code);
+    if ((frame_->flags & AV_FRAME_FLAG_CORRUPT) != 0 || frame_->decode_error_flags != 0) {
+      throw make_damaged_error(container_.name(), AVERROR_INVALIDDATA);
+    }
+    decoded_pixels_ += int64_t{frame_->width} * frame_->height;
+    if (decoded_pixels_ > kMaxDecodedPixels) {
+      throw data_error(
+          "{}: more than {:.0f} billion pixels would have to be decoded for its frames; cut the video into parts, make "
+          "its frames smaller, or encode it again with more key frames",
+          container_.name(), static_cast<double>(kMaxDecodedPixels) / 1e9);
+    }
+    return frame_.get();
+  }
+}
+
+void VideoDecoder::send_packet(const AVPacket* packet) {
+  const int code = avcodec_send_packet(context_.get(), packet);
+  if (code < 0) throw make_damaged_error(container_.name(), code);
+}
+
+StoredPixels RgbConverter::convert(const AVFrame& frame, const std::string& name) {
+  prepare({frame.width, frame.height, frame.format, frame.colorspace, frame.color_range == AVCOL_RANGE_JPEG}, name);
+  sws_scale(scaler_.get(), frame.data, frame.linesize, 0, frame.height, rgb_->data, rgb_->linesize);
+  StoredPixels pixels({frame.height, frame.width}, 3);
+  for (int64_t y = 0; y < frame.height; ++y) {
+    std::memcpy(&pixels.samples[y * pixels.row_bytes()], rgb_->data[0] + y * rgb_->linesize[0], pixels.row_bytes());
+  }
+  return pixels;
+}
+
+void RgbConverter::prepare(const ConversionKey& key, const std::string& name) {
+  if (scaler_ && key == key_) return;
+  key_ = key;
+  scaler_.reset(sws_getContext(key.width, key.height, static_cast<AVPixelFormat>(key.format), key.width, key.height,
+                               AV_PIX_FMT_RGB24, SWS_BICUBIC, nullptr, nullptr, nullptr));
+  if (!scaler_) {
+    throw data_error("{}: its pixels cannot be converted to RGB ({}); convert the video, say to H.264 yuv420p", name,
+                     get_ffmpeg_error(AVERROR(EINVAL)));
+  }
+  // swscale converts RGB of more than 8 bits through YUV and would apply the range only once.
+  const bool is_rgb = (av_pix_fmt_desc_get(static_cast<AVPixelFormat>(key.format))->flags & AV_PIX_FMT_FLAG_RGB) != 0;
+  int* matrix = nullptr;
+  int* rgb_matrix = nullptr;
+  int full_range = 0;
+  int rgb_range = 0;
+  int brightness = 0;
+  int contrast = 0;
+  int saturation = 0;
+  if (!is_rgb && sws_getColorspaceDetails(scaler_.get(), &matrix, &full_range, &rgb_matrix, &rgb_range, &brightness,
+                                          &contrast, &saturation) >= 0) {
+    // Formats such as yuvj420p imply full range.
+    sws_setColorspaceDetails(scaler_.get(), sws_getCoefficients(key.matrix), full_range | int{key.full_range},
+                             rgb_matrix, rgb_range, brightness, contrast, saturation);
+  }
+  // swscale writes whole vectors beyond the end of a row; the rows are padded for that.
+  rgb_.reset(av_frame_alloc());
+  rgb_->format = AV_PIX_FMT_RGB24;
+  rgb_->width = key.width;
+  rgb_->height = key.height;
+  if (av_frame_get_buffer(rgb_.get(), 0) < 0) throw std::bad_alloc();
+}
+
+}  // namespace vlmtrain::image

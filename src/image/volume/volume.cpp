@@ -1,0 +1,211 @@
+#include "vlmtrain/image/volume.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "image/volume/affine.h"
+#include "image/volume/frame_sampler.h"
+#include "image/volume/intensity.h"
+#include "image/volume/nifti_header.h"
+#include "image/volume/sampled_grid.h"
+#include "image/volume/volume_stream.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::image {
+
+namespace {
+
+/// Returns the copy from a frame's samples, contiguous along the file's first axis, to the result.
+StridedCopy make_result_copy(const SampledGrid& grid, const VolumeInfo& info, const VolumeSettings& settings) {
+  const AxisDirections directions = parse_axis_codes(info.orientation);
+  std::array<int64_t, 3> file_strides{};
+  int64_t stride = 1;
+  for (int file_axis = 0; file_axis < 3; ++file_axis) {
+    file_strides[file_axis] = stride;
+    stride *= grid.samples[std::ranges::find(directions.file_axis, file_axis) - directions.file_axis.begin()].size();
+  }
+  StridedCopy result{.count = grid.num_kept,
+                     .source_stride = {},
+                     .target_stride = {settings.size[1] * settings.size[2], settings.size[2], 1}};
+  for (int axis = 0; axis < 3; ++axis) result.source_stride[axis] = file_strides[directions.file_axis[axis]];
+  return result;
+}
+
+int64_t compute_offset(const std::array<int64_t, 3>& begin, const std::array<int64_t, 3>& stride) {
+  return begin[0] * stride[0] + begin[1] * stride[1] + begin[2] * stride[2];
+}
+
+/// Throws UserError (kBadData) for oblique axes if a spacing is set. MONAI's Spacing resamples such
+/// a scan to orthogonal axes; this reader keeps the axes, so that distances would be wrong.
+void check_is_orthogonal(const NiftiHeader& header, const VolumeSettings& settings, const std::string& name) {
+  constexpr double kMaxShearVoxels = 0.1;
+  if (!settings.spacing) return;
+  const double shear = compute_shear_voxels(header.affine, header.size);
+  if (shear <= kMaxShearVoxels) return;
+  throw data_error(
+      "{}: the scan's axes are not at right angles (an edge leans by {:.1f} voxels), as a tilted gantry or a "
+      "registration makes them, and it is to be brought to a spacing; resample it first, in Python: "
+      "nibabel.processing.resample_to_output(scan), or take it without a spacing",
+      name, shear);
+}
+
+void check_fits_half(float largest, const std::string& name) {
+  if (largest <= static_cast<float>(std::numeric_limits<c10::Half>::max())) return;
+  throw data_error("{}: values of up to {} do not fit 16 bits; normalise the scan, or take fp32", name, largest);
+}
+
+/// A reader that resamples and normalizes the frames of one scan.
+class VolumeReader {
+ public:
+  VolumeReader(const io::MediaRef& medium, const VolumeSettings& settings)
+      : settings_(settings),
+        stream_(open_volume_stream(medium)),
+        header_(read_nifti_header(*stream_)),
+        info_(make_volume_info(header_)),
+        grid_(make_sampled_grid(info_, header_.affine, settings, name())),
+        samples_(order_samples_by_file_axis(grid_, info_)),
+        sampler_(header_, samples_),
+        copy_(make_result_copy(grid_, info_, settings)) {
+    check_is_orthogonal(header_, settings, name());
+  }
+
+  const std::string& name() const { return stream_->name(); }
+  const VolumeInfo& info() const { return info_; }
+
+  void read_mean(const at::Tensor& out) {
+    std::vector<double> sums(grid_.num_values());
+    for (int64_t frame = 0; frame < info_.frames; ++frame) {
+      sampler_.read(*stream_, [&](int64_t index, const float* plane, int64_t size) {
+        double* const sum = sums.data() + index * size;
+        for (int64_t i = 0; i < size; ++i) sum[i] += plane[i];
+      });
+    }
+    stream_->finish();
+    values_.resize(sums.size());
+    const auto frames = static_cast<double>(info_.frames);
+    std::ranges::transform(sums, values_.begin(), [frames](double sum) { return static_cast<float>(sum / frames); });
+    write(out);
+  }
+
+  void read_frames(const std::vector<int64_t>& frames, const at::Tensor& out) {
+    values_.resize(grid_.num_values());
+    int64_t next_frame = 0;
+    for (size_t i = 0; i < frames.size(); ++i) {
+      stream_->skip(static_cast<uint64_t>((frames[i] - next_frame) * header_.frame_bytes()));
+      sampler_.read(*stream_, [&](int64_t index, const float* plane, int64_t size) {
+        std::copy_n(plane, size, values_.data() + index * size);
+      });
+      next_frame = frames[i] + 1;
+      if (next_frame == info_.frames) stream_->finish();
+      write(out[static_cast<int64_t>(i)]);
+    }
+  }
+
+ private:
+  /// Writes the normalized values to one volume of the result.
+  void write(const at::Tensor& out) {
+    const IntensityTransform transform = make_intensity_transform(values_, settings_, name());
+    const float* const source = values_.data() + compute_offset(grid_.crop_begin, copy_.source_stride);
+    const int64_t result_offset = compute_offset(grid_.pad_before, copy_.target_stride);
+    if (settings_.dtype == at::kFloat) {
+      copy_strided(copy_, source, out.data_ptr<float>() + result_offset,
+                   [&](float value) { return transform.apply(value); });
+      return;
+    }
+    float largest = 0;
+    copy_strided(copy_, source, out.data_ptr<at::Half>() + result_offset, [&](float value) {
+      const float transformed = transform.apply(value);
+      largest = std::max(largest, std::abs(transformed));
+      return static_cast<at::Half>(transformed);
+    });
+    check_fits_half(largest, name());
+  }
+
+  const VolumeSettings& settings_;
+  std::unique_ptr<VolumeStream> stream_;
+  NiftiHeader header_;
+  VolumeInfo info_;
+  SampledGrid grid_;
+  std::array<AxisSamples, 3> samples_;
+  FrameSampler sampler_;
+  StridedCopy copy_;
+  std::vector<float> values_;
+};
+
+/// Checks settings that the configuration has validated already.
+void check_settings(const VolumeSettings& settings) {
+  const auto is_positive = [](auto value) { return value > 0; };
+  const auto& [lower, upper] = settings.percentiles;
+  VLMTRAIN_CHECK(settings.dtype == at::kFloat || settings.dtype == at::kHalf, "a volume is fp32 or fp16");
+  VLMTRAIN_CHECK(std::ranges::all_of(settings.size, is_positive) && settings.max_frames > 0,
+                 "a volume has voxels, a series frames");
+  VLMTRAIN_CHECK(!settings.spacing || std::ranges::all_of(*settings.spacing, is_positive), "a spacing is positive");
+  VLMTRAIN_CHECK(0 <= lower && lower < upper && upper <= 100, "percentiles ascend from 0 to 100");
+  VLMTRAIN_CHECK(settings.window[0] < settings.window[1], "a window's values ascend");
+}
+
+int64_t count_file_volumes(const VolumeInfo& info, const VolumeSettings& settings, const std::string& name) {
+  if (info.frames == 1 || settings.series == SeriesUse::kMean) return 1;
+  if (settings.series == SeriesUse::kFrames) return std::min(info.frames, settings.max_frames);
+  throw data_error(
+      "{}: a series of {} volumes, such as functional or diffusion MRI, where one is wanted; take their mean or "
+      "some of its frames, or save the wanted volume as a file of its own",
+      name, info.frames);
+}
+
+}  // namespace
+
+VolumeInfo read_volume_info(const io::MediaRef& medium) {
+  const auto stream = open_volume_stream(medium);
+  return make_volume_info(read_nifti_header(*stream));
+}
+
+int64_t count_volumes(const VolumeInfo& info, const VolumeSettings& settings) {
+  return count_file_volumes(info, settings, "the scan");
+}
+
+int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& settings) {
+  // The stream's window and buffers, a block of rows, and tables.
+  constexpr double kFixedBytes = 1 << 20;
+  const std::array<double, 3> sampled_sizes = compute_sampled_sizes(get_ras_shape(info), settings);
+  double num_values = 1;
+  double num_cropped = 1;
+  double longest_axis = 0;
+  for (int axis = 0; axis < 3; ++axis) {
+    num_cropped *= std::min(sampled_sizes[axis], static_cast<double>(settings.size[axis]));
+    num_values *= sampled_sizes[axis];
+    longest_axis = std::max(longest_axis, sampled_sizes[axis]);
+  }
+  num_values = std::min(needs_full_volume(settings.normalization) ? num_values : num_cropped,
+                        static_cast<double>(kMaxSampledValues));
+  // Values in fp32, a copy that percentiles sort, sums of a mean in fp64; three planes; a row of
+  // the scan as stored and in fp32.
+  const bool is_mean = settings.series == SeriesUse::kMean && info.frames > 1;
+  const double bytes_per_value =
+      4 + (settings.normalization == VolumeNormalization::kPercentile ? 4 : 0) + (is_mean ? 8 : 0);
+  const double planes = std::min(3 * 4 * longest_axis * longest_axis, 3 * 4 * num_values);
+  const double row = 12.0 * static_cast<double>(std::ranges::max(info.size));
+  return static_cast<int64_t>(kFixedBytes + num_values * bytes_per_value + planes + row);
+}
+
+at::Tensor read_volume(const io::MediaRef& medium, const VolumeSettings& settings) {
+  check_settings(settings);
+  VolumeReader reader(medium, settings);
+  const int64_t volumes = count_file_volumes(reader.info(), settings, reader.name());
+  at::Tensor result = at::zeros({volumes, 1, settings.size[0], settings.size[1], settings.size[2]}, settings.dtype);
+  if (reader.info().frames > 1 && settings.series == SeriesUse::kMean) {
+    reader.read_mean(result[0]);
+  } else {
+    reader.read_frames(space_evenly(reader.info().frames, volumes), result);
+  }
+  return result;
+}
+
+}  // namespace vlmtrain::image

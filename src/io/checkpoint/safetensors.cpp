@@ -1,0 +1,144 @@
+#include "vlmtrain/io/safetensors.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Layout.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "io/checkpoint/safetensors_header.h"
+#include "io/files/mapped_file.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+
+namespace vlmtrain::io {
+namespace {
+
+LazyTensors sort_for_alignment(LazyTensors tensors) {
+  std::ranges::sort(tensors, {}, [](const LazyTensor& tensor) {
+    return std::tuple(-static_cast<int64_t>(c10::elementSize(tensor.dtype)), std::string_view(tensor.name));
+  });
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    VLMTRAIN_CHECK(tensors[i - 1].name != tensors[i].name, "the tensor {} is to be written twice", tensors[i].name);
+  }
+  return tensors;
+}
+
+void write_tensor(AtomicFile& file, const LazyTensor& tensor) {
+  const at::Tensor value = tensor.materialize();
+  VLMTRAIN_CHECK(value.layout() == c10::Layout::Strided, "only dense tensors can be written");
+  VLMTRAIN_CHECK(value.scalar_type() == tensor.dtype && value.sizes() == at::IntArrayRef(tensor.shape),
+                 "the tensor {} was made otherwise than announced", tensor.name);
+  const at::Tensor contiguous = value.detach().cpu().contiguous();
+  file.write({static_cast<const char*>(contiguous.const_data_ptr()), contiguous.nbytes()});
+}
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(std::filesystem::path path)
+    : path_(std::move(path)), file_(std::make_shared<const MappedFile>(path_)) {
+  SafetensorsHeader header = parse_safetensors_header(file_->text(), path_.string());
+  names_ = std::move(header.names);
+  tensors_ = std::move(header.tensors);
+  metadata_ = std::move(header.metadata);
+}
+
+const TensorInfo& SafetensorsFile::info(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) {
+    throw data_error("{} has no tensor {}; is it a checkpoint of another model?", path_.string(), name);
+  }
+  return it->second;
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const TensorInfo& tensor = info(name);
+  std::byte* data = file_->data() + tensor.offset_bytes;
+  const at::Tensor view = at::from_blob(
+      data, tensor.shape, [file = file_](void*) {}, at::TensorOptions().dtype(tensor.dtype));
+  const bool is_aligned = reinterpret_cast<uintptr_t>(data) % c10::elementSize(tensor.dtype) == 0;
+  return is_aligned ? view : view.clone();
+}
+
+void SafetensorsFile::release(const std::string& name) const {
+  const TensorInfo& tensor = info(name);
+  file_->release(static_cast<size_t>(tensor.offset_bytes), static_cast<size_t>(tensor.size_bytes));
+}
+
+OnDemandSafetensors::OnDemandSafetensors(std::filesystem::path path) : path_(std::move(path)) {
+  constexpr size_t kInitialBytes = 4096;  // one page; larger headers are mapped in a second step
+  const auto header_bytes = static_cast<size_t>(compute_header_end(MappedFile(path_, 0, kInitialBytes).text()));
+  const MappedFile header_mapping(path_, 0, std::max(kInitialBytes, header_bytes));
+  auto header = parse_safetensors_header(header_mapping.text(), static_cast<int64_t>(header_mapping.file_bytes()),
+                                         path_.string());
+  names_ = std::move(header.names);
+  tensors_ = std::move(header.tensors);
+}
+
+const TensorInfo& OnDemandSafetensors::info(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) throw data_error("{} has no tensor {}", path_.string(), name);
+  return it->second;
+}
+
+at::Tensor OnDemandSafetensors::tensor(const std::string& name) const {
+  const TensorInfo& tensor = info(name);
+  const auto bytes = static_cast<size_t>(tensor.size_bytes);
+  const auto mapping = std::make_shared<const MappedFile>(path_, static_cast<size_t>(tensor.offset_bytes), bytes);
+  if (mapping->size() != bytes) {
+    throw data_error("{}: truncated: tensor {} is not all there; copy the file again", path_.string(), name);
+  }
+  const at::Tensor view = at::from_blob(
+      mapping->data(), tensor.shape, [mapping](void*) {}, at::TensorOptions().dtype(tensor.dtype));
+  const bool is_aligned = reinterpret_cast<uintptr_t>(mapping->data()) % c10::elementSize(tensor.dtype) == 0;
+  return is_aligned ? view : view.clone();
+}
+
+int64_t LazyTensor::bytes() const {
+  return std::accumulate(shape.begin(), shape.end(), static_cast<int64_t>(c10::elementSize(dtype)),
+                         std::multiplies<>());
+}
+
+LazyTensors make_lazy_tensors(const NamedTensors& tensors) {
+  LazyTensors lazy_tensors;
+  for (const auto& [name, tensor] : tensors) {
+    const auto shared_tensor = std::make_shared<at::Tensor>(tensor);
+    lazy_tensors.push_back({.name = name,
+                            .dtype = tensor.scalar_type(),
+                            .shape = tensor.sizes().vec(),
+                            .materialize = [shared_tensor] { return *shared_tensor; },
+                            .on_written = [shared_tensor] { shared_tensor->reset(); }});
+  }
+  return lazy_tensors;
+}
+
+void write_safetensors(const std::filesystem::path& path, const LazyTensors& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  const LazyTensors sorted_tensors = sort_for_alignment(tensors);
+  std::vector<std::pair<std::string, TensorInfo>> entries;
+  int64_t data_bytes = 0;
+  for (const LazyTensor& tensor : sorted_tensors) {
+    entries.emplace_back(tensor.name, TensorInfo{tensor.dtype, tensor.shape, 0, tensor.bytes()});
+    data_bytes += tensor.bytes();
+  }
+  const std::string header = format_safetensors_header(entries, metadata);
+  AtomicFile file(path, static_cast<int64_t>(header.size()) + data_bytes);
+  file.write(header);
+  for (const LazyTensor& tensor : sorted_tensors) {
+    write_tensor(file, tensor);
+    if (tensor.on_written) tensor.on_written();
+  }
+  file.commit();
+}
+
+void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  write_safetensors(path, make_lazy_tensors(tensors), metadata);
+}
+
+}  // namespace vlmtrain::io

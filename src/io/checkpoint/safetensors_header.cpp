@@ -1,0 +1,244 @@
+#include "io/checkpoint/safetensors_header.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "io/files/mapped_file.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kLengthBytes = 8;
+constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // MAX_HEADER_SIZE of the reference implementation
+constexpr std::string_view kMetadataKey = "__metadata__";
+constexpr std::string_view kDamagedFileHint = "the file is damaged: download or write it again";
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
+
+constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypes{{
+    {"F64", c10::ScalarType::Double},
+    {"F32", c10::ScalarType::Float},
+    {"F16", c10::ScalarType::Half},
+    {"BF16", c10::ScalarType::BFloat16},
+    {"I64", c10::ScalarType::Long},
+    {"I32", c10::ScalarType::Int},
+    {"I16", c10::ScalarType::Short},
+    {"I8", c10::ScalarType::Char},
+    {"U8", c10::ScalarType::Byte},
+    {"BOOL", c10::ScalarType::Bool},
+    {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
+    {"F8_E5M2", c10::ScalarType::Float8_e5m2},
+}};
+
+std::optional<c10::ScalarType> parse_dtype(std::string_view name) {
+  const auto* it = std::ranges::find(kDtypes, name, [](const auto& entry) { return entry.first; });
+  return it == kDtypes.end() ? std::nullopt : std::optional(it->second);
+}
+
+/// Returns the JSON text of the header. `content` is a prefix of the file that contains the header.
+std::string_view extract_header_text(std::string_view content, size_t file_bytes, std::string_view source) {
+  refuse_lfs_pointer(source, content);
+  if (file_bytes < kLengthBytes) {
+    throw data_error("{}: {} bytes are too few for a safetensors file; {}", source, file_bytes, kDamagedFileHint);
+  }
+  uint64_t length = 0;
+  std::memcpy(&length, content.data(), kLengthBytes);
+  if (length > kMaxSafetensorsHeaderBytes) {
+    throw data_error(
+        "{}: its header says that it is {} bytes long, more than the format allows: not a safetensors file", source,
+        length);
+  }
+  if (length > file_bytes - kLengthBytes) {
+    throw data_error("{}: truncated: the header is {} bytes long, but the file has {} bytes; {}", source, length,
+                     file_bytes, kDamagedFileHint);
+  }
+  VLMTRAIN_CHECK(length <= content.size() - kLengthBytes, "{} bytes of a header of {}", content.size(), length);
+  return content.substr(kLengthBytes, length);
+}
+
+// The parser keeps only the last of equal keys, so duplicates are detected while it runs.
+json parse_header_json(std::string_view text, std::string_view source) {
+  std::set<std::string> seen_names;
+  std::string duplicate;
+  const auto collect_names = [&](int depth, json::parse_event_t event, json& value) {
+    if (event == json::parse_event_t::key && depth == 1 && !seen_names.insert(value.get<std::string>()).second) {
+      duplicate = value.get<std::string>();
+    }
+    return true;
+  };
+  const bool is_too_deep = is_json_too_deep(text);
+  json header = is_too_deep ? json() : json::parse(text, collect_names, /*allow_exceptions=*/false);
+  if (is_too_deep || header.is_discarded()) {
+    const JsonError error = find_json_error(text);
+    throw data_error("{}: the header is not valid JSON (line {}, column {}: {}); {}", source, error.line, error.column,
+                     error.reason, kDamagedFileHint);
+  }
+  if (!header.is_object()) {
+    throw data_error("{}: the header is not a JSON object; {}", source, kDamagedFileHint);
+  }
+  if (!duplicate.empty()) {
+    throw data_error("{}: the tensor {} stands twice in the header; {}", source, make_excerpt(duplicate),
+                     kDamagedFileHint);
+  }
+  return header;
+}
+
+std::map<std::string, std::string> parse_metadata(const json& value, std::string_view source) {
+  if (!value.is_object()) {
+    throw data_error("{}: {} is not a JSON object; {}", source, kMetadataKey, kDamagedFileHint);
+  }
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, text] : value.items()) {
+    metadata[key] = get<std::string>(value, key, source);
+  }
+  return metadata;
+}
+
+// `data_start` and `data_bytes` are the offset and the size of the data section in the file.
+TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data_start, int64_t data_bytes,
+                        std::string_view source) {
+  const std::string location = fmt::format("{}: tensor {}", source, make_excerpt(name));
+  const auto dtype_text = get<std::string>(value, "dtype", location);
+  const std::optional<c10::ScalarType> dtype = parse_dtype(dtype_text);
+  if (!dtype && (dtype_text.starts_with("F4") || dtype_text.starts_with("F6") || dtype_text.starts_with("F8"))) {
+    throw data_error(
+        "{} has the type {} of quantized weights, which are not read; take the checkpoint that they were "
+        "made from, in BF16, F16 or F32",
+        location, make_excerpt(dtype_text));
+  }
+  if (!dtype) {
+    throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", location,
+                     make_excerpt(dtype_text));
+  }
+  auto shape = get<std::vector<int64_t>>(value, "shape", location);
+  const auto offsets = get<std::vector<int64_t>>(value, "data_offsets", location);
+  if (offsets.size() != 2 || offsets[0] < 0 || offsets[1] < offsets[0]) {
+    throw data_error("{}: data_offsets [{}] are not a begin and an end; {}", location, fmt::join(offsets, ", "),
+                     kDamagedFileHint);
+  }
+  const int64_t expected_bytes = compute_tensor_bytes(*dtype, shape);
+  if (expected_bytes < 0) {
+    throw data_error("{}: the shape [{}] is impossible; {}", location, fmt::join(shape, ", "), kDamagedFileHint);
+  }
+  if (offsets[1] - offsets[0] != expected_bytes) {
+    throw data_error("{}: {} [{}] takes {} bytes, but its data_offsets span {}; {}", location, dtype_text,
+                     fmt::join(shape, ", "), expected_bytes, offsets[1] - offsets[0], kDamagedFileHint);
+  }
+  if (offsets[1] > data_bytes) {
+    throw data_error("{}: its data ends at byte {}, but the file ends at byte {}: truncated; {}", location,
+                     static_cast<uint64_t>(data_start) + static_cast<uint64_t>(offsets[1]), data_start + data_bytes,
+                     kDamagedFileHint);
+  }
+  return {.dtype = *dtype,
+          .shape = std::move(shape),
+          .offset_bytes = data_start + offsets[0],
+          .size_bytes = expected_bytes};
+}
+
+// The format requires that every byte of the data belongs to exactly one tensor.
+void check_data_layout(const SafetensorsHeader& header, int64_t data_start, int64_t file_bytes,
+                       std::string_view source) {
+  int64_t end = data_start;
+  for (const std::string& name : header.names) {
+    const TensorInfo& tensor = header.tensors.at(name);
+    if (tensor.offset_bytes != end) {
+      throw data_error("{}: tensor {} {}; {}", source, make_excerpt(name),
+                       tensor.offset_bytes < end ? "overlaps the one before it" : "leaves a hole before it",
+                       kDamagedFileHint);
+    }
+    end += tensor.size_bytes;
+  }
+  if (end != file_bytes) {
+    throw data_error("{}: {} bytes after the last tensor belong to none; {}", source, file_bytes - end,
+                     kDamagedFileHint);
+  }
+}
+
+}  // namespace
+
+std::string_view to_safetensors_dtype(c10::ScalarType dtype) {
+  const auto* it = std::ranges::find(kDtypes, dtype, [](const auto& entry) { return entry.second; });
+  VLMTRAIN_CHECK(it != kDtypes.end(), "safetensors has no type for {}", c10::toString(dtype));
+  return it->first;
+}
+
+int64_t compute_tensor_bytes(c10::ScalarType dtype, const std::vector<int64_t>& shape) {
+  auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  bool is_empty = false;
+  for (const int64_t size : shape) {
+    is_empty = is_empty || size == 0;
+    // A dimension of 0 must not hide an overflow: strides are products of the other dimensions.
+    if (size < 0 || __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes)) {
+      return -1;
+    }
+  }
+  return is_empty ? 0 : bytes;
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view content, std::string_view source) {
+  return parse_safetensors_header(content, static_cast<int64_t>(content.size()), source);
+}
+
+int64_t compute_header_end(std::string_view first_bytes) {
+  if (first_bytes.size() < kLengthBytes) return static_cast<int64_t>(first_bytes.size());
+  uint64_t length = 0;
+  std::memcpy(&length, first_bytes.data(), kLengthBytes);
+  return static_cast<int64_t>(kLengthBytes + std::min(length, kMaxSafetensorsHeaderBytes));
+}
+
+SafetensorsHeader parse_safetensors_header(std::string_view content, int64_t file_bytes, std::string_view source) {
+  const std::string_view text = extract_header_text(content, static_cast<size_t>(file_bytes), source);
+  const auto data_start = static_cast<int64_t>(kLengthBytes + text.size());
+  SafetensorsHeader header;
+  const json entries = parse_header_json(text, source);
+  for (const auto& [name, value] : entries.items()) {
+    if (name == kMetadataKey) {
+      header.metadata = parse_metadata(value, source);
+      continue;
+    }
+    header.tensors.emplace(name, parse_tensor(value, name, data_start, file_bytes - data_start, source));
+    header.names.push_back(name);
+  }
+  std::ranges::sort(header.names, {}, [&](const std::string& name) {
+    const TensorInfo& tensor = header.tensors.at(name);
+    return std::tuple(tensor.offset_bytes, tensor.size_bytes, name);
+  });
+  check_data_layout(header, data_start, file_bytes, source);
+  return header;
+}
+
+std::string format_safetensors_header(const std::vector<std::pair<std::string, TensorInfo>>& tensors,
+                                      const std::map<std::string, std::string>& metadata) {
+  json header = json::object();
+  if (!metadata.empty()) {
+    header[kMetadataKey] = metadata;
+  }
+  int64_t end = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const int64_t begin = std::exchange(end, end + tensor.size_bytes);
+    header[name] = {
+        {"dtype", to_safetensors_dtype(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+  }
+  std::string text = header.dump();
+  text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
+  const uint64_t length = text.size();
+  std::string result(kLengthBytes, '\0');
+  std::memcpy(result.data(), &length, kLengthBytes);
+  return result + text;
+}
+
+}  // namespace vlmtrain::io

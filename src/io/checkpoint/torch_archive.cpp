@@ -1,0 +1,184 @@
+#include "io/checkpoint/torch_archive.h"
+
+#include <caffe2/serialize/inline_container.h>
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "io/files/mapped_file.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/file.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+using Kind = PickleValue::Kind;
+
+constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 10> kStorageTypes{{
+    {"torch.DoubleStorage", c10::ScalarType::Double},
+    {"torch.FloatStorage", c10::ScalarType::Float},
+    {"torch.HalfStorage", c10::ScalarType::Half},
+    {"torch.BFloat16Storage", c10::ScalarType::BFloat16},
+    {"torch.LongStorage", c10::ScalarType::Long},
+    {"torch.IntStorage", c10::ScalarType::Int},
+    {"torch.ShortStorage", c10::ScalarType::Short},
+    {"torch.CharStorage", c10::ScalarType::Char},
+    {"torch.ByteStorage", c10::ScalarType::Byte},
+    {"torch.BoolStorage", c10::ScalarType::Bool},
+}};
+
+std::optional<c10::ScalarType> parse_storage_type(std::string_view name) {
+  const auto* const it = std::ranges::find(kStorageTypes, name, [](const auto& entry) { return entry.first; });
+  return it == kStorageTypes.end() ? std::nullopt : std::optional(it->second);
+}
+
+/// Adapter that lets PyTorchStreamReader read a mapped file.
+class MappedFileReader : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  explicit MappedFileReader(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
+  size_t size() const override { return file_->size(); }
+  size_t read(uint64_t position, void* buffer, size_t bytes, const char* /*what*/) const override {
+    if (position >= file_->size()) return 0;
+    const size_t available = std::min(bytes, file_->size() - static_cast<size_t>(position));
+    std::memcpy(buffer, file_->data() + position, available);
+    return available;
+  }
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+};
+
+std::optional<std::vector<int64_t>> to_integers(const PickleValue& value) {
+  if (value.kind != Kind::kTuple && value.kind != Kind::kList) return std::nullopt;
+  std::vector<int64_t> integers;
+  integers.reserve(value.items.size());
+  for (const PickleValue* const item : value.items) {
+    if (item->kind != Kind::kInt || item->integer < 0) return std::nullopt;
+    integers.push_back(item->integer);
+  }
+  return integers;
+}
+
+/// Returns true if all elements of a strided tensor are within a storage of `available` elements.
+bool fits_in_storage(int64_t available, int64_t offset, const std::vector<int64_t>& sizes,
+                     const std::vector<int64_t>& strides) {
+  if (offset < 0 || sizes.size() != strides.size()) return false;
+  int64_t elements = 1;
+  int64_t last = offset;
+  bool is_empty = false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    is_empty = is_empty || sizes[i] == 0;
+    const int64_t size = std::max<int64_t>(sizes[i], 1);
+    int64_t extent = 0;
+    if (__builtin_mul_overflow(elements, size, &elements) || __builtin_mul_overflow(size - 1, strides[i], &extent) ||
+        __builtin_add_overflow(last, extent, &last)) {
+      return false;
+    }
+  }
+  return is_empty ? offset <= available : last < available;
+}
+
+}  // namespace
+
+template <class Read>
+auto TorchArchive::translate_errors(const Read& read) const {
+  try {
+    return read();
+  } catch (const c10::Error&) {
+    fail("its zip archive is damaged or truncated");
+  }
+}
+
+TorchArchive::TorchArchive(const std::filesystem::path& path) : source_(path.string()) {
+  const auto file = std::make_shared<const MappedFile>(path);
+  refuse_lfs_pointer(path, file->text());
+  if (!file->text().starts_with("PK")) {
+    throw data_error(
+        "{}: not in the zip format that torch.save has written since PyTorch 1.6: load it in Python and save it again, "
+        "as safetensors or with a newer torch.save",
+        source_);
+  }
+  reader_ = translate_errors([&] {
+    return std::make_unique<caffe2::serialize::PyTorchStreamReader>(std::make_shared<MappedFileReader>(file));
+  });
+}
+
+TorchArchive::~TorchArchive() = default;
+
+void TorchArchive::fail(std::string_view reason) const {
+  throw data_error("{}: {}: download or write it again", source_, reason);
+}
+
+std::string TorchArchive::read_pickle() {
+  return translate_errors([&] {
+    if (!reader_->hasRecord("data.pkl")) fail("it is a zip archive, but none of torch.save's");
+    if (reader_->hasRecord("byteorder")) {
+      const auto [data, bytes] = reader_->getRecord("byteorder");
+      if (std::string_view(static_cast<const char*>(data.get()), bytes) != "little") {
+        fail("it was written on a big-endian machine");
+      }
+    }
+    const auto [data, bytes] = reader_->getRecord("data.pkl");
+    return std::string(static_cast<const char*>(data.get()), bytes);
+  });
+}
+
+const c10::Storage& TorchArchive::load_storage(const std::string& key) {
+  const auto it = storages_.find(key);
+  if (it != storages_.end()) return it->second;
+  const std::string record = "data/" + key;
+  auto [data, bytes] = translate_errors([&] {
+    if (!reader_->hasRecord(record)) fail("a tensor's data is not in it");
+    return reader_->getRecord(record);
+  });
+  return storages_.emplace(key, c10::Storage(c10::Storage::use_byte_size_t(), bytes, std::move(data))).first->second;
+}
+
+/// `id`: ("storage", class, key, device, elements)
+PickleValue TorchArchive::persistent_load(const PickleValue& id) {
+  const auto& items = id.items;
+  if (id.kind != Kind::kTuple || items.size() < 5 || items[0]->text != "storage" || items[1]->kind != Kind::kGlobal ||
+      items[2]->kind != Kind::kString || items[4]->kind != Kind::kInt) {
+    fail("it names a tensor's data in a way that torch.save does not");
+  }
+  const std::optional<c10::ScalarType> type = parse_storage_type(items[1]->text);
+  if (!type) return {.kind = Kind::kOpaque, .text = items[1]->text};
+  const c10::Storage& bytes = load_storage(items[2]->text);
+  const auto available = static_cast<int64_t>(bytes.nbytes() / c10::elementSize(*type));
+  const int64_t elements = items[4]->integer;
+  if (elements < 0 || elements > available) fail("a tensor's data is shorter than it says");
+  at::Tensor tensor = at::empty({0}, at::TensorOptions(*type));
+  return {.kind = Kind::kStorage, .tensor = tensor.set_(bytes, 0, {elements}, {1})};
+}
+
+/// `arguments`: (storage, offset, sizes, strides, …)
+PickleValue TorchArchive::rebuild_tensor(const PickleValue& arguments) const {
+  const auto& items = arguments.items;
+  if (items.size() < 4) fail("a tensor has no sizes");
+  if (items[0]->kind == Kind::kOpaque) return *items[0];
+  const auto sizes = to_integers(*items[2]);
+  const auto strides = to_integers(*items[3]);
+  if (items[0]->kind != Kind::kStorage || items[1]->kind != Kind::kInt || !sizes || !strides ||
+      !fits_in_storage(items[0]->tensor.numel(), items[1]->integer, *sizes, *strides)) {
+    fail("a tensor reaches beyond its data");
+  }
+  return {.kind = Kind::kTensor, .tensor = items[0]->tensor.as_strided(*sizes, *strides, items[1]->integer)};
+}
+
+PickleValue TorchArchive::call(const std::string& function, const PickleValue& arguments) {
+  if (function == "collections.OrderedDict" && arguments.items.empty()) return {.kind = Kind::kDict};
+  if (function == "torch._utils._rebuild_tensor_v2") return rebuild_tensor(arguments);
+  if (function == "torch._utils._rebuild_parameter" || function == "torch._utils._rebuild_parameter_with_state") {
+    if (!arguments.items.empty() && arguments.items[0]->kind == Kind::kTensor) return *arguments.items[0];
+  }
+  return {.kind = Kind::kOpaque, .text = function};
+}
+
+}  // namespace vlmtrain::io

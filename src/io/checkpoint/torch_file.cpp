@@ -1,0 +1,87 @@
+#include "vlmtrain/io/torch_file.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "io/checkpoint/torch_archive.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+using Kind = PickleValue::Kind;
+
+constexpr std::array<std::string_view, 3> kStateDictKeys{"model", "state_dict", "model_state_dict"};
+
+/// Returns the value of `key` in a dict, the last one as in Python, or nullptr.
+const PickleValue* find_value(const PickleValue& dict, std::string_view key) {
+  for (size_t i = dict.items.size(); dict.kind == Kind::kDict && i > 0; i -= 2) {
+    if (dict.items[i - 2]->kind == Kind::kString && dict.items[i - 2]->text == key) return dict.items[i - 1];
+  }
+  return nullptr;
+}
+
+bool has_tensors(const PickleValue* value) {
+  if (value == nullptr || value->kind != Kind::kDict) return false;
+  for (size_t i = 0; i < value->items.size(); i += 2) {
+    if (value->items[i]->kind == Kind::kString && value->items[i + 1]->kind == Kind::kTensor) return true;
+  }
+  return false;
+}
+
+const PickleValue& find_state_dict(const PickleValue& content, const std::string& source) {
+  for (const std::string_view key : kStateDictKeys) {
+    const PickleValue* const state_dict = find_value(content, key);
+    if (has_tensors(state_dict)) return *state_dict;
+  }
+  if (has_tensors(&content)) return content;
+  for (const PickleValue* const value :
+       {&content, find_value(content, kStateDictKeys[0]), find_value(content, kStateDictKeys[1])}) {
+    if (value == nullptr || value->kind != Kind::kOpaque) continue;
+    throw data_error(
+        "{}: holds an object of Python's {}, whose tensors only its own code knows: save its state_dict() in Python, "
+        "as safetensors",
+        source, make_excerpt(value->text));
+  }
+  throw data_error(
+      "{}: has no dict from names to tensors, neither as a whole nor under {}: save the model's state_dict() in "
+      "Python, as safetensors",
+      source, fmt::join(kStateDictKeys, ", "));
+}
+
+NamedTensors collect_tensors(const PickleValue& state_dict, const std::string& source) {
+  NamedTensors tensors;
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < state_dict.items.size(); i += 2) {
+    const PickleValue& name = *state_dict.items[i];
+    const PickleValue& value = *state_dict.items[i + 1];
+    if (value.kind == Kind::kOpaque) {
+      throw data_error("{}: {} needs Python's {}: convert the file to safetensors in Python, or leave the entry out",
+                       source, make_excerpt(name.text), make_excerpt(value.text));
+    }
+    if (value.kind != Kind::kTensor) continue;
+    if (name.kind != Kind::kString || !names.insert(name.text).second) {
+      throw data_error("{}: a tensor's name {} stands twice or is no text; write the file again", source,
+                       make_excerpt(name.text));
+    }
+    tensors.emplace_back(name.text, value.tensor);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+NamedTensors read_torch_file(const std::filesystem::path& path) {
+  TorchArchive archive(path);
+  const std::string pickle_bytes = archive.read_pickle();
+  const Unpickler pickle(pickle_bytes, path.string(), archive);
+  return collect_tensors(find_state_dict(pickle.result(), path.string()), path.string());
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,331 @@
+#include "io/checkpoint/unpickler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::io {
+
+/// Opcodes with their names in pickletools.
+enum class Unpickler::Opcode : unsigned char {
+  kMark = '(',
+  kStop = '.',
+  kPop = '0',
+  kPopMark = '1',
+  kBinFloat = 'G',
+  kBinInt = 'J',
+  kBinInt1 = 'K',
+  kBinInt2 = 'M',
+  kNone = 'N',
+  kBinPersId = 'Q',
+  kReduce = 'R',
+  kBinUnicode = 'X',
+  kEmptyList = ']',
+  kAppend = 'a',
+  kBuild = 'b',
+  kGlobal = 'c',
+  kAppends = 'e',
+  kBinGet = 'h',
+  kLongBinGet = 'j',
+  kBinPut = 'q',
+  kLongBinPut = 'r',
+  kSetItem = 's',
+  kTuple = 't',
+  kSetItems = 'u',
+  kEmptyDict = '}',
+  kEmptyTuple = ')',
+  kProto = 0x80,
+  kNewObj = 0x81,
+  kTuple1 = 0x85,
+  kTuple2 = 0x86,
+  kTuple3 = 0x87,
+  kNewTrue = 0x88,
+  kNewFalse = 0x89,
+  kLong1 = 0x8a,
+  kShortBinUnicode = 0x8c,
+  kBinUnicode8 = 0x8d,
+  kStackGlobal = 0x93,
+  kMemoize = 0x94,
+  kFrame = 0x95,
+};
+
+Unpickler::Unpickler(std::string_view pickle_bytes, std::string source, PickleResolver& resolver)
+    : max_memo_size_(pickle_bytes.size()), remaining_(pickle_bytes), source_(std::move(source)), resolver_(&resolver) {
+  while (true) {
+    const auto byte = static_cast<unsigned char>(consume(1)[0]);
+    const auto opcode = static_cast<Opcode>(byte);
+    if (opcode == Opcode::kStop) break;
+    if (!execute_constant(opcode) && !execute_string(opcode) && !execute_tuple(opcode) && !execute_container(opcode) &&
+        !execute_memo(opcode) && !execute_global(opcode)) {
+      fail(fmt::format("instruction 0x{:02x} is not supported", byte));
+    }
+  }
+  result_ = pop();
+}
+
+void Unpickler::fail(std::string_view reason) const {
+  throw data_error(
+      "{}: its list of tensors cannot be read ({}): download or write the file again, or convert it to safetensors in "
+      "Python",
+      source_, reason);
+}
+
+std::string_view Unpickler::consume(uint64_t bytes) {
+  if (bytes > remaining_.size()) fail("it is truncated");
+  const std::string_view bytes_read = remaining_.substr(0, bytes);
+  remaining_.remove_prefix(bytes);
+  return bytes_read;
+}
+
+uint64_t Unpickler::consume_uint(size_t bytes) {
+  uint64_t number = 0;
+  const std::string_view bytes_read = consume(bytes);
+  for (size_t i = bytes; i-- > 0;) number = number << 8 | static_cast<unsigned char>(bytes_read[i]);
+  return number;
+}
+
+std::string Unpickler::consume_line() {
+  const size_t end = remaining_.find('\n');
+  if (end == std::string_view::npos) fail("it is truncated");
+  std::string line(consume(end));
+  consume(1);
+  return line;
+}
+
+void Unpickler::push(PickleValue value) {
+  stack_.push_back(&values_.emplace_back(std::move(value)));
+}
+
+PickleValue& Unpickler::top() {
+  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is missing");
+  return *stack_.back();
+}
+
+PickleValue* Unpickler::pop() {
+  PickleValue* const value = &top();
+  stack_.pop_back();
+  return value;
+}
+
+std::vector<const PickleValue*> Unpickler::pop_to_mark() {
+  if (marks_.empty()) fail("a mark is missing");
+  const size_t count = stack_.size() - marks_.back();
+  std::vector<const PickleValue*> items = pop_last(count);
+  marks_.pop_back();
+  return items;
+}
+
+std::vector<const PickleValue*> Unpickler::pop_last(size_t count) {
+  std::vector<const PickleValue*> items(count);
+  for (size_t i = count; i-- > 0;) items[i] = pop();
+  return items;
+}
+
+bool Unpickler::execute_constant(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kProto:
+      consume(1);
+      return true;
+    case Opcode::kFrame:
+      consume(8);
+      return true;
+    case Opcode::kNone:
+      push({});
+      return true;
+    case Opcode::kNewTrue:
+    case Opcode::kNewFalse:
+      push({.kind = Kind::kBool});
+      return true;
+    case Opcode::kBinFloat:
+      consume(8);
+      push({.kind = Kind::kFloat});
+      return true;
+    case Opcode::kBinInt:
+      push({.kind = Kind::kInt, .integer = static_cast<int32_t>(consume_uint(4))});
+      return true;
+    case Opcode::kBinInt1:
+      push({.kind = Kind::kInt, .integer = static_cast<int64_t>(consume_uint(1))});
+      return true;
+    case Opcode::kBinInt2:
+      push({.kind = Kind::kInt, .integer = static_cast<int64_t>(consume_uint(2))});
+      return true;
+    case Opcode::kLong1:
+      push_integer(consume(consume_uint(1)));
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Pushes a two's complement, little-endian integer of any length up to 8 bytes.
+void Unpickler::push_integer(std::string_view bytes) {
+  if (bytes.size() > sizeof(int64_t)) fail("a number has more than 64 bits");
+  const bool is_negative = !bytes.empty() && static_cast<unsigned char>(bytes.back()) >= 0x80;
+  uint64_t number = is_negative ? ~uint64_t{0} : 0;
+  for (size_t i = bytes.size(); i-- > 0;) number = number << 8 | static_cast<unsigned char>(bytes[i]);
+  push({.kind = Kind::kInt, .integer = static_cast<int64_t>(number)});
+}
+
+bool Unpickler::execute_string(Opcode opcode) {
+  size_t length_bytes = 0;
+  switch (opcode) {
+    case Opcode::kShortBinUnicode:
+      length_bytes = 1;
+      break;
+    case Opcode::kBinUnicode:
+      length_bytes = 4;
+      break;
+    case Opcode::kBinUnicode8:
+      length_bytes = 8;
+      break;
+    default:
+      return false;
+  }
+  push({.kind = Kind::kString, .text = std::string(consume(consume_uint(length_bytes)))});
+  return true;
+}
+
+bool Unpickler::execute_tuple(Opcode opcode) {
+  std::vector<const PickleValue*> items;
+  switch (opcode) {
+    case Opcode::kEmptyTuple:
+      break;
+    case Opcode::kTuple1:
+      items = pop_last(1);
+      break;
+    case Opcode::kTuple2:
+      items = pop_last(2);
+      break;
+    case Opcode::kTuple3:
+      items = pop_last(3);
+      break;
+    case Opcode::kTuple:
+      items = pop_to_mark();
+      break;
+    default:
+      return false;
+  }
+  push({.kind = Kind::kTuple, .items = std::move(items)});
+  return true;
+}
+
+bool Unpickler::execute_container(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kMark:
+      marks_.push_back(stack_.size());
+      return true;
+    case Opcode::kPop:
+      pop();
+      return true;
+    case Opcode::kPopMark:
+      pop_to_mark();
+      return true;
+    case Opcode::kEmptyList:
+      push({.kind = Kind::kList});
+      return true;
+    case Opcode::kEmptyDict:
+      push({.kind = Kind::kDict});
+      return true;
+    case Opcode::kAppend:
+      add_items(Kind::kList, pop_last(1));
+      return true;
+    case Opcode::kAppends:
+      add_items(Kind::kList, pop_to_mark());
+      return true;
+    case Opcode::kSetItem:
+      add_items(Kind::kDict, pop_last(2));
+      return true;
+    case Opcode::kSetItems:
+      add_items(Kind::kDict, pop_to_mark());
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Unpickler::add_items(Kind kind, const std::vector<const PickleValue*>& items) {
+  if (kind == Kind::kDict && items.size() % 2 != 0) fail("a key has no value");
+  PickleValue& container = top();
+  if (container.kind == Kind::kOpaque) return;  // a subclass of list or dict, whose items are not needed
+  if (container.kind != kind) fail("items are added to what has none");
+  container.items.insert(container.items.end(), items.begin(), items.end());
+}
+
+bool Unpickler::execute_memo(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kBinPut:
+      memo_put(consume_uint(1));
+      return true;
+    case Opcode::kLongBinPut:
+      memo_put(consume_uint(4));
+      return true;
+    case Opcode::kMemoize:
+      memo_put(memo_.size());
+      return true;
+    case Opcode::kBinGet:
+      memo_get(consume_uint(1));
+      return true;
+    case Opcode::kLongBinGet:
+      memo_get(consume_uint(4));
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Unpickler::memo_put(uint64_t index) {
+  PickleValue& value = top();
+  if (index >= max_memo_size_) fail("it remembers a value in a place out of order");
+  if (index >= memo_.size()) memo_.resize(index + 1, nullptr);
+  memo_[index] = &value;
+}
+
+void Unpickler::memo_get(uint64_t index) {
+  if (index >= memo_.size() || memo_[index] == nullptr) fail("it recalls a value that it has not remembered");
+  stack_.push_back(memo_[index]);
+}
+
+bool Unpickler::execute_global(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kGlobal: {
+      const std::string module = consume_line();
+      push({.kind = Kind::kGlobal, .text = module + '.' + consume_line()});
+      return true;
+    }
+    case Opcode::kStackGlobal: {
+      const auto names = pop_last(2);
+      if (names[0]->kind != Kind::kString || names[1]->kind != Kind::kString) fail("a function's name is no text");
+      push({.kind = Kind::kGlobal, .text = names[0]->text + '.' + names[1]->text});
+      return true;
+    }
+    case Opcode::kReduce:
+    case Opcode::kNewObj:
+      call_function();
+      return true;
+    case Opcode::kBuild:  // attributes of an object: those of a dict (OrderedDict's _metadata) are of no use here
+      pop();
+      top();
+      return true;
+    case Opcode::kBinPersId:
+      push(resolver_->persistent_load(*pop()));
+      return true;
+    default:
+      return false;
+  }
+}
+
+void Unpickler::call_function() {
+  const PickleValue* const arguments = pop();
+  const PickleValue* const function = pop();
+  if (arguments->kind != Kind::kTuple) fail("arguments of a call are no tuple");
+  // The called class may itself be the result of a call.
+  const bool is_global = function->kind == Kind::kGlobal;
+  if (!is_global && function->kind != Kind::kOpaque) fail("it calls what is no function");
+  push(is_global ? resolver_->call(function->text, *arguments)
+                 : PickleValue{.kind = Kind::kOpaque, .text = function->text});
+}
+
+}  // namespace vlmtrain::io

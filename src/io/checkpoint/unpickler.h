@@ -1,0 +1,106 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vlmtrain::io {
+
+/// A value of a pickle. Its items are owned by the Unpickler.
+struct PickleValue {
+  enum class Kind {
+    kNone,
+    kBool,
+    kInt,
+    kFloat,  ///< the value is not kept
+    kString,
+    kTuple,
+    kList,
+    kDict,
+    kGlobal,   ///< a function or class by name
+    kOpaque,   ///< result of an unknown call
+    kStorage,  ///< memory of tensors
+    kTensor,
+  };
+  Kind kind = Kind::kNone;
+  int64_t integer = 0;                         ///< kInt
+  std::string text = {};                       ///< kString; kGlobal: "module.name"; kOpaque: the called function
+  std::vector<const PickleValue*> items = {};  ///< kTuple, kList; kDict: keys and values alternate
+  at::Tensor tensor = {};                      ///< kTensor; kStorage: its elements, [n]
+};
+
+/// Interface for the functions that a pickle may call and for the objects outside of it.
+class PickleResolver {
+ public:
+  PickleResolver() = default;
+  virtual ~PickleResolver() = default;
+  PickleResolver(const PickleResolver&) = delete;
+  PickleResolver& operator=(const PickleResolver&) = delete;
+
+  /// Returns the result of `function` ("module.name") for a kTuple of arguments, or a kOpaque for
+  /// an unknown function.
+  virtual PickleValue call(const std::string& function, const PickleValue& arguments) = 0;
+  /// Returns the external object that `id` names (opcode BINPERSID).
+  virtual PickleValue persistent_load(const PickleValue& id) = 0;
+};
+
+/// Interpreter of Python's pickle format, protocols 2 to 5
+/// (https://github.com/python/cpython/blob/main/Lib/pickletools.py). No Python code is loaded or
+/// called, only functions of the resolver. Sets, byte arrays and integers beyond 64 bits are
+/// refused. Several values may refer to the same value; in a damaged file, values may contain
+/// themselves.
+class Unpickler {
+ public:
+  /// Interprets `pickle_bytes`. Errors name `source`. Throws data_error for damaged or unsupported
+  /// pickles.
+  Unpickler(std::string_view pickle_bytes, std::string source, PickleResolver& resolver);
+  Unpickler(const Unpickler&) = delete;
+  Unpickler& operator=(const Unpickler&) = delete;
+
+  /// Returns the value of the pickle. It is valid during the lifetime of this object.
+  const PickleValue& result() const { return *result_; }
+
+ private:
+  using Kind = PickleValue::Kind;
+  enum class Opcode : unsigned char;
+
+  [[noreturn]] void fail(std::string_view reason) const;
+  std::string_view consume(uint64_t bytes);
+  uint64_t consume_uint(size_t bytes);
+  std::string consume_line();
+  void push(PickleValue value);
+  PickleValue* pop();
+  PickleValue& top();
+  std::vector<const PickleValue*> pop_to_mark();
+  std::vector<const PickleValue*> pop_last(size_t count);
+
+  // Each executes its group of opcodes and returns false for others.
+  bool execute_constant(Opcode opcode);
+  bool execute_string(Opcode opcode);
+  bool execute_tuple(Opcode opcode);
+  bool execute_container(Opcode opcode);
+  bool execute_memo(Opcode opcode);
+  bool execute_global(Opcode opcode);
+
+  void push_integer(std::string_view bytes);
+  void add_items(Kind kind, const std::vector<const PickleValue*>& items);
+  void memo_put(uint64_t index);
+  void memo_get(uint64_t index);
+  void call_function();
+
+  size_t max_memo_size_;  // bound of the memo: a pickle cannot store more values than it has bytes
+  std::string_view remaining_;
+  std::string source_;
+  PickleResolver* resolver_;
+  std::deque<PickleValue> values_;  // owns all values, so that none is destroyed recursively
+  std::vector<PickleValue*> stack_;
+  std::vector<size_t> marks_;  // sizes of the stack at kMark opcodes
+  std::vector<PickleValue*> memo_;
+  const PickleValue* result_ = nullptr;
+};
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,310 @@
+#include "io/dataset/record_offsets.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "io/dataset/record_json.h"
+#include "io/text/encoding.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Interval at which scanned pages are released. It bounds the resident memory of a scan; smaller
+/// values only cost more system calls.
+constexpr size_t kReleaseIntervalBytes = size_t{16} << 20;
+
+/// Returns a description of another format with these first bytes, or "".
+std::string_view detect_foreign_format(std::string_view content) {
+  using namespace std::string_view_literals;
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kFormats{
+      {{"ARROW1"sv, "an Arrow file: write it as Parquet (datasets: `to_parquet`)"sv},
+       {"PK\3\4"sv, "a zip archive: unpack it first"sv},
+       {"\x1F\x8B"sv, "compressed with gzip: unpack it first"sv},
+       {"\x28\xB5\x2F\xFD"sv, "compressed with zstd: unpack it first"sv},
+       {"<"sv, "a web page or XML"sv}}};
+  for (const auto& [magic, name] : kFormats) {
+    if (content.starts_with(magic)) return name;
+  }
+  return "";
+}
+
+class JsonRecordScanner {
+ public:
+  JsonRecordScanner(const MappedFile& file, const std::string& source)
+      : file_(file),
+        text_(file.text()),
+        source_(source),
+        pos_(text_.starts_with(kUtf8ByteOrderMark) ? kUtf8ByteOrderMark.size() : 0) {}
+
+  RecordOffsets scan() {
+    skip_space();
+    if (pos_ == text_.size()) {
+      throw data_error("{} is empty; a JSON array of records or one record a line is wanted", source_);
+    }
+    switch (text_[pos_]) {
+      case '[':
+        scan_array();
+        break;
+      case '{':
+        refuse_single_object();
+        scan_lines();
+        break;
+      default:
+        fail_unknown_format();
+    }
+    offsets_.begins.shrink_to_fit();
+    offsets_.line_numbers.shrink_to_fit();
+    return std::move(offsets_);
+  }
+
+ private:
+  void scan_lines() {
+    offsets_.is_json_lines = true;
+    offsets_.end = text_.size();
+    while (pos_ < text_.size()) {
+      const auto* const newline = static_cast<const char*>(std::memchr(text_.data() + pos_, '\n', text_.size() - pos_));
+      const size_t end = newline == nullptr ? text_.size() : static_cast<size_t>(newline - text_.data());
+      if (text_.substr(pos_, end - pos_).find_first_not_of(kJsonWhitespace) != std::string_view::npos) add_record(pos_);
+      pos_ = end + 1;
+    }
+  }
+
+  void scan_array() {
+    ++pos_;
+    skip_space();
+    while (pos_ == text_.size() || text_[pos_] != ']' || !offsets_.begins.empty()) {
+      skip_space();
+      add_record(pos_);
+      skip_element();
+      if (pos_ == text_.size() || text_[pos_] == '}') fail_invalid_json();
+      if (text_[pos_] == ']') break;
+      ++pos_;
+    }
+    offsets_.end = pos_++;
+    skip_space();
+    if (pos_ != text_.size()) fail_invalid_json();
+  }
+
+  // Advances from the start of an element to the comma or bracket after it, or to the end of the
+  // text.
+  void skip_element() {
+    const size_t begin = pos_;
+    bool is_closed = false;  // a list, an object or a string ended, so nothing may follow in this element
+    for (; pos_ < text_.size(); ++pos_) {
+      const char c = text_[pos_];
+      if (closing_brackets_.empty() && (c == ',' || c == ']' || c == '}')) break;
+      if (is_closed && kJsonWhitespace.find(c) == std::string_view::npos) fail_invalid_json();
+      if (c == '"') {
+        skip_string();
+      } else if (c == '{' || c == '[') {
+        if (closing_brackets_.size() == kMaxJsonDepth) fail_invalid_json();
+        closing_brackets_.push_back(c == '{' ? '}' : ']');
+        continue;
+      } else if (c == '}' || c == ']') {
+        if (closing_brackets_.back() != c) fail_invalid_json();
+        closing_brackets_.pop_back();
+      } else {
+        continue;
+      }
+      is_closed = closing_brackets_.empty();
+    }
+    if (pos_ == begin || !closing_brackets_.empty()) fail_invalid_json();
+  }
+
+  // Advances from a quote to its closing quote.
+  void skip_string() {
+    while (true) {
+      const size_t quote = text_.find('"', pos_ + 1);
+      if (quote == std::string_view::npos) fail_invalid_json();
+      const size_t before = text_.find_last_not_of('\\', quote - 1);  // stops at the opening quote
+      pos_ = quote;
+      if ((quote - before) % 2 == 1) return;
+    }
+  }
+
+  // Counts lines incrementally, because records come in the order of the text.
+  void add_record(size_t begin) {
+    line_ += static_cast<uint64_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_bytes_),
+                                              text_.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
+    counted_bytes_ = begin;
+    if (line_ > std::numeric_limits<uint32_t>::max()) {
+      throw data_error("{} has more than 4,294,967,295 lines; divide it into several files", source_);
+    }
+    offsets_.begins.push_back(begin);
+    offsets_.line_numbers.push_back(static_cast<uint32_t>(line_));
+    if (begin - released_bytes_ < kReleaseIntervalBytes) return;
+    file_.release(released_bytes_, begin - released_bytes_);
+    released_bytes_ = begin;
+  }
+
+  // A single object would be read as broken records if it spans several lines, and as one record on
+  // one line.
+  void refuse_single_object() const {
+    const size_t line_end = text_.find('\n', pos_);
+    const std::string_view first_line = text_.substr(pos_, line_end - pos_);
+    const bool is_on_one_line = line_end == std::string_view::npos ||
+                                text_.find_first_not_of(kJsonWhitespace, line_end) == std::string_view::npos;
+    if (is_on_one_line) {
+      if (const auto description = describe_wrapped_records(first_line); !description.empty())
+        throw data_error("{} {}", source_, description);
+      return;
+    }
+    if (nlohmann::json::accept(first_line) || !nlohmann::json::accept(text_)) return;
+    const std::string description = describe_wrapped_records(text_.substr(pos_));
+    throw data_error("{} {}", source_,
+                     description.empty()
+                         ? "is one JSON object over several lines; a JSON array of records or one record a line "
+                           "is wanted: write it on one line"
+                         : description);
+  }
+
+  void skip_space() { pos_ = std::min(text_.find_first_not_of(kJsonWhitespace, pos_), text_.size()); }
+
+  [[noreturn]] void fail_invalid_json() const {
+    const JsonError error = find_json_error(mask_python_numbers(text_));
+    throw data_error("{}: not valid JSON at line {}, column {}: {}", source_, error.line, error.column, error.reason);
+  }
+
+  [[noreturn]] void fail_unknown_format() const {
+    refuse_lfs_pointer(source_, text_);
+    if (is_utf16(text_)) throw data_error("{} {}", source_, kUtf16Hint);
+    if (const auto format = detect_foreign_format(text_); !format.empty()) {
+      throw data_error("{} is {}; JSON arrays, JSON Lines, Parquet and WebDataset tars are read (docs/data.md)",
+                       source_, format);
+    }
+    throw data_error(
+        "{} is neither a JSON array nor JSON lines: it begins with neither [ nor {{; docs/data.md shows records, and a "
+        "table (CSV) has to be made into such",
+        source_);
+  }
+
+  const MappedFile& file_;
+  std::string_view text_;
+  const std::string& source_;
+  size_t pos_;
+  std::vector<char> closing_brackets_;  // expected closing brackets, innermost last
+  size_t counted_bytes_ = 0;            // prefix of the text whose line breaks are counted
+  uint64_t line_ = 1;
+  size_t released_bytes_ = 0;
+  RecordOffsets offsets_;
+};
+
+void trim_trailing_space(std::string_view& text) {
+  text = text.substr(0, text.find_last_not_of(kJsonWhitespace) + 1);
+}
+
+/// Header of an index file in the machine's byte order. The offsets and line numbers follow.
+struct IndexHeader {
+  std::array<char, 8> magic{'v', 'l', 'm', 'j', 's', 'o', 'n', '1'};
+  uint64_t stamp = 0;
+  uint64_t is_json_lines = 0;
+  uint64_t end = 0;
+  uint64_t num_records = 0;
+  uint64_t hash = 0;  ///< of the fields above except `magic`, and of the content after the header
+
+  void compute_hash(std::string_view body) {
+    hash = ContentHash().add(stamp).add(is_json_lines).add(end).add(num_records).add(body).value();
+  }
+};
+
+template <class T>
+std::string_view as_bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+template <class T>
+void copy_values(std::string_view& bytes, std::vector<T>& values) {
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+  bytes.remove_prefix(values.size() * sizeof(T));
+}
+
+}  // namespace
+
+std::string_view RecordOffsets::extract_record(size_t index, std::string_view bytes) const {
+  if (is_json_lines) return bytes.substr(0, bytes.find('\n'));
+  trim_trailing_space(bytes);
+  if (index + 1 < begins.size()) {
+    bytes.remove_suffix(1);  // the comma
+    trim_trailing_space(bytes);
+  }
+  return bytes;
+}
+
+RecordOffsets find_record_offsets(const MappedFile& file, const std::string& source) {
+  return JsonRecordScanner(file, source).scan();
+}
+
+fs::path get_json_index_path(const fs::path& file) {
+  const fs::path folder = get_user_cache_folder();
+  std::error_code error;
+  const fs::path absolute = fs::weakly_canonical(file, error);
+  if (folder.empty() || error) return {};
+  return folder / "json-index" / ContentHash().add(absolute.native()).hex();
+}
+
+std::optional<RecordOffsets> read_json_index(const fs::path& index, uint64_t stamp, uint64_t file_bytes) {
+  std::error_code error;
+  if (index.empty() || !fs::is_regular_file(index, error)) return std::nullopt;
+  std::string content;
+  try {
+    content = read_file(index);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  IndexHeader header;
+  const IndexHeader expected;
+  if (content.size() < sizeof(header)) return std::nullopt;
+  std::memcpy(&header, content.data(), sizeof(header));
+  std::string_view body = std::string_view(content).substr(sizeof(header));
+  IndexHeader recomputed = header;
+  recomputed.compute_hash(body);
+  constexpr uint64_t kRecordBytes = sizeof(uint64_t) + sizeof(uint32_t);
+  const bool is_valid = header.magic == expected.magic && header.stamp == stamp && header.hash == recomputed.hash &&
+                        header.end <= file_bytes && body.size() == header.num_records * kRecordBytes;
+  if (!is_valid) return std::nullopt;
+  RecordOffsets offsets;
+  offsets.is_json_lines = header.is_json_lines != 0;
+  offsets.end = header.end;
+  offsets.begins.resize(header.num_records);
+  offsets.line_numbers.resize(header.num_records);
+  copy_values(body, offsets.begins);
+  copy_values(body, offsets.line_numbers);
+  return offsets;
+}
+
+void write_json_index(const fs::path& index, uint64_t stamp, const RecordOffsets& offsets) {
+  if (index.empty()) return;
+  IndexHeader header;
+  header.stamp = stamp;
+  header.is_json_lines = offsets.is_json_lines ? 1 : 0;
+  header.end = offsets.end;
+  header.num_records = offsets.begins.size();
+  const std::string body = std::string(as_bytes(offsets.begins)).append(as_bytes(offsets.line_numbers));
+  header.compute_hash(body);
+  try {
+    fs::create_directories(index.parent_path());
+    write_file(index, std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + body);
+  } catch (const std::exception& error) {
+    spdlog::info("where the records of a data set lie is not kept for the next start: {}", error.what());
+  }
+}
+
+}  // namespace vlmtrain::io

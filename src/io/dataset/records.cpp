@@ -1,0 +1,77 @@
+#include "vlmtrain/io/records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "vlmtrain/base/hash.h"
+
+namespace vlmtrain::io {
+
+std::vector<int64_t> SubsetRecords::block_starts() const {
+  if (!std::ranges::is_sorted(indices_)) return {};
+  std::vector<int64_t> starts;
+  for (const int64_t block : base_->block_starts()) {
+    const int64_t start = std::ranges::lower_bound(indices_, block) - indices_.begin();
+    if (start < size() && (starts.empty() || starts.back() < start)) starts.push_back(start);
+  }
+  return starts;
+}
+
+uint64_t SubsetRecords::stamp() const {
+  const uint64_t base_stamp = base_->stamp();
+  if (base_stamp == 0) return 0;
+  ContentHash hash;
+  hash.add(base_stamp);
+  for (const int64_t index : indices_) hash.add(static_cast<uint64_t>(index));
+  return hash.value();
+}
+
+ConcatRecords::ConcatRecords(std::vector<NamedRecords> parts) : parts_(std::move(parts)), part_starts_{0} {
+  part_starts_.reserve(parts_.size() + 1);
+  for (const NamedRecords& part : parts_) part_starts_.push_back(part_starts_.back() + part.records->size());
+}
+
+Record ConcatRecords::at(int64_t index) const {
+  const size_t part = find_part(index);
+  return add_part_name(parts_[part].records->at(index - part_starts_[part]), part);
+}
+
+Record ConcatRecords::at_without_bytes(int64_t index) const {
+  const size_t part = find_part(index);
+  return add_part_name(parts_[part].records->at_without_bytes(index - part_starts_[part]), part);
+}
+
+std::vector<int64_t> ConcatRecords::block_starts() const {
+  std::vector<int64_t> starts;
+  bool has_blocks = false;
+  for (size_t part = 0; part < parts_.size(); ++part) {
+    const auto block_starts = parts_[part].records->block_starts();
+    has_blocks = has_blocks || !block_starts.empty();
+    if (block_starts.empty() && part_starts_[part] < part_starts_[part + 1]) starts.push_back(part_starts_[part]);
+    for (const int64_t block : block_starts) starts.push_back(part_starts_[part] + block);
+  }
+  return has_blocks ? starts : std::vector<int64_t>{};
+}
+
+uint64_t ConcatRecords::stamp() const {
+  ContentHash hash;
+  for (const NamedRecords& part : parts_) {
+    const uint64_t stamp = part.records->stamp();
+    if (stamp == 0) return 0;
+    hash.add(stamp);
+  }
+  return hash.value();
+}
+
+size_t ConcatRecords::find_part(int64_t index) const {
+  return static_cast<size_t>(std::ranges::upper_bound(part_starts_, index) - part_starts_.begin()) - 1;
+}
+
+Record ConcatRecords::add_part_name(Record record, size_t part) const {
+  record.location = fmt::format("{}, {}", parts_[part].name, record.location);
+  return record;
+}
+
+}  // namespace vlmtrain::io

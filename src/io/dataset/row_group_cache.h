@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/row_file.h"
+
+namespace vlmtrain::io {
+
+/// An LRU cache of the row groups of all data sets of a process, so that samples of one group that
+/// are drawn close together read it once. Its size is bounded, but the last used group of each data
+/// set always stays; otherwise several data sets that are drawn from in turn would read a group for
+/// every sample. Groups are evicted before another one is read, and groups larger than half of the
+/// capacity are read one at a time. If several threads request the same group, one reads it and the
+/// others wait. Thread-safe.
+class RowGroupCache {
+ public:
+  /// Identity of a row group, with or without the bytes of its cells.
+  struct Key {
+    uint64_t data_set = 0;
+    uint64_t file = 0;
+    size_t group = 0;
+    bool with_bytes = true;
+    bool operator==(const Key&) const = default;
+  };
+  using Group = std::shared_ptr<const RowGroup>;
+
+  explicit RowGroupCache(int64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+
+  /// Returns an id that is unique among the data sets and files of this cache.
+  uint64_t make_id() { return ++next_id_; }
+
+  /// Returns a group from the cache or from `load`. `expected_bytes` is the expected size, or 0 if
+  /// unknown. All threads that wait for a group get the exception of `load`; the next request loads
+  /// again.
+  Group get(const Key& key, int64_t expected_bytes, const std::function<std::unique_ptr<const RowGroup>()>& load);
+
+  /// Registers the rows and bytes of each row group of a file, for memory().
+  void add_file(uint64_t data_set, uint64_t file, const std::filesystem::path& path, const std::vector<int64_t>& rows,
+                const std::vector<int64_t>& bytes);
+  /// Removes a file and its groups. REQUIRES: the groups are not requested again.
+  void remove_file(uint64_t file);
+
+  /// Returns the size of all cached groups.
+  int64_t bytes() const;
+  /// Returns the memory of the registered files and the cached groups.
+  RowGroupMemory memory() const;
+
+ private:
+  struct Entry {
+    Key key;
+    std::shared_future<Group> group;
+    int64_t bytes = 0;  // the expected size until the group is loaded
+    bool is_loaded = false;
+  };
+  struct File {
+    uint64_t data_set = 0;
+    int64_t all_bytes = 0;  // sum over its groups
+    LargeRowGroup largest;
+  };
+
+  Group load_group(const Key& key, int64_t expected_bytes,
+                   const std::function<std::unique_ptr<const RowGroup>()>& load);
+  void update_size(const Key& key, int64_t bytes);
+  void evict(const Entry& current);
+  void erase_entry(const Key& key);
+
+  const int64_t capacity_bytes_;
+  std::atomic<uint64_t> next_id_{0};
+  mutable std::mutex mutex_;  // guards entries_, files_ and bytes_
+  std::list<Entry> entries_;  // most recently used first
+  std::map<uint64_t, File> files_;
+  int64_t bytes_ = 0;
+  std::mutex large_read_mutex_;  // held while a group of more than half the capacity is read
+};
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,259 @@
+#include "io/dataset/table_records.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "io/record/record_columns.h"
+#include "io/record/record_reader.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/plugin.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/row_file.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+using nlohmann::json;
+
+/// Fields that are read in addition to kRenamableColumns.
+constexpr auto kConversationFields = std::to_array<std::string_view>(
+    {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
+
+/// Returns true if all strings are valid UTF-8. The JSON parser checks this; Parquet files may
+/// contain any bytes.
+bool is_all_utf8(const json& value) {
+  if (value.is_string()) return is_utf8(value.get_ref<const std::string&>());
+  return !value.is_structured() || std::ranges::all_of(value, is_all_utf8);
+}
+
+void check_columns(const std::filesystem::path& file, const RowFile& rows, const RecordSettings& settings) {
+  const std::vector<std::string> columns = rows.columns();
+  std::vector<std::string> column_names;
+  column_names.reserve(columns.size());
+  for (const std::string& column : columns) column_names.push_back(make_excerpt(column));
+  for (const auto& [name, source_name] : settings.columns) {
+    if (std::ranges::find(columns, source_name) != columns.end()) continue;
+    throw data_error("{}: data.columns says that \"{}\" is the column \"{}\", and there is none; its columns are {}",
+                     file.string(), name, make_excerpt(source_name), fmt::join(column_names, ", "));
+  }
+  if (can_make_turns(columns, settings.columns)) return;
+  throw data_error(
+      "{}: its columns are {}; of these none holds turns, or a question and its answer: tell which do, such as "
+      "data.columns.question=COLUMN data.columns.answer=COLUMN (docs/data.md)",
+      file.string(), fmt::join(column_names, ", "));
+}
+
+class TableRecords final : public Records {
+ public:
+  TableRecords(StoredFile file, std::unique_ptr<const RowFile> rows, const RecordSettings& settings,
+               std::shared_ptr<RowGroupCache> cache, uint64_t data_set)
+      : file_(std::move(file)),
+        rows_(std::move(rows)),
+        reader_(settings, file_.path().parent_path()),
+        columns_(settings.columns),
+        cache_(std::move(cache)),
+        data_set_(data_set),
+        file_id_(cache_->make_id()),
+        stem_(file_.path().stem().string()),
+        group_starts_{0},
+        group_bytes_(rows_->group_bytes()) {
+    cache_->add_file(data_set_, file_id_, file_.path(), rows_->group_rows(), group_bytes_);
+    if (const auto video = columns_.find("video"); video != columns_.end()) video_column_ = video->second;
+    for (const int64_t num_rows : rows_->group_rows()) group_starts_.push_back(group_starts_.back() + num_rows);
+  }
+
+  TableRecords(const TableRecords&) = delete;
+  TableRecords& operator=(const TableRecords&) = delete;
+  ~TableRecords() override { cache_->remove_file(file_id_); }
+
+  int64_t size() const override { return group_starts_.back(); }
+  Record at(int64_t index) const override { return record(index, /*with_bytes=*/true); }
+  Record at_without_bytes(int64_t index) const override { return record(index, /*with_bytes=*/false); }
+  uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
+
+  std::vector<int64_t> block_starts() const override {
+    std::vector<int64_t> block_starts;
+    for (size_t group = 0; group + 1 < group_starts_.size(); ++group) {
+      if (group_starts_[group] < group_starts_[group + 1]) block_starts.push_back(group_starts_[group]);
+    }
+    return block_starts;
+  }
+
+ private:
+  Record record(int64_t index, bool with_bytes) const {
+    const auto group = static_cast<size_t>(std::ranges::upper_bound(group_starts_, index) - group_starts_.begin()) - 1;
+    const std::string fallback_id = fmt::format("{}:{}", stem_, index);
+    Record record;
+    try {
+      json row = read_row(group, index - group_starts_[group], with_bytes);
+      if (is_all_utf8(row)) {
+        const std::vector<UnsupportedCell> unsupported_cells = resolve_special_cells(row);
+        record = reader_.read(std::move(row), fallback_id);
+        report_unsupported(unsupported_cells, record);
+      } else {
+        record.problem = "has a text that is not valid UTF-8";
+      }
+    } catch (const UserError&) {
+      throw;  // the file has changed
+    } catch (const std::runtime_error& error) {
+      record.problem = fmt::format("row group {} of {} cannot be read: {}; fetch or write the file again", group,
+                                   file_.path().string(), make_excerpt(error.what(), 300));
+    }
+    if (record.id.empty() && !record.problem.empty()) record.id = to_printable(fallback_id);
+    record.location = fmt::format("row {} of row group {}", index - group_starts_[group], group);
+    return record;
+  }
+
+  json read_row(size_t group, int64_t row, bool with_bytes) const {
+    const auto rows = load_group(group, with_bytes);
+    if (with_bytes) return rows->row(row);
+    if (!rows->needs_bytes()) {
+      json value = rows->row(row);
+      if (!needs_media_bytes(value, video_column_)) return value;
+    }
+    return load_group(group, /*with_bytes=*/true)->row(row);
+  }
+
+  /// Makes unsupported cells a problem of the record if their column is used, else a notice.
+  void report_unsupported(const std::vector<UnsupportedCell>& unsupported_cells, Record& record) const {
+    for (const UnsupportedCell& cell : unsupported_cells) {
+      if (is_used_column(cell.column)) {
+        record.problem = fmt::format("its column \"{}\" {}", make_excerpt(cell.column), cell.problem);
+      } else {
+        record.notices.push_back(
+            {.kind = fmt::format("column \"{}\" of the type {}", make_excerpt(cell.column), cell.type), .example = {}});
+      }
+    }
+  }
+
+  bool is_used_column(const std::string& column) const {
+    return std::ranges::find(kRenamableColumns, column) != kRenamableColumns.end() ||
+           std::ranges::find(kConversationFields, column) != kConversationFields.end() ||
+           std::ranges::any_of(columns_, [&](const auto& mapped) { return mapped.second == column; });
+  }
+
+  RowGroupCache::Group load_group(size_t group, bool with_bytes) const {
+    const RowGroupCache::Key key{.data_set = data_set_, .file = file_id_, .group = group, .with_bytes = with_bytes};
+    return cache_->get(key, with_bytes ? group_bytes_[group] : 0, [&] {
+      file_.check();
+      return rows_->read(group, with_bytes);
+    });
+  }
+
+  StoredFile file_;
+  std::unique_ptr<const RowFile> rows_;
+  RecordReader reader_;
+  std::map<std::string, std::string> columns_;
+  std::string video_column_;
+  std::shared_ptr<RowGroupCache> cache_;
+  uint64_t data_set_;
+  uint64_t file_id_;  // in cache_
+  std::string stem_;
+  std::vector<int64_t> group_starts_;  // first row of each row group, and the end
+  std::vector<int64_t> group_bytes_;
+};
+
+std::string get_binary_text(const json& value) {
+  const auto& bytes = value.get_binary();
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Replaces special cells in `value`. Stores the first one that cannot be read in
+/// `unsupported_cell`.
+void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
+  if (value.is_structured()) {
+    for (json& item : value) resolve_cell(item, unsupported_cell);
+    return;
+  }
+  if (is_special_cell(value, SpecialCell::kUnsupportedType)) {
+    std::string type = make_excerpt(get_binary_text(value));
+    std::string problem =
+        fmt::format("is of the type {}, which is not read; write it as text, numbers, lists or structs", type);
+    if (!unsupported_cell) unsupported_cell = {.column = {}, .type = std::move(type), .problem = std::move(problem)};
+    value = nullptr;
+  } else if (is_special_cell(value, SpecialCell::kJsonText)) {
+    const std::string text = get_binary_text(value);
+    auto json_value = try_parse_json(text);
+    if (!json_value && !unsupported_cell) {
+      const JsonError error = find_json_error(text);
+      unsupported_cell = {
+          .column = {},
+          .type = "arrow.json",
+          .problem = fmt::format(
+              "is of the type arrow.json and is not valid JSON at line {}, column {}: {}; write it again, or as "
+              "text",
+              error.line, error.column, error.reason)};
+    }
+    value = json_value ? *std::move(json_value) : json();
+  }
+}
+
+bool is_omitted(const json& value) {
+  if (!value.is_object()) return is_special_cell(value, SpecialCell::kOmittedBytes);
+  const auto bytes = value.find("bytes");
+  return bytes != value.end() && is_special_cell(*bytes, SpecialCell::kOmittedBytes);
+}
+
+constexpr const char* kPluginLibrary = "libvlmtrain_parquet.so";
+
+}  // namespace
+
+std::shared_ptr<const Records> open_table(StoredFile file, std::unique_ptr<const RowFile> rows,
+                                          const RecordSettings& settings, std::shared_ptr<RowGroupCache> cache,
+                                          uint64_t data_set) {
+  check_columns(file.path(), *rows, settings);
+  return std::make_shared<TableRecords>(std::move(file), std::move(rows), settings, std::move(cache), data_set);
+}
+
+std::vector<UnsupportedCell> resolve_special_cells(json& row) {
+  std::vector<UnsupportedCell> result;
+  for (auto& [column, value] : row.items()) {
+    std::optional<UnsupportedCell> unsupported_cell;
+    resolve_cell(value, unsupported_cell);
+    if (!unsupported_cell) continue;
+    unsupported_cell->column = column;
+    result.push_back(*std::move(unsupported_cell));
+  }
+  return result;
+}
+
+bool needs_media_bytes(const json& row, const std::string& video_column) {
+  return std::ranges::any_of(std::initializer_list<std::string>{"video", video_column}, [&](const std::string& name) {
+    const auto list = row.find(name);
+    return list != row.end() && list->is_array() && std::ranges::any_of(*list, is_omitted);
+  });
+}
+
+std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file) {
+  // The plug-in's symbols are private, so that the libraries of LibTorch and Arrow do not see each
+  // other.
+  static const Plugin plugin =
+      load_plugin(kPluginLibrary, kRowFileVersionSymbol, kRowFileVersion, {kOpenRowFileSymbol});
+  if (plugin.functions.empty()) {
+    throw data_error(
+        "{} is Parquet, which {} reads, and that is not there ({}): run scripts/setup.sh, which fetches Arrow, and "
+        "build again; or write the data as JSON Lines",
+        file.string(), kPluginLibrary, make_excerpt(plugin.problem));
+  }
+  try {
+    return std::unique_ptr<const RowFile>(reinterpret_cast<OpenRowFile*>(plugin.functions.front())(file.c_str()));
+  } catch (const std::exception& error) {
+    throw data_error("{}: not a Parquet file that can be read: {}; fetch or write it again", file.string(),
+                     make_excerpt(error.what(), 300));
+  }
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,196 @@
+#include "io/dataset/tar_archive.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::io {
+namespace {
+
+constexpr uint64_t kBlockBytes = 512;
+/// Largest extended header. Names and pax records of data sets are far below; more indicates a
+/// damaged tar.
+constexpr uint64_t kMaxTarHeaderBytes = uint64_t{1} << 20;
+
+/// Returns a field of a header up to its NUL.
+std::string_view get_field(std::string_view header, size_t offset, size_t bytes) {
+  const std::string_view field_bytes = header.substr(offset, bytes);
+  return field_bytes.substr(0, field_bytes.find('\0'));
+}
+
+/// Parses octal digits surrounded by spaces, or GNU's binary form for larger numbers.
+std::optional<uint64_t> parse_number(std::string_view header, size_t offset, size_t bytes) {
+  const std::string_view field_bytes = header.substr(offset, bytes);
+  uint64_t value = 0;
+  if ((static_cast<unsigned char>(field_bytes.front()) & 0x80U) != 0) {
+    for (const char c : field_bytes.substr(field_bytes.size() - sizeof(value))) {
+      value = value << 8U | static_cast<unsigned char>(c);
+    }
+    return value >> 62U == 0 ? std::optional(value) : std::nullopt;
+  }
+  const size_t begin = field_bytes.find_first_not_of(' ');
+  const size_t end = std::min(
+      field_bytes.find_first_of(std::string_view(" \0", 2), std::min(begin, field_bytes.size())), field_bytes.size());
+  for (size_t i = begin; i < end; ++i) {
+    if (field_bytes[i] < '0' || field_bytes[i] > '7') return std::nullopt;
+    value = value * 8 + static_cast<uint64_t>(field_bytes[i] - '0');
+  }
+  return value;
+}
+
+/// Checks the sum of all bytes of the header, in which the checksum field counts as spaces.
+bool is_checksum_valid(std::string_view header) {
+  constexpr size_t kOffset = 148;
+  constexpr size_t kBytes = 8;
+  uint64_t sum = kBytes * ' ';
+  for (size_t i = 0; i < header.size(); ++i) {
+    if (i < kOffset || i >= kOffset + kBytes) sum += static_cast<unsigned char>(header[i]);
+  }
+  return parse_number(header, kOffset, kBytes) == sum;
+}
+
+std::string get_member_name(std::string_view header) {
+  constexpr std::string_view kPosixMagic("ustar\0", 6);
+  const std::string name(get_field(header, 0, 100));
+  const std::string_view prefix = header.substr(257, 6) == kPosixMagic ? get_field(header, 345, 155) : "";
+  return prefix.empty() ? name : std::string(prefix) + "/" + name;
+}
+
+class TarScanner {
+ public:
+  explicit TarScanner(const StoredFile& tar) : tar_(tar), file_(tar) {}
+
+  void visit_members(const std::function<void(TarMember)>& visit) {
+    while (offset_ + kBlockBytes <= tar_.size()) {
+      const std::string header = file_.read(offset_, kBlockBytes);
+      if (header.find_first_not_of('\0') == std::string::npos) return;
+      const auto bytes = parse_number(header, 124, 12);
+      if (!is_checksum_valid(header) || !bytes) fail("has no header of a member");
+      offset_ += kBlockBytes;
+      handle_header(header, *bytes, visit);
+    }
+    if (offset_ < tar_.size()) fail("ends within a header");
+  }
+
+ private:
+  void handle_header(std::string_view header, uint64_t bytes, const std::function<void(TarMember)>& visit) {
+    switch (header[156]) {
+      case 'L':
+        pending_.name = std::string(get_field(read_extended_header(bytes), 0, std::string::npos));
+        break;
+      case 'x':
+        parse_pax(read_extended_header(bytes));
+        break;
+      case '0':
+      case '\0':
+      case '7':
+      case 'S': {
+        TarMember member{.name = pending_.name.value_or(get_member_name(header)),
+                         .offset = offset_,
+                         .bytes = pending_.bytes.value_or(bytes)};
+        if (header[156] == 'S' || pending_.is_sparse) member.problem = "is stored as a sparse file, which is not read";
+        skip(member.bytes);
+        if (offset_ > tar_.size()) {
+          member.problem = "is cut off: the tar ends within it";
+          offset_ = tar_.size();
+        }
+        pending_ = {};
+        if (!member.name.ends_with('/')) visit(std::move(member));
+        return;
+      }
+      case 'K':
+      case 'g':
+        break;  // long link targets and global pax headers are not needed
+      case '1':
+      case '2': {
+        TarMember member{.name = pending_.name.value_or(get_member_name(header)),
+                         .offset = offset_,
+                         .problem =
+                             "is a link, which is not followed: make the tar with --dereference and "
+                             "--hard-dereference"};
+        pending_ = {};
+        visit(std::move(member));
+        break;
+      }
+      default:
+        pending_ = {};
+        break;
+    }
+    skip(bytes);
+    if (offset_ > tar_.size()) fail("ends within a header");
+  }
+
+  /// Returns the content of an extended header, which precedes the header of its member.
+  std::string read_extended_header(uint64_t bytes) const {
+    if (bytes > kMaxTarHeaderBytes || offset_ + bytes > tar_.size()) fail("has a header that is too long");
+    return file_.read(offset_, bytes);
+  }
+
+  /// Parses records "LENGTH KEY=VALUE
+  /// ", where LENGTH includes itself and the line break.
+  void parse_pax(std::string_view records) {
+    while (!records.empty()) {
+      const size_t space = records.find(' ');
+      size_t length = 0;
+      for (const char digit : records.substr(0, std::min(space, size_t{8}))) {
+        if (digit < '0' || digit > '9') fail("has a pax header that is damaged");
+        length = length * 10 + static_cast<size_t>(digit - '0');
+      }
+      if (space == std::string_view::npos || length < space + 3 || length > records.size()) {
+        fail("has a pax header that is damaged");
+      }
+      apply_pax_record(records.substr(space + 1, length - space - 2));
+      records.remove_prefix(length);
+    }
+  }
+
+  void apply_pax_record(std::string_view record) {
+    const size_t equals = std::min(record.find('='), record.size());
+    const std::string_view key = record.substr(0, equals);
+    const std::string_view value = record.substr(std::min(equals + 1, record.size()));
+    if (key == "path") pending_.name = std::string(value);
+    if (key.starts_with("GNU.sparse.")) pending_.is_sparse = true;
+    if (key != "size") return;
+    uint64_t bytes = 0;
+    for (const char digit : value) {
+      if (digit < '0' || digit > '9' || bytes >> 58U != 0) fail("has a pax header that is damaged");
+      bytes = bytes * 10 + static_cast<uint64_t>(digit - '0');
+    }
+    pending_.bytes = bytes;
+  }
+
+  /// Contents are padded to whole blocks.
+  void skip(uint64_t bytes) { offset_ += (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
+
+  [[noreturn]] void fail(std::string_view reason) const {
+    throw data_error("{}: the tar {} at byte {}: it is damaged, or no tar; make it anew", tar_.path().string(), reason,
+                     offset_);
+  }
+
+  /// Attributes from extended headers for the next member.
+  struct PendingHeader {
+    std::optional<std::string> name{};
+    std::optional<uint64_t> bytes{};
+    bool is_sparse = false;
+  };
+
+  const StoredFile& tar_;
+  StoredFile::OpenHandle file_;
+  uint64_t offset_ = 0;
+  PendingHeader pending_;
+};
+
+}  // namespace
+
+void for_each_tar_member(const StoredFile& tar, const std::function<void(TarMember)>& visit) {
+  TarScanner(tar).visit_members(visit);
+}
+
+bool is_tar(std::string_view first_bytes) {
+  return first_bytes.size() >= kBlockBytes && first_bytes.substr(257, 5) == "ustar";
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,305 @@
+#include "io/dataset/tar_records.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "io/dataset/record_json.h"
+#include "io/dataset/tar_archive.h"
+#include "io/dataset/tar_files.h"
+#include "io/files/stored_file.h"
+#include "io/record/record_reader.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/row_file.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+struct FileGroup {
+  std::string key;             // "folder/a"
+  std::vector<TarFile> files;  // in natural order of their extensions
+  std::string problem{};
+  bool is_record = false;
+};
+
+/// Returns true for kinds that form a record. Files of other kinds are only reported with a record.
+bool can_make_record(TarFileKind kind) {
+  return kind != TarFileKind::kOther && kind != TarFileKind::kDerived;
+}
+
+/// Groups of the files of a tar by key. As in webdataset, hidden files, such as ._a.png of macOS,
+/// and files without an extension do not belong to a record.
+class FileGroups {
+ public:
+  void add(TarMember member) {
+    const size_t name_begin = member.name.rfind('/') + 1;
+    const size_t dot = member.name.find('.', name_begin);
+    if (dot == std::string::npos || dot == name_begin) return;
+    std::string extension = member.name.substr(dot + 1);
+    const bool is_record_file = can_make_record(get_tar_file_kind(extension));
+    if (!is_record_file && !member.problem.empty()) return;
+    FileGroup& group = find_or_add(member.name.substr(0, dot));
+    group.is_record = group.is_record || is_record_file;
+    if (!member.problem.empty()) {
+      group.problem = fmt::format("its file {} {}", make_excerpt(member.name), member.problem);
+    } else if (is_record_file && std::ranges::find(group.files, extension, &TarFile::extension) != group.files.end()) {
+      group.problem = fmt::format("its file {} is in the tar twice", make_excerpt(member.name));
+    }
+    group.files.push_back({std::move(extension), member.offset, member.bytes});
+  }
+
+  /// Returns the records. Warns about files that do not belong to a record.
+  std::vector<FileGroup> finish(const std::filesystem::path& tar) {
+    const auto unused_group = std::ranges::find(groups_, false, &FileGroup::is_record);
+    if (unused_group != groups_.end()) {
+      spdlog::warn("{}: its file {} and {} like it belong to no record and are not read (docs/data.md)", tar.string(),
+                   make_excerpt(unused_group->key + "." + unused_group->files.front().extension),
+                   std::ranges::count(groups_, false, &FileGroup::is_record) - 1);
+    }
+    std::erase_if(groups_, [](const FileGroup& group) { return !group.is_record; });
+    for (FileGroup& group : groups_) {
+      std::ranges::sort(group.files, natural_less, &TarFile::extension);
+      group.files.shrink_to_fit();
+    }
+    return std::move(groups_);
+  }
+
+ private:
+  FileGroup& find_or_add(std::string key) {
+    const auto [it, is_new] = index_by_key_.try_emplace(std::move(key), groups_.size());
+    if (is_new) groups_.push_back({.key = it->first, .files = {}});
+    return groups_[it->second];
+  }
+
+  std::vector<FileGroup> groups_;
+  std::unordered_map<std::string, size_t> index_by_key_;
+};
+
+json to_json_binary(std::string_view bytes) {
+  return json::binary(std::vector<uint8_t>(bytes.begin(), bytes.end()));
+}
+
+class TarRecords final : public Records {
+ public:
+  TarRecords(StoredFile archive, std::vector<FileGroup> groups, const RecordSettings& settings)
+      : file_(std::move(archive)),
+        groups_(std::move(groups)),
+        reader_(settings, file_.path().parent_path()),
+        columns_(settings.columns) {}
+
+  int64_t size() const override { return std::ssize(groups_); }
+  Record at(int64_t index) const override { return record(index, /*with_bytes=*/true); }
+  Record at_without_bytes(int64_t index) const override { return record(index, /*with_bytes=*/false); }
+  uint64_t stamp() const override { return ContentHash().add(file_.stamp()).add(reader_.stamp()).value(); }
+
+ private:
+  Record record(int64_t index, bool with_bytes) const {
+    const FileGroup& group = groups_.at(static_cast<size_t>(index));
+    Record record;
+    if (group.problem.empty()) {
+      try {
+        std::vector<Notice> notices;
+        json fields = read_fields(group, with_bytes, notices);
+        record = reader_.read(std::move(fields), group.key);
+        std::ranges::move(notices, std::back_inserter(record.notices));
+      } catch (const UserError& error) {
+        if (error.code() != ExitCode::kBadData) throw;
+        record.problem = error.what();
+      }
+    } else {
+      record.problem = group.problem;
+    }
+    if (!record.problem.empty() && record.id.empty()) record.id = to_printable(group.key);
+    if (!record.problem.empty()) record.problem = make_dots_hint(group) + record.problem;
+    record.location = fmt::format("files {}.*", to_printable(group.key));
+    return record;
+  }
+
+  json read_fields(const FileGroup& group, bool with_bytes, std::vector<Notice>& notices) const {
+    const StoredFile::OpenHandle archive(file_);
+    json fields = json::object();
+    for (const TarFile& file : group.files) {
+      const bool is_record_json = to_lower_ascii(file.extension) == "json" && find_columns(file.extension).empty();
+      if (is_record_json) fields = read_json_object(file, archive);
+    }
+    std::vector<json> images, videos, volumes, masks;
+    for (const TarFile& file : group.files) {
+      const std::string path = group.key + "." + file.extension;
+      const auto columns = find_columns(file.extension);
+      const TarFileKind kind = classify_file(fields, file, path, !columns.empty());
+      json value;
+      switch (kind) {
+        case TarFileKind::kJson:
+          if (columns.empty() && to_lower_ascii(file.extension) != "json")
+            add_unused_notice(file.extension, path, notices);
+          if (!columns.empty()) value = read_json_value(file, archive);
+          break;
+        case TarFileKind::kText:
+          value = read_json_text(file, archive);
+          if (to_lower_ascii(file.extension) == "txt") {
+            set_caption(fields, value, notices);
+          } else if (columns.empty()) {
+            add_unused_notice(file.extension, path, notices);
+          }
+          break;
+        case TarFileKind::kAudio:
+          value = path;
+          if (columns.empty()) fields["audio"] = value;  // RecordReader reports it, because no model supports audio
+          break;
+        case TarFileKind::kDerived:
+        case TarFileKind::kOther:
+          if (columns.empty()) {
+            add_unused_notice(file.extension, path, notices);
+          } else {
+            value = read_json_text(file, archive);
+          }
+          break;
+        default:
+          value = {{"path", path},
+                   {"bytes", with_bytes ? to_json_binary(archive.read(file.offset, file.bytes))
+                                        : make_special_cell(SpecialCell::kOmittedBytes)}};
+          (kind == TarFileKind::kImage    ? images
+           : kind == TarFileKind::kVideo  ? videos
+           : kind == TarFileKind::kVolume ? volumes
+                                          : masks)
+              .push_back(value);
+      }
+      for (const std::string& column : columns) fields[column] = value;
+    }
+    set_media(fields, {"image", "images"}, std::move(images));
+    set_media(fields, {"video", "videos"}, std::move(videos));
+    set_media(fields, {"volume", "volumes"}, std::move(volumes));
+    for (const std::string& path : merge_masks(fields, masks)) {
+      add_notice("mask file that the \"masks\" of its .json do not name", path, notices);
+    }
+    return fields;
+  }
+
+  /// Returns the kind of a file. An image that is named like a mask or a thumbnail is an image of
+  /// the record if the .json or data.columns names it.
+  static TarFileKind classify_file(const json& fields, const TarFile& file, const std::string& path, bool is_column) {
+    const TarFileKind kind = get_tar_file_kind(file.extension);
+    if (kind != TarFileKind::kMask && kind != TarFileKind::kDerived) return kind;
+    const bool is_volume = has_nifti_extension(file.extension);
+    const bool is_listed =
+        is_volume ? lists_file(fields, {"volume", "volumes"}, path) : lists_file(fields, {"image", "images"}, path);
+    if (!is_listed && !is_column) return kind;
+    return is_volume ? TarFileKind::kVolume : TarFileKind::kImage;
+  }
+
+  static std::string read_file_text(const TarFile& file, const StoredFile::OpenHandle& archive) {
+    std::string text = archive.read(file.offset, file.bytes);
+    if (is_git_lfs_pointer(text)) {
+      throw data_error("its .{} is a Git LFS pointer, not the file itself; run `git lfs pull` and make the tar again",
+                       make_excerpt(file.extension));
+    }
+    return text;
+  }
+
+  json read_json_value(const TarFile& file, const StoredFile::OpenHandle& archive) const {
+    const std::string text = read_file_text(file, archive);
+    auto value = parse_record_json(text);
+    if (value) return *std::move(value);
+    const JsonError error = find_json_error(mask_python_numbers(text));
+    throw data_error("its .{} is not valid JSON at line {}, column {}: {}", make_excerpt(file.extension), error.line,
+                     error.column, error.reason);
+  }
+
+  json read_json_object(const TarFile& file, const StoredFile::OpenHandle& archive) const {
+    json value = read_json_value(file, archive);
+    if (!value.is_object()) throw data_error("its .{} is not a JSON object", file.extension);
+    return value;
+  }
+
+  static json read_json_text(const TarFile& file, const StoredFile::OpenHandle& archive) {
+    std::string text = read_file_text(file, archive);
+    if (!is_utf8(text)) throw data_error("its .{} is not valid UTF-8", make_excerpt(file.extension));
+    return text;
+  }
+
+  /// Sets the caption unless the .json has one.
+  static void set_caption(json& fields, const json& text, std::vector<Notice>& notices) {
+    const auto caption = fields.find("caption");
+    if (caption == fields.end() || caption->is_null()) {
+      fields["caption"] = text;
+    } else if (*caption != text) {
+      add_notice("file \".txt\" next to another \"caption\" in the .json",
+                 make_excerpt(text.get_ref<const std::string&>()), notices);
+    }
+  }
+
+  static void add_unused_notice(const std::string& extension, const std::string& path, std::vector<Notice>& notices) {
+    add_notice(fmt::format("file \".{}\" of a record", make_excerpt(extension)), path, notices);
+  }
+
+  static void add_notice(std::string kind, const std::string& path, std::vector<Notice>& notices) {
+    if (std::ranges::find(notices, kind, &Notice::kind) != notices.end()) return;
+    notices.push_back({.kind = std::move(kind), .example = make_excerpt(path)});
+  }
+
+  /// Returns the columns of data.columns that name this extension, in the user's spelling.
+  std::vector<std::string> find_columns(const std::string& extension) const {
+    std::vector<std::string> names;
+    for (const auto& [name, source_name] : columns_) {
+      if (to_lower_ascii(source_name) == to_lower_ascii(extension)) names.push_back(source_name);
+    }
+    return names;
+  }
+
+  /// Returns a hint for names with several dots: webdataset ends names at the first dot, which may
+  /// merge records.
+  std::string make_dots_hint(const FileGroup& group) const {
+    std::vector<std::string> names;
+    bool has_dots = false;
+    for (const TarFile& file : group.files) {
+      const TarFileKind kind = get_tar_file_kind(file.extension);
+      const bool is_text = kind == TarFileKind::kJson || kind == TarFileKind::kText;
+      has_dots = has_dots ||
+                 (is_text && file.extension.find('.') != std::string::npos && find_columns(file.extension).empty());
+      names.push_back(make_excerpt(group.key + "." + file.extension));
+    }
+    if (!has_dots) return {};
+    constexpr size_t kMaxNamedFiles = 4;  // shows the common part of the names; more only lengthen the message
+    const size_t num_others = names.size() - std::min(names.size(), kMaxNamedFiles);
+    names.resize(std::min(names.size(), kMaxNamedFiles));
+    return fmt::format(
+        "is made of all files that have the same name up to its first dot, as in webdataset: {}{}; name the files of "
+        "each record without other dots; it ",
+        fmt::join(names, ", "), num_others == 0 ? "" : fmt::format(" and {} more", num_others));
+  }
+
+  StoredFile file_;
+  std::vector<FileGroup> groups_;
+  RecordReader reader_;
+  std::map<std::string, std::string> columns_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Records> open_tar(const std::filesystem::path& path, const RecordSettings& settings) {
+  StoredFile tar(path);
+  FileGroups groups;
+  for_each_tar_member(tar, [&](TarMember member) { groups.add(std::move(member)); });
+  auto file_groups = groups.finish(path);
+  return std::make_shared<TarRecords>(std::move(tar), std::move(file_groups), settings);
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,298 @@
+#include "vlmtrain/io/atomic.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "io/files/file_error.h"
+#include "io/files/temp_path.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/io/checksums.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Throws for devices and pipes. Renaming a file over a device would replace the device for all
+/// processes.
+std::filesystem::path check_replaceable(std::filesystem::path path) {
+  const std::string folder = get_parent_folder(path).lexically_normal().string();
+  const bool is_system_path = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
+  const std::string_view kind = is_system_path ? "a device" : describe_non_regular_file(path);
+  if (!kind.empty()) {
+    throw run_error("cannot write {}: it is {}, and a file is written here; choose another name", path.string(), kind);
+  }
+  return path;
+}
+
+// "runs/step-1/" names the same folder as "runs/step-1", but its last component is empty.
+fs::path without_trailing_slash(fs::path path) {
+  path = path.lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+void sync_tree(const fs::path& root, const fs::path& reported_path) {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    if (!entry.is_symlink() && (entry.is_regular_file() || entry.is_directory())) {
+      sync_to_disk(entry.path(), reported_path);
+    }
+  }
+  sync_to_disk(root, reported_path);
+}
+
+// The new folder is committed. clean_up_temporaries() removes the rest of the old one.
+void remove_quietly(const fs::path& path) {
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+}
+
+// Writers on other machines are not visible, so age decides. A writer touches its files more often
+// than once a day.
+constexpr std::time_t kRemoteMaxAgeSeconds = 86'400;
+
+bool is_abandoned(const TempPath& temp) {
+  if (temp.machine == get_machine_id()) {
+    return !is_writer_alive(temp);
+  }
+  struct stat status {};
+  return lstat(temp.path.c_str(), &status) == 0 && std::time(nullptr) - status.st_ctime > kRemoteMaxAgeSeconds;
+}
+
+// Returns true if the folder has its name again. rename() never replaces a folder with content, so
+// a race with another process that cleans up or commits loses nothing.
+bool restore_backup(const TempPath& temp) {
+  if (temp.machine == get_machine_id() && is_writer_alive(temp)) {
+    return false;
+  }
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(temp.final_path, error))) {
+    return false;
+  }
+  fs::rename(temp.path, temp.final_path, error);
+  return !error;
+}
+
+std::vector<TempPath> list_temporaries(const fs::path& folder) {
+  std::vector<TempPath> temporaries;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (std::optional<TempPath> temp = parse_temp_path(entry->path())) {
+      temporaries.push_back(*std::move(temp));
+    }
+  }
+  return temporaries;
+}
+
+/// Renames before removing, so that a writer that continues cannot commit a partial folder.
+void rename_and_remove(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path renamed_path = make_temp_path(path.parent_path() / "unfinished", TempPathKind::kNew);
+  std::filesystem::rename(path, renamed_path, error);
+  if (!error) std::filesystem::remove_all(renamed_path, error);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path, int64_t expected_bytes)
+    : path_(check_replaceable(std::move(path))),
+      temp_path_(make_temp_path(path_, TempPathKind::kNew)),
+      expected_bytes_(expected_bytes) {
+  int error = 0;
+  register_temp_path(temp_path_, [&] {
+    descriptor_ = open(temp_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    error = errno;
+  });
+  if (descriptor_ < 0) {
+    fail(error);
+  }
+  reserve();
+}
+
+AtomicFile::~AtomicFile() {
+  if (auto* const recorder = ChecksumRecorder::current()) recorder->discard(*this);
+  unregister_temp_path(temp_path_);
+  if (descriptor_ >= 0) {
+    close(descriptor_);
+  }
+  if (!temp_path_.empty()) {
+    std::error_code ignored;
+    std::filesystem::remove(temp_path_, ignored);
+  }
+}
+
+void AtomicFile::reserve() {
+  if (expected_bytes_ <= 0) {
+    return;
+  }
+  // posix_fallocate() would write every block on file systems that cannot reserve.
+  if (fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, 0, expected_bytes_) != 0 &&
+      (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+    fail(errno);
+  }
+}
+
+void AtomicFile::write(std::string_view bytes) {
+  const int64_t end = written_bytes_ + static_cast<int64_t>(bytes.size());
+  expected_bytes_ = std::max(expected_bytes_, end);
+  if (auto* const recorder = ChecksumRecorder::current()) recorder->add(*this, bytes);
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    if (count <= 0) {
+      fail(count < 0 ? errno : EIO);
+    }
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  written_bytes_ = end;
+}
+
+void AtomicFile::commit() {
+  sync_and_close();
+  if (rename(temp_path_.c_str(), path_.c_str()) != 0) {
+    fail(errno);
+  }
+  unregister_temp_path(std::exchange(temp_path_, {}));
+  if (auto* const recorder = ChecksumRecorder::current()) recorder->commit(*this, path_);
+  sync_to_disk(get_parent_folder(path_), path_);
+}
+
+void AtomicFile::sync_and_close() {
+  if (fsync(descriptor_) != 0) {
+    fail(errno);
+  }
+  // NFS may report a full disk only on close().
+  if (close(std::exchange(descriptor_, -1)) != 0) {
+    fail(errno);
+  }
+}
+
+// The destructor does not run after a constructor throws, so the temporary file is removed here.
+void AtomicFile::fail(int error) {
+  const UserError failure = write_error(path_, error, expected_bytes_);
+  if (descriptor_ >= 0) {
+    close(std::exchange(descriptor_, -1));
+  }
+  std::error_code ignored;
+  std::filesystem::remove(temp_path_, ignored);
+  unregister_temp_path(std::exchange(temp_path_, {}));
+  throw failure;
+}
+
+void write_file(const std::filesystem::path& path, std::string_view content) {
+  AtomicFile file(path, static_cast<int64_t>(content.size()));
+  file.write(content);
+  file.commit();
+}
+
+AtomicDirectory::AtomicDirectory(fs::path final_path)
+    : final_path_(without_trailing_slash(std::move(final_path))),
+      temp_path_(make_temp_path(final_path_, TempPathKind::kNew)) {
+  std::error_code error;
+  if (fs::exists(final_path_, error) && !fs::is_directory(final_path_, error)) {
+    throw run_error("cannot write the folder {}: a file has that name; remove it or choose another",
+                    final_path_.string());
+  }
+  register_temp_path(temp_path_, [&] { fs::create_directories(temp_path_, error); });
+  if (error) {
+    unregister_temp_path(temp_path_);
+    throw write_error(final_path_, error.value(), 0);
+  }
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (!temp_path_.empty()) {
+    remove_quietly(temp_path_);
+    unregister_temp_path(temp_path_);
+  }
+}
+
+void AtomicDirectory::commit() {
+  VLMTRAIN_CHECK(!temp_path_.empty(), "{} was committed before", final_path_.string());
+  sync_tree(temp_path_, final_path_);
+  std::error_code error;
+  fs::path previous;
+  if (!fs::exists(fs::symlink_status(final_path_, error))) {
+    if (rename(temp_path_.c_str(), final_path_.c_str()) != 0) {
+      throw write_error(final_path_, errno, 0);
+    }
+  } else if (exchange_names(temp_path_, final_path_)) {
+    previous = temp_path_;
+  } else {
+    previous = replace_in_two_steps(temp_path_, final_path_);
+  }
+  unregister_temp_path(std::exchange(temp_path_, {}));
+  sync_to_disk(get_parent_folder(final_path_), final_path_);
+  if (!previous.empty()) {
+    remove_quietly(previous);
+  }
+}
+
+void write_symlink(const std::filesystem::path& path, const std::filesystem::path& target) {
+  const auto temp_path = make_temp_path(path, TempPathKind::kNew);
+  int error = 0;
+  register_temp_path(temp_path, [&] { error = symlink(target.c_str(), temp_path.c_str()) == 0 ? 0 : errno; });
+  if (error == 0 && rename(temp_path.c_str(), path.c_str()) != 0) error = errno;
+  unregister_temp_path(temp_path);
+  if (error == 0) return sync_to_disk(get_parent_folder(path), path);
+  std::error_code ignored;
+  std::filesystem::remove(temp_path, ignored);
+  throw write_error(path, error, 0);
+}
+
+std::optional<RemovalFailure> remove_directory(const std::filesystem::path& path) {
+  const auto temp = parse_temp_path(path);
+  const bool was_renamed = temp && temp->kind == TempPathKind::kRemoving;
+  std::filesystem::path renamed_path = was_renamed ? path : make_temp_path(path, TempPathKind::kRemoving);
+  std::error_code error;
+  if (!was_renamed) std::filesystem::rename(path, renamed_path, error);
+  if (error == std::errc::no_such_file_or_directory) return std::nullopt;
+  if (error) return RemovalFailure{path, error.message()};
+  std::filesystem::remove_all(renamed_path, error);
+  if (error) return RemovalFailure{std::move(renamed_path), error.message()};
+  return std::nullopt;
+}
+
+void clean_up_temporaries(const fs::path& folder) {
+  for (const TempPath& temp : list_temporaries(folder)) {
+    if (temp.kind == TempPathKind::kBackup && restore_backup(temp)) {
+      continue;
+    }
+    if (is_abandoned(temp)) {
+      std::error_code ignored;
+      fs::remove_all(temp.path, ignored);
+    }
+  }
+}
+
+TempFileCleanup::TempFileCleanup(std::filesystem::path path) : path_(std::move(path)) {
+  register_temp_path(path_, [] {});
+}
+
+TempFileCleanup::~TempFileCleanup() {
+  unregister_temp_path(path_);
+}
+
+std::unique_lock<std::mutex> remove_temp_files() {
+  auto& [mutex, paths] = temp_path_registry();
+  std::unique_lock lock(mutex);
+  for (const auto& path : paths) rename_and_remove(path);
+  return lock;
+}
+
+}  // namespace vlmtrain::io

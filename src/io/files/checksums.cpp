@@ -1,0 +1,77 @@
+#include "vlmtrain/io/checksums.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+thread_local ChecksumRecorder* thread_recorder = nullptr;
+
+class ReadOnlyFile {
+ public:
+  explicit ReadOnlyFile(const std::filesystem::path& file)
+      : descriptor_(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)) {}
+  ~ReadOnlyFile() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  ReadOnlyFile(const ReadOnlyFile&) = delete;
+  ReadOnlyFile& operator=(const ReadOnlyFile&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace
+
+ChecksumRecorder::ChecksumRecorder() : outer_recorder_(std::exchange(thread_recorder, this)) {}
+
+ChecksumRecorder::~ChecksumRecorder() {
+  thread_recorder = outer_recorder_;
+}
+
+ChecksumRecorder* ChecksumRecorder::current() {
+  return thread_recorder;
+}
+
+void ChecksumRecorder::add(const AtomicFile& file, std::string_view bytes) {
+  auto& [hash, size] = open_files_[&file];
+  hash.add(bytes);
+  size += static_cast<int64_t>(bytes.size());
+}
+
+void ChecksumRecorder::commit(const AtomicFile& file, const std::filesystem::path& path) {
+  const auto& [hash, size] = open_files_[&file];
+  files_[path] = {.bytes = size, .xxh64 = hash.value()};
+  open_files_.erase(&file);
+}
+
+Checksum compute_checksum(const std::filesystem::path& file) {
+  constexpr size_t kChunkBytes = size_t{1} << 20;  // a choice: large enough that system calls do not count
+  const ReadOnlyFile input(file);
+  const auto make_error = [&file] { return data_error("{}: cannot be read: {}", file.string(), std::strerror(errno)); };
+  if (input.descriptor() < 0) throw make_error();
+  posix_fadvise(input.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  std::string chunk(kChunkBytes, '\0');
+  Xxh64 hash;
+  int64_t bytes = 0;
+  for (;;) {
+    const ssize_t count = read(input.descriptor(), chunk.data(), chunk.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw make_error();
+    if (count == 0) return {.bytes = bytes, .xxh64 = hash.value()};
+    hash.add(std::string_view(chunk).substr(0, static_cast<size_t>(count)));
+    bytes += count;
+  }
+}
+
+}  // namespace vlmtrain::io

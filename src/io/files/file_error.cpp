@@ -1,0 +1,120 @@
+#include "io/files/file_error.h"
+
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <system_error>
+
+#include "io/files/temp_path.h"
+#include "vlmtrain/io/file.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+/// Returns nothing if the file system does not report its free space.
+std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
+  struct statvfs status {};
+  if (statvfs(folder.c_str(), &status) != 0) return std::nullopt;
+  const auto blocks = geteuid() == 0 ? status.f_bfree : status.f_bavail;
+  return static_cast<int64_t>(blocks) * static_cast<int64_t>(status.f_frsize);
+}
+
+/// Replaces temporary names in `path` by their final names, because users do not know temporary
+/// names.
+std::filesystem::path to_final_path(const std::filesystem::path& path) {
+  std::filesystem::path final_path;
+  for (const auto& component : path) {
+    const auto temp = parse_temp_path(component);
+    final_path /= temp ? temp->final_path : component;
+  }
+  return final_path;
+}
+
+}  // namespace
+
+UserError read_error(const std::filesystem::path& path, int error) {
+  // The process lacks resources; the file is fine.
+  if (error == ENOMEM || error == EMFILE || error == ENFILE) {
+    return run_error("cannot read {}: {}; raise the process's limits (ulimit -v, ulimit -n), or free what others have",
+                     path.string(), std::generic_category().message(error));
+  }
+  const auto hint = [&]() -> std::string {
+    if (error != ENOENT) return "check the path and its permissions";
+    if (path.string().starts_with("~")) return "the shell replaces ~ only where a word begins; write the folder out";
+    if (path.extension().empty() && is_hub_name(path.string())) {
+      return "is it a name of the Hugging Face Hub? Nothing is downloaded: fetch it first (`hf download`), then give "
+             "the file";
+    }
+    return "check the path and its permissions";
+  };
+  return data_error("cannot read {}: {}; {}", path.string(), std::generic_category().message(error), hint());
+}
+
+std::filesystem::path get_parent_folder(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+UserError write_error(const std::filesystem::path& target_path, int error, int64_t requested_bytes) {
+  const std::string reason = std::generic_category().message(error);
+  const std::filesystem::path path = to_final_path(target_path);
+  const std::string folder = get_parent_folder(path).string();
+  switch (error) {
+    case ENOSPC:
+      return run_error(
+          "cannot write {}: {}: the file needs {} bytes and {} bytes are free in {}; make room there, or write to "
+          "another disk",
+          path.string(), reason, requested_bytes, get_free_bytes(get_parent_folder(target_path)).value_or(0), folder);
+    case EDQUOT:
+      return run_error(
+          "cannot write {}: {}: the file needs {} bytes; remove files that count against your quota in {}, or write to "
+          "another disk",
+          path.string(), reason, requested_bytes, folder);
+    case EFBIG:
+      return run_error(
+          "cannot write {}: {}: the file needs {} bytes; raise the limit on a file's size (ulimit -f), or write to a "
+          "file system that holds larger files",
+          path.string(), reason, requested_bytes);
+    case ENOENT:
+      return run_error("cannot write {}: {}: create the folder {} first", path.string(), reason, folder);
+    case ENOTDIR:
+      return run_error("cannot write {}: {}: a file stands where {} has a folder; move it away", path.string(), reason,
+                       folder);
+    case EMFILE:
+    case ENFILE:
+      return run_error("cannot write {}: {}: raise the limit on open files (ulimit -n)", path.string(), reason);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return run_error("cannot write {}: {}: choose a folder in which you may write", path.string(), reason);
+    default:
+      return run_error("cannot write {}: {}", path.string(), reason);
+  }
+}
+
+void require_free_space(const std::filesystem::path& folder, int64_t needed_bytes) {
+  const auto free_bytes = get_free_bytes(folder);
+  if (!free_bytes || *free_bytes >= needed_bytes) return;
+  const std::string final_path = to_final_path(folder).string();
+  throw run_error(
+      "cannot write {}: {}: it needs {} bytes and {} bytes are free there, {} less; make room, or write to another "
+      "disk",
+      final_path, std::generic_category().message(ENOSPC), needed_bytes, *free_bytes, needed_bytes - *free_bytes);
+}
+
+void sync_to_disk(const std::filesystem::path& path, const std::filesystem::path& reported_path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    throw write_error(reported_path, errno, 0);
+  }
+  const int error = fsync(descriptor) == 0 ? 0 : errno;
+  close(descriptor);
+  if (error != 0 && error != EINVAL) {
+    throw write_error(reported_path, error, 0);
+  }
+}
+
+}  // namespace vlmtrain::io

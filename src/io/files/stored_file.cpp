@@ -1,0 +1,89 @@
+#include "io/files/stored_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "io/files/file_error.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/hash.h"
+
+namespace vlmtrain::io {
+namespace {
+
+uint64_t to_nanoseconds(const timespec& time) {
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+uint64_t compute_stamp(const std::filesystem::path& path, const struct stat& status) {
+  return ContentHash()
+      .add(path.native())
+      .add(static_cast<uint64_t>(status.st_size))
+      .add(to_nanoseconds(status.st_mtim))
+      .add(to_nanoseconds(status.st_ctim))
+      .add(status.st_ino)
+      .value();
+}
+
+/// Returns a run_error: a data_error would drop this and all following samples as bad.
+UserError make_changed_error(const std::filesystem::path& path) {
+  return run_error("{} was changed while it is in use; start again, and leave data as it is during a run",
+                   path.string());
+}
+
+}  // namespace
+
+StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
+  if (const auto kind = describe_non_regular_file(path_); !kind.empty()) {
+    throw data_error("{} is {}; a file is wanted here", path_.string(), kind);
+  }
+  const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw read_error(path_, errno);
+  struct stat status {};
+  const int error = fstat(descriptor, &status) == 0 ? 0 : errno;
+  close(descriptor);
+  if (error != 0) throw read_error(path_, error);
+  size_ = static_cast<uint64_t>(status.st_size);
+  stamp_ = compute_stamp(path_, status);
+}
+
+std::string StoredFile::read(uint64_t offset, uint64_t bytes) const {
+  return OpenHandle(*this).read(offset, bytes);
+}
+
+StoredFile::OpenHandle::OpenHandle(const StoredFile& file)
+    : file_(file), descriptor_(open(file.path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (descriptor_ < 0) throw run_error("{}", read_error(file_.path_, errno).what());
+}
+
+StoredFile::OpenHandle::~OpenHandle() {
+  close(descriptor_);
+}
+
+void StoredFile::OpenHandle::check() const {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0 || compute_stamp(file_.path_, status) != file_.stamp_)
+    throw make_changed_error(file_.path_);
+}
+
+std::string StoredFile::OpenHandle::read(uint64_t offset, uint64_t bytes) const {
+  VLMTRAIN_CHECK(offset + bytes <= file_.size_, "{} bytes at {} of {}", bytes, offset, file_.path_.string());
+  check();
+  std::string content(bytes, '\0');
+  uint64_t num_read = 0;
+  while (num_read < bytes) {
+    const ssize_t count =
+        pread(descriptor_, content.data() + num_read, bytes - num_read, static_cast<off_t>(offset + num_read));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw run_error("{}", read_error(file_.path_, errno).what());
+    if (count == 0) throw make_changed_error(file_.path_);
+    num_read += static_cast<uint64_t>(count);
+  }
+  return content;
+}
+
+}  // namespace vlmtrain::io

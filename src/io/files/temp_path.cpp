@@ -1,0 +1,196 @@
+#include "io/files/temp_path.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+
+#include "io/files/file_error.h"
+#include "vlmtrain/base/process.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+std::string make_machine_id() {
+  std::string name = get_host_name();
+  for (char& c : name) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
+  }
+  struct stat process_namespace {};
+  if (stat("/proc/self/ns/pid", &process_namespace) == 0) {
+    name += fmt::format("-{:x}", process_namespace.st_ino);
+  }
+  return name;
+}
+
+// Fields of /proc/<pid>/stat, see proc(5).
+struct ProcessStatus {
+  bool has_ended = false;    // exited, perhaps without being waited for, as by the first process of a container
+  uint64_t start_ticks = 0;  // ticks after boot
+};
+
+// The second field, a name in parentheses, may contain any character. The third is the state, the
+// 22nd the start time.
+std::optional<ProcessStatus> read_process_status(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) {
+    return std::nullopt;
+  }
+  std::istringstream fields(text.substr(name_end + 1));
+  char state = 0;
+  fields >> state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) {
+    fields >> skipped;
+  }
+  ProcessStatus status{.has_ended = state == 'Z' || state == 'X'};
+  return fields >> status.start_ticks ? std::optional(status) : std::nullopt;
+}
+
+std::string_view to_suffix(TempPathKind kind) {
+  switch (kind) {
+    case TempPathKind::kNew:
+      return "vlmtrain-new";
+    case TempPathKind::kBackup:
+      return "vlmtrain-old";
+    case TempPathKind::kRemoving:
+      break;
+  }
+  return "vlmtrain-gone";
+}
+
+std::optional<TempPathKind> parse_suffix(std::string_view suffix) {
+  for (const TempPathKind kind : {TempPathKind::kNew, TempPathKind::kBackup, TempPathKind::kRemoving}) {
+    if (suffix == to_suffix(kind)) return kind;
+  }
+  return std::nullopt;
+}
+
+// Removes the last dot of `text` and the field after it, and returns that field, or "" without a
+// dot.
+std::string_view cut_last_field(std::string_view& text) {
+  const size_t dot = text.rfind('.');
+  if (dot == std::string_view::npos) {
+    return {};
+  }
+  const std::string_view field = text.substr(dot + 1);
+  text = text.substr(0, dot);
+  return field;
+}
+
+template <class Number>
+std::optional<Number> parse_unsigned(std::string_view text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_complete = error == std::errc() && end == text.data() + text.size();
+  return is_complete && !text.starts_with('-') ? std::optional(number) : std::nullopt;
+}
+
+}  // namespace
+
+const std::string& get_machine_id() {
+  static const std::string name = make_machine_id();
+  return name;
+}
+
+std::filesystem::path make_temp_path(const std::filesystem::path& final_path, TempPathKind kind) {
+  static std::atomic<uint64_t> number{0};
+  const pid_t pid = getpid();
+  const uint64_t start_ticks = read_process_status(pid).value_or(ProcessStatus{}).start_ticks;
+  return final_path.parent_path() / fmt::format(".{}.{}.{}.{}.{}.{}", final_path.filename().string(), to_suffix(kind),
+                                                get_machine_id(), pid, start_ticks, number++);
+}
+
+std::optional<TempPath> parse_temp_path(const std::filesystem::path& path) {
+  const std::string file_name = path.filename().string();
+  std::string_view remaining = file_name;
+  const std::optional<uint64_t> number = parse_unsigned<uint64_t>(cut_last_field(remaining));
+  const std::optional<uint64_t> start_ticks = parse_unsigned<uint64_t>(cut_last_field(remaining));
+  const std::optional<pid_t> pid = parse_unsigned<pid_t>(cut_last_field(remaining));
+  const std::string_view machine = cut_last_field(remaining);
+  const std::optional<TempPathKind> kind = parse_suffix(cut_last_field(remaining));
+  const bool has_our_prefix = kind && remaining.starts_with('.') && remaining.size() > 1;
+  if (!number || !start_ticks || !pid || machine.empty() || !has_our_prefix) {
+    return std::nullopt;
+  }
+  return TempPath{.path = path,
+                  .final_path = path.parent_path() / remaining.substr(1),
+                  .kind = *kind,
+                  .machine = std::string(machine),
+                  .pid = *pid,
+                  .start_ticks = *start_ticks};
+}
+
+bool is_writer_alive(const TempPath& temp) {
+  if (kill(temp.pid, 0) != 0 && errno == ESRCH) {
+    return false;
+  }
+  const std::optional<ProcessStatus> status = read_process_status(temp.pid);
+  return !status || (!status->has_ended && status->start_ticks == temp.start_ticks);
+}
+
+bool exchange_names(const std::filesystem::path& first, const std::filesystem::path& second) {
+  if (renameat2(AT_FDCWD, first.c_str(), AT_FDCWD, second.c_str(), RENAME_EXCHANGE) == 0) {
+    return true;
+  }
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) {
+    return false;
+  }
+  throw write_error(second, errno, 0);
+}
+
+std::filesystem::path move_aside(const std::filesystem::path& final_path) {
+  std::filesystem::path backup = make_temp_path(final_path, TempPathKind::kBackup);
+  if (rename(final_path.c_str(), backup.c_str()) != 0) {
+    throw write_error(final_path, errno, 0);
+  }
+  return backup;
+}
+
+std::filesystem::path replace_in_two_steps(const std::filesystem::path& new_folder,
+                                           const std::filesystem::path& final_path) {
+  std::filesystem::path backup = move_aside(final_path);
+  if (rename(new_folder.c_str(), final_path.c_str()) != 0) {
+    const int error = errno;
+    std::error_code ignored;
+    std::filesystem::rename(backup, final_path, ignored);
+    throw write_error(final_path, error, 0);
+  }
+  return backup;
+}
+
+TempPathRegistry& temp_path_registry() {
+  static auto* const registry = new TempPathRegistry;
+  return *registry;
+}
+
+void register_temp_path(const std::filesystem::path& path, const std::function<void()>& create) {
+  auto& [mutex, paths] = temp_path_registry();
+  const std::lock_guard lock(mutex);
+  paths.insert(path);
+  create();
+}
+
+void unregister_temp_path(const std::filesystem::path& path) {
+  auto& [mutex, paths] = temp_path_registry();
+  const std::lock_guard lock(mutex);
+  paths.erase(path);
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,218 @@
+#include "io/record/content_blocks.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "io/record/json_values.h"
+#include "io/record/key_refusals.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+const char* get_article(const MediaKind& kind) {
+  return kind.name == kImages.name ? "an" : "a";
+}
+
+/// Returns the value of a key if it is not blank, else nullptr.
+const json* find_non_blank(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() || is_blank(*it) ? nullptr : &*it;
+}
+
+const MediaKind* find_media_kind(std::string_view type) {
+  constexpr std::array<std::pair<std::string_view, const MediaKind*>, 7> kTypes{{{"image", &kImages},
+                                                                                 {"image_url", &kImages},
+                                                                                 {"input_image", &kImages},
+                                                                                 {"volume", &kVolumes},
+                                                                                 {"volume_url", &kVolumes},
+                                                                                 {"video", &kVideos},
+                                                                                 {"video_url", &kVideos}}};
+  const auto* it = std::ranges::find(kTypes, type, &std::pair<std::string_view, const MediaKind*>::first);
+  return it == kTypes.end() ? nullptr : it->second;
+}
+
+bool is_text_type(std::string_view type) {
+  return type == "text" || type == "input_text" || type == "output_text";
+}
+
+/// Returns the type of a block. Without "type", the one key with content that names a type counts.
+std::string get_block_type(const json& block, size_t turn_number) {
+  const auto type = block.is_object() ? block.find("type") : block.end();
+  if (block.is_object() && type != block.end() && type->is_string()) return type->get<std::string>();
+  std::string inferred_type;
+  if (block.is_object() && (type == block.end() || type->is_null())) {
+    for (const char* key : {"text", "image", "image_url", "video", "video_url", "volume"}) {
+      if (find_non_blank(block, key) == nullptr) continue;
+      if (!inferred_type.empty())
+        throw data_error("turn {}: a content block has no \"type\", and both \"{}\" and \"{}\"", turn_number,
+                         inferred_type, key);
+      inferred_type = key;
+    }
+  }
+  if (inferred_type.empty()) throw data_error("turn {}: a content block has no \"type\"", turn_number);
+  return inferred_type;
+}
+
+/// Returns the value that names the file of a block, the block itself if it has bytes, or nullptr.
+const json* find_block_file(const json& block, size_t turn_number, const MediaKind& kind) {
+  const json* file = find_non_blank(block, kind.keys[0]);
+  if (file != nullptr && block.size() == 2) return file;  // its other key is the type
+  for (const char* key : {kind.url_key, "path", "url"}) {
+    const json* candidate = find_non_blank(block, key);
+    if (candidate == nullptr) continue;
+    if (file != nullptr && *file != *candidate) {
+      throw data_error(
+          "turn {}: {} {} block names two files, one of them under \"{}\"; keep one, or set "
+          "data.ignore_keys=[{}]",
+          turn_number, get_article(kind), kind.name, key, key);
+    }
+    file = candidate;
+  }
+  const json* bytes = find_non_blank(block, "bytes");
+  return bytes != nullptr && bytes->is_binary() && (file == nullptr || file->is_string()) ? &block : file;
+}
+
+/// Returns the media of a content block, or nothing if the block refers to the record's list.
+std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number, const MediaKind& kind,
+                                          RecordKeyChecker& key_checker) {
+  const json* file = find_block_file(block, turn_number, kind);
+  if (file == nullptr) return std::nullopt;
+  if (file != &block) key_checker.check_media(*file);
+  if (file->is_object() && find_non_blank(*file, "bytes") == nullptr) {
+    const json* url = find_non_blank(*file, "url");
+    file = url != nullptr ? url : find_non_blank(*file, "path");
+    if (file == nullptr) {
+      throw data_error("turn {}: {} {} block has an object without \"url\"", turn_number, get_article(kind), kind.name);
+    }
+  }
+  if (file->is_array()) {
+    return parse_frame_list(*file, fmt::format("turn {}: {} {} block", turn_number, get_article(kind), kind.name),
+                            kind);
+  }
+  auto media_ref = parse_media_ref(*file);
+  if (!media_ref) {
+    throw data_error("turn {}: {} {} block's {} is not a path", turn_number, get_article(kind), kind.name, kind.name);
+  }
+  return media_ref;
+}
+
+/// Checks "index" of TRL's data sets: n refers to the n-th of the record's images.
+void check_block_index(const json& block, const MediaSlots& media, size_t turn_number, const MediaKind& kind) {
+  const auto index = block.find("index");
+  if (index == block.end() || index->is_null()) return;
+  if (index->is_number_integer() && std::cmp_equal(index->get<int64_t>(), media.num_unassigned())) return;
+  throw data_error(
+      "turn {}: {} {} block has \"index\": {}, and blocks take the record's {}s in their order, so it gets number {}; "
+      "list them in this order, or set data.ignore_keys=[index]",
+      turn_number, get_article(kind), kind.name, make_value_excerpt(*index), kind.name, media.num_unassigned());
+}
+
+std::string get_block_text(const json& block, size_t turn_number) {
+  const auto value = block.find("text");
+  if (value == block.end()) throw data_error("turn {}: a text block has no \"text\"", turn_number);
+  if (value->is_null()) return {};
+  auto text = scalar_text(*value);
+  if (!text) throw data_error("turn {}: a text block's \"text\" is neither a text nor a number", turn_number);
+  return *std::move(text);
+}
+
+/// Appends the text or the placeholder of a block to `text`.
+void read_block(const json& block, const TurnContext& turn, ConversationMedia& media, RecordKeyChecker& key_checker,
+                std::string& text) {
+  const size_t turn_number = turn.index + 1;
+  const std::string type = get_block_type(block, turn_number);
+  if (is_text_type(type)) {
+    key_checker.check_block(block, "text", turn_number, turn.is_answer, /*has_frames=*/false);
+    const std::string block_text = get_block_text(block, turn_number);
+    media.add_text_placeholders(block_text, turn.index, text.size());
+    text += block_text;
+    return;
+  }
+  const MediaKind* kind = find_media_kind(type);
+  if (kind == nullptr) {
+    throw data_error(
+        "turn {}: a content block of type \"{}\" is not supported: text, image, image_url, video, video_url and volume "
+        "are",
+        turn_number, make_excerpt(type));
+  }
+  auto media_ref = parse_block_media(block, turn_number, *kind, key_checker);
+  key_checker.check_block(block, kind->name, turn_number, turn.is_answer,
+                          kind == &kVideos && media_ref && uses_frame_rate(*media_ref));
+  MediaSlots& slots = kind == &kVideos ? media.videos : media.images;
+  if (!media_ref) check_block_index(block, slots, turn_number, *kind);
+  if (media_ref && kind == &kVolumes) media_ref->is_volume = true;
+  if (kind == &kVideos && media_ref && uses_frame_rate(*media_ref)) {
+    std::vector<MediaRef> videos{*std::move(media_ref)};
+    set_frame_rates(block, videos);
+    media_ref = std::move(videos.front());
+  }
+  slots.add(std::move(media_ref));
+  text += kind->placeholder;
+}
+
+double parse_frame_rate(const json& value, const char* key) {
+  if (value.is_number() && value.get<double>() > 0) return value.get<double>();
+  throw data_error(
+      "its \"{}\" of frames is not a number of frames a second; correct it, or set "
+      "data.ignore_keys=[{}]",
+      key, key);
+}
+
+}  // namespace
+
+void ConversationMedia::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
+  images.add_text_placeholders(text, turn, begin);
+  videos.add_text_placeholders(text, turn, begin);
+}
+
+void ConversationMedia::shift_placeholders(size_t turn, size_t bytes) {
+  images.shift_placeholders(turn, bytes);
+  videos.shift_placeholders(turn, bytes);
+}
+
+std::string read_content(const json& content, const TurnContext& turn, ConversationMedia& media,
+                         RecordKeyChecker& key_checker) {
+  if (content.is_array()) {
+    std::string text;
+    for (const json& block : content) read_block(block, turn, media, key_checker, text);
+    return text;
+  }
+  std::optional<std::string> text = scalar_text(content);
+  if (!text) {
+    throw data_error("turn {}: its text is neither a string nor a list of content blocks", turn.index + 1);
+  }
+  media.add_text_placeholders(*text, turn.index, 0);
+  return *std::move(text);
+}
+
+bool uses_frame_rate(const MediaRef& video) {
+  return !video.frames.empty() || (!video.bytes && !has_video_extension(video.path));
+}
+
+void set_frame_rates(const json& object, std::vector<MediaRef>& media) {
+  if (std::ranges::none_of(media, uses_frame_rate)) return;
+  for (const char* key : {"fps", "sample_fps", "video_fps"}) {
+    const json* value = find_non_blank(object, key);
+    if (value == nullptr) continue;
+    if (value->is_array() && value->size() != media.size()) {
+      throw data_error("its \"{}\" has {} entries for {} videos; give each one, or one number for all", key,
+                       value->size(), media.size());
+    }
+    for (size_t i = 0; i < media.size(); ++i) {
+      if (!uses_frame_rate(media[i])) continue;
+      const double fps = parse_frame_rate(value->is_array() ? (*value)[i] : *value, key);
+      if (media[i].fps != 0 && media[i].fps != fps) {
+        throw data_error("has several frame rates of the same frames, one of them under \"{}\"; keep one", key);
+      }
+      media[i].fps = fps;
+    }
+  }
+}
+
+}  // namespace vlmtrain::io

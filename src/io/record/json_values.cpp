@@ -1,0 +1,88 @@
+#include "io/record/json_values.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "io/text/encoding.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array kImageExtensions =
+    std::to_array<std::string_view>({".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
+                                     ".avif", ".heic", ".heif", ".ppm", ".pgm", ".nii", ".nii.gz", ".dcm"});
+constexpr std::array kVideoExtensions =
+    std::to_array<std::string_view>({".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv"});
+constexpr std::array kAudioExtensions =
+    std::to_array<std::string_view>({".wav", ".mp3", ".flac", ".ogg", ".m4a", ".opus", ".aac"});
+constexpr size_t kMaxExtensionLength = 7;  // of ".nii.gz"
+
+bool has_extension(std::string_view path, std::span<const std::string_view> extensions) {
+  std::string suffix(path.substr(path.size() - std::min(path.size(), kMaxExtensionLength)));
+  std::ranges::transform(suffix, suffix.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return std::ranges::any_of(extensions, [&](std::string_view extension) { return suffix.ends_with(extension); });
+}
+
+MediaClass classify_path(std::string_view path) {
+  constexpr size_t kMaxPathLength = 4096;  // PATH_MAX of Linux
+  if (path.starts_with("data:image/")) return MediaClass::kImage;
+  if (path.starts_with("data:video/")) return MediaClass::kVideo;
+  const bool is_url = path.starts_with("http://") || path.starts_with("https://");
+  const bool is_text =
+      path.size() > kMaxPathLength || path.find('\n') != std::string_view::npos ||
+      (path.find_first_of(kJsonWhitespace) != std::string_view::npos && path.find('/') == std::string_view::npos);
+  if (is_url || is_text) return MediaClass::kNone;
+  if (has_extension(path, kImageExtensions)) return MediaClass::kImage;
+  return has_extension(path, kVideoExtensions) ? MediaClass::kVideo : MediaClass::kNone;
+}
+
+bool has_image_signature(const json::binary_t& bytes) {
+  constexpr size_t kSignatureBytes = 12;  // of "RIFF", a length and "WEBP", the longest one
+  const std::string signature(bytes.begin(),
+                              bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kSignatureBytes)));
+  return signature.starts_with("\xff\xd8\xff") || signature.starts_with("\x89PNG") || signature.starts_with("GIF8") ||
+         signature.starts_with("BM") || (signature.starts_with("RIFF") && signature.ends_with("WEBP"));
+}
+
+MediaClass classify_object(const json& value) {
+  const auto path = value.find("path");
+  const auto bytes = value.find("bytes");
+  const bool has_path = path != value.end() && path->is_string();
+  const bool has_bytes = bytes != value.end() && bytes->is_binary();
+  const MediaClass path_class = has_path ? classify_path(path->get_ref<const std::string&>()) : MediaClass::kNone;
+  if (path_class != MediaClass::kNone || !has_bytes) return path_class;
+  if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return MediaClass::kNone;
+  // Records may be read without the bytes of media, which are empty then.
+  return path != value.end() || has_image_signature(bytes->get_binary()) ? MediaClass::kImage : MediaClass::kNone;
+}
+
+}  // namespace
+
+bool has_video_extension(std::string_view path) {
+  return has_extension(path, kVideoExtensions);
+}
+
+bool is_blank(const json& value) {
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  if (!value.is_structured()) return value.is_null();
+  return std::ranges::all_of(value, is_blank);
+}
+
+MediaClass classify_media(const json& value) {
+  if (value.is_string()) return classify_path(value.get_ref<const std::string&>());
+  if (value.is_binary()) {
+    return has_image_signature(value.get_binary()) ? MediaClass::kImage : MediaClass::kNone;
+  }
+  if (value.is_object()) return classify_object(value);
+  if (!value.is_array()) return MediaClass::kNone;
+  const auto first = std::ranges::find_if(value, [](const json& entry) { return !is_blank(entry); });
+  return first == value.end() ? MediaClass::kNone : classify_media(*first);
+}
+
+}  // namespace vlmtrain::io

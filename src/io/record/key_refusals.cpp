@@ -1,0 +1,150 @@
+#include "io/record/key_refusals.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+void append_excerpt(const json& value, std::string& text) {
+  if (text.size() > kMaxExcerptCharacters) return;
+  if (value.is_string()) {
+    text += to_json_string(json(make_excerpt(value.get_ref<const std::string&>())));
+  } else if (value.is_binary()) {
+    text += fmt::format("{} bytes", value.get_binary().size());
+  } else if (value.is_structured()) {
+    text += value.is_array() ? '[' : '{';
+    bool is_first = true;
+    for (auto entry = value.begin(); entry != value.end() && text.size() <= kMaxExcerptCharacters; ++entry) {
+      if (!std::exchange(is_first, false)) text += ", ";
+      if (value.is_object()) text += to_json_string(json(make_excerpt(entry.key()))) + ": ";
+      append_excerpt(*entry, text);
+    }
+    text += value.is_array() ? ']' : '}';
+  } else {
+    text += value.dump();
+  }
+}
+
+}  // namespace
+
+std::string make_value_excerpt(const json& value) {
+  std::string text;
+  append_excerpt(value, text);
+  return make_excerpt(text);
+}
+
+void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key, const json& value) {
+  const std::string name = make_excerpt(key);
+  switch (rule) {
+    case KeyRule::kLossMask:
+    case KeyRule::kInverseLossMask:
+      throw data_error(
+          "{}has \"{}\": {}, and parts of a conversation cannot be left out of the loss yet: every answer is learned; "
+          "remove the turn or the record, or set data.ignore_keys=[{}] to learn every answer",
+          prefix, name, make_value_excerpt(value), name);
+    case KeyRule::kSampleWeight:
+      throw data_error(
+          "{}has \"{}\": {}, and samples cannot be weighted yet: every answer is learned; remove the record, or set "
+          "data.ignore_keys=[{}] to learn it like the others",
+          prefix, name, make_value_excerpt(value), name);
+    case KeyRule::kPreferenceLabel:
+      throw data_error(
+          "{}has \"{}\": {}, which marks an answer that is not to be learned; remove the record, or set "
+          "data.ignore_keys=[{}] to learn it",
+          prefix, name, make_value_excerpt(value), name);
+    case KeyRule::kChosenAnswer:
+      throw data_error(
+          "{}has an answer under \"{}\", which is not read, and its last turn is not the assistant's; append it to the "
+          "turns, set data.columns={{answer: {}}} where there is a \"question\", or set data.ignore_keys=[{}] to train "
+          "without it",
+          prefix, name, name, name);
+    case KeyRule::kReasoning:
+      throw data_error(
+          "{}has reasoning under \"{}\", which is not supported yet; write it into the text of the answer, or set "
+          "data.ignore_keys=[{}] to train without it",
+          prefix, name, name);
+    case KeyRule::kTools:
+      throw data_error(
+          "{}has tools or their calls under \"{}\", which are not supported yet; remove the record, or set "
+          "data.ignore_keys=[{}] to train without them",
+          prefix, name, name);
+    case KeyRule::kTemplateArguments:
+      throw data_error(
+          "{}has arguments of the chat template under \"{}\", which are not supported yet; remove the record, or set "
+          "data.ignore_keys=[{}] to train without them",
+          prefix, name, name);
+    case KeyRule::kBlockText:
+      throw data_error(
+          "{}has a text under \"{}\", which is not read; put it into a block {{\"type\": \"text\", \"text\": …}}, or "
+          "set "
+          "data.ignore_keys=[{}] to train without it",
+          prefix, name, name);
+    case KeyRule::kAudio:
+      throw data_error(
+          "{}has the field \"{}\", which is not supported yet; remove it or the record, or set data.ignore_keys=[{}] "
+          "to "
+          "train without it",
+          prefix, name, name);
+    case KeyRule::kBoxes:
+      throw data_error(
+          "{}has \"{}\" and marks such as <bbox> in its text that stand for them, which is not supported yet; write "
+          "the "
+          "numbers into the text, or set data.ignore_keys=[{}] to learn the marks as they are",
+          prefix, name, name);
+    case KeyRule::kBase64:
+      throw data_error(
+          "{}has base64 data under \"{}\", and only files are read; save the image and give its path, or set "
+          "data.ignore_keys=[{}] to train without it",
+          prefix, name, name);
+    case KeyRule::kVideoSegment:
+      throw data_error(
+          "{}has \"{}\": {}, and parts of a video cannot be chosen yet; cut the file, or set data.ignore_keys=[{}] to "
+          "train on the whole video",
+          prefix, name, make_value_excerpt(value), name);
+    default:
+      throw InternalError("no refusal for this rule of keys");
+  }
+}
+
+void refuse_system_text(bool is_of_record, const std::string& prefix, const std::string& key) {
+  const std::string name = make_excerpt(key);
+  throw data_error(
+      "{}has a system text under \"{}\", which is not read; {}, or data.ignore_keys=[{}] to train without it", prefix,
+      name,
+      is_of_record ? fmt::format("set data.columns={{system: {}}}", name)
+                   : std::string("make it a turn with the role system, or set"),
+      name);
+}
+
+void refuse_media_key(const std::string& prefix, const std::string& key, const char* media_type) {
+  const std::string name = make_excerpt(key);
+  throw data_error(
+      "{}has {} {} under \"{}\", which is not read; call it \"{}\", or set data.ignore_keys=[{}] to train "
+      "without it",
+      prefix, media_type == std::string_view("image") ? "an" : "a", media_type, name, media_type, name);
+}
+
+void refuse_record_media_key(const std::string& key, const json& value, const char* media_type, bool is_numbered) {
+  const std::string name = make_excerpt(key);
+  const auto is_url = [](const json& text) {
+    return text.is_string() && (text.get_ref<const std::string&>().starts_with("http") ||
+                                text.get_ref<const std::string&>().starts_with("data:"));
+  };
+  const bool is_remote = is_url(value) || (value.is_array() && std::ranges::any_of(value, is_url));
+  const std::string hint =
+      is_numbered ? fmt::format("list all {0}s of a record under \"{0}s\"", media_type)
+      : is_remote ? fmt::format("save it as a file and give its path under \"{}\"", media_type)
+                  : fmt::format("set data.columns={{{}{}: {}}}", media_type, value.is_array() ? "s" : "", name);
+  throw data_error("has {} {} under \"{}\", which is not read; {}, or set data.ignore_keys=[{}] to train without it",
+                   media_type == std::string_view("image") ? "an" : "a", media_type, name, hint, name);
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+
+#include "io/record/key_rules.h"
+
+namespace vlmtrain::io {
+
+/// Returns an excerpt of a value for a message. The cost does not depend on the size of the value.
+std::string make_value_excerpt(const nlohmann::json& value);
+
+// The functions below throw data_error that names the key, its value if it matters, and a
+// suggestion. `prefix` begins the message: "turn 2 ", or "" for a record.
+
+/// Throws for a key whose rule is a problem, kLossMask to kVideoSegment.
+[[noreturn]] void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
+                             const nlohmann::json& value);
+
+[[noreturn]] void refuse_system_text(bool is_of_record, const std::string& prefix, const std::string& key);
+
+/// Throws for an image or a video (`media_type`) of a turn or a block under a key that is not read.
+[[noreturn]] void refuse_media_key(const std::string& prefix, const std::string& key, const char* media_type);
+
+/// Same for a record. `is_numbered`: the key is one of several, such as "image_2".
+[[noreturn]] void refuse_record_media_key(const std::string& key, const nlohmann::json& value, const char* media_type,
+                                          bool is_numbered);
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,292 @@
+#include "io/record/key_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <unordered_map>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::io {
+namespace {
+namespace key_tables {
+
+using enum KeyRule;
+
+// The keys are those of LLaMA-Factory (`tools`, `kto_tag`, `chosen`), ms-swift (`loss`, `objects`,
+// `rejected_response`), axolotl (`train`, `training`, `train_detail`, `weight`), TRL (`tools`,
+// `chat_template_kwargs`, `assistant_masks`), OpenAI's and Mistral's fine-tuning files (`weight`,
+// `tool_calls`), xtuner (`output_with_loss`), torchtune (`masked`), qwen-vl-utils (`video_start`,
+// `sample_fps`), DeepSeek, Ollama and OpenRouter (`reasoning_content`, `thinking`,
+// `reasoning_details`).
+
+// Keys of records, turns and blocks.
+constexpr std::array kSharedKeys = std::to_array<KeyEntry>({
+    {"audio", kAudio},        {"audio_file", kAudio},  {"audio_path", kAudio},   {"audio_paths", kAudio},
+    {"audio_url", kAudio},    {"audio_urls", kAudio},  {"audios", kAudio},       {"fps", kFrameRate},
+    {"frames", kVideo},       {"image_bytes", kImage}, {"image_file", kImage},   {"image_files", kImage},
+    {"image_name", kImage},   {"image_names", kImage}, {"image_path", kImage},   {"image_paths", kImage},
+    {"image_urls", kImage},   {"images_path", kImage}, {"img", kImage},          {"img_path", kImage},
+    {"img_url", kImage},      {"imgs", kImage},        {"loss_mask", kLossMask}, {"photo", kImage},
+    {"photos", kImage},       {"picture", kImage},     {"pictures", kImage},     {"reasoning", kReasoning},
+    {"thinking", kReasoning}, {"video_file", kVideo},  {"video_files", kVideo},  {"video_path", kVideo},
+    {"video_paths", kVideo},  {"video_urls", kVideo},
+});
+
+// Keys of records and turns.
+constexpr std::array kRecordAndTurnKeys = std::to_array<KeyEntry>({
+    {"function_call", kTools},
+    {"functions", kTools},
+    {"image", kMedia},
+    {"image_b64", kImage},
+    {"image_base64", kImage},
+    {"image_url", kImage},
+    {"images", kMedia},
+    {"loss_scale", kLossMask},
+    {"loss_weight", kLossMask},
+    {"output_with_loss", kLossMask},
+    {"reasoning_content", kReasoning},
+    {"system_prompt", kSystemText},
+    {"tool_calls", kTools},
+    {"tools", kTools},
+    {"video", kMedia},
+    {"video_url", kVideo},
+    {"videos", kMedia},
+    {"volumes", kMedia},
+});
+
+// Keys of blocks and of media objects.
+constexpr std::array kFileKeys = std::to_array<KeyEntry>({
+    {"b64", kBase64},
+    {"base64", kBase64},
+    {"bytes", kRead},
+    {"data", kBase64},
+    {"detail", kHarmless, "of the service that the messages were sent to: pixels are those of data.image_max_pixels"},
+    {"format", kHarmless, "the file has it"},
+    {"height", kHarmless, "the file has it"},
+    {"media_type", kHarmless, "the file has it"},
+    {"mime_type", kHarmless, "the file has it"},
+    {"path", kRead},
+    {"url", kRead},
+    {"width", kHarmless, "the file has it"},
+});
+
+constexpr std::array kRecordOnlyKeys = std::to_array<KeyEntry>({
+    {"__index_level_0__", kHarmless, "names the record"},
+    {"__key__", kHarmless, "names the record"},
+    {"__local_path__", kHarmless, "names the record"},
+    {"__url__", kHarmless, "names the record"},
+    {"_id", kHarmless, "names the record"},
+    {"answer_type", kString},
+    {"assistant_masks", kLossMask},
+    {"author", kHarmless, "where the record is from"},
+    {"bbox", kBoxes},
+    {"bboxes", kBoxes},
+    {"boxes", kBoxes},
+    {"category", kString},
+    {"chat_template_kwargs", kTemplateArguments},
+    {"chosen", kChosenAnswer},
+    {"chosen_response", kChosenAnswer},
+    {"completion_mask", kLossMask},
+    {"conversations", kTurns},
+    {"created_at", kHarmless, "where the record is from"},
+    {"data_source", kHarmless, "where the record is from"},
+    {"dataset", kHarmless, "where the record is from"},
+    {"dataset_name", kHarmless, "where the record is from"},
+    {"date", kHarmless, "where the record is from"},
+    {"generator", kHarmless, "where the record is from"},
+    {"height", kHarmless, "sizes, which are measured"},
+    {"id", kRead},
+    {"idx", kHarmless, "names the record"},
+    {"image_height", kHarmless, "sizes, which are measured"},
+    {"image_size", kHarmless, "sizes, which are measured"},
+    {"image_width", kHarmless, "sizes, which are measured"},
+    {"index", kHarmless, "names the record"},
+    {"kind", kString},
+    {"kto_tag", kPreferenceLabel},
+    {"lang", kHarmless, "where the record is from"},
+    {"language", kHarmless, "where the record is from"},
+    {"learn", kSampleWeight},
+    {"length", kHarmless, "sizes, which are measured"},
+    {"license", kHarmless, "where the record is from"},
+    {"loss", kSampleWeight},
+    {"loss_masks", kLossMask},
+    {"loss_weights", kLossMask},
+    {"mask", kRead},
+    {"masks", kRead},
+    {"messages", kTurns},
+    {"modality", kRead},
+    {"model", kHarmless, "where the record is from"},
+    {"num_tokens", kHarmless, "sizes, which are measured"},
+    {"objects", kBoxes},
+    {"qid", kHarmless, "names the record"},
+    {"question_id", kHarmless, "names the record"},
+    {"sample_fps", kFrameRate},
+    {"sample_id", kHarmless, "names the record"},
+    {"sample_weight", kLossMask},
+    {"source", kHarmless, "where the record is from"},
+    {"split", kHarmless, "where the record is from"},
+    {"subject_id", kRead},
+    {"subset", kHarmless, "where the record is from"},
+    {"sys", kSystemText},
+    {"sys_prompt", kSystemText},
+    {"system", kRead},
+    {"system_instruction", kSystemText},
+    {"system_message", kSystemText},
+    {"task", kStringOrNumber},
+    {"task_type", kStringOrNumber},
+    {"timestamp", kHarmless, "where the record is from"},
+    {"token_count", kHarmless, "sizes, which are measured"},
+    {"train", kSampleWeight},
+    {"train_on_input", kLossMask},
+    {"train_on_inputs", kLossMask},
+    {"trainable", kSampleWeight},
+    {"uid", kHarmless, "names the record"},
+    {"uuid", kHarmless, "names the record"},
+    {"version", kHarmless, "where the record is from"},
+    {"video_fps", kFrameRate},
+    {"volume", kNonNumeric},
+    {"weight", kSampleWeight},
+    {"width", kHarmless, "sizes, which are measured"},
+});
+
+constexpr std::array kTurnOnlyKeys = std::to_array<KeyEntry>({
+    {"calculate_loss", kLossMask},
+    {"compute_loss", kLossMask},
+    {"content", kRead},
+    {"do_train", kLossMask},
+    {"from", kRead},
+    {"has_loss", kLossMask},
+    {"id", kHarmless, "names the turn"},
+    {"ignore", kInverseLossMask},
+    {"ignore_loss", kInverseLossMask},
+    {"index", kHarmless, "names the turn"},
+    {"is_label", kLossMask},
+    {"is_masked", kInverseLossMask},
+    {"is_train", kLossMask},
+    {"label_mask", kLossMask},
+    {"learn", kLossMask},
+    {"learnable", kLossMask},
+    {"loss", kLossMask},
+    {"mask", kInverseLossMask},
+    {"mask_loss", kInverseLossMask},
+    {"masked", kInverseLossMask},
+    {"message_id", kHarmless, "names the turn"},
+    {"no_loss", kInverseLossMask},
+    {"reasoning_details", kReasoning},
+    {"role", kRead},
+    {"skip_loss", kInverseLossMask},
+    {"source", kHarmless, "where the turn is from"},
+    {"supervised", kLossMask},
+    {"system", kSystemText},
+    {"think", kReasoning},
+    {"thought", kReasoning},
+    {"thoughts", kReasoning},
+    {"timestamp", kHarmless, "names the turn"},
+    {"to_train", kLossMask},
+    {"tool_call", kTools},
+    {"tool_call_id", kTools},
+    {"tool_responses", kTools},
+    {"train", kLossMask},
+    {"train_detail", kLossMask},
+    {"train_details", kLossMask},
+    {"train_on_turn", kLossMask},
+    {"trainable", kLossMask},
+    {"training", kLossMask},
+    {"training_detail", kLossMask},
+    {"training_details", kLossMask},
+    {"turn_id", kHarmless, "names the turn"},
+    {"untrainable", kInverseLossMask},
+    {"use_loss", kLossMask},
+    {"value", kRead},
+    {"volume", kMedia},
+    {"weight", kLossMask},
+    {"with_loss", kLossMask},
+});
+
+constexpr std::array kBlockOnlyKeys = std::to_array<KeyEntry>({
+    {"cache_control", kHarmless, "of the service that the messages were sent to"},
+    {"caption", kBlockText},
+    {"content", kBlockText},
+    {"id", kHarmless, "names the block"},
+    {"image", kRead},
+    {"image_b64", kBase64},
+    {"image_base64", kBase64},
+    {"image_url", kRead},
+    {"images", kImage},
+    {"index", kRead},
+    {"input_audio", kAudio},
+    {"loss", kLossMask},
+    {"sample_fps", kFrameRate},
+    {"source", kBase64},
+    {"text", kRead},
+    {"train", kLossMask},
+    {"type", kRead},
+    {"value", kBlockText},
+    {"video", kRead},
+    {"video_end", kVideoSegment},
+    {"video_start", kVideoSegment},
+    {"video_url", kRead},
+    {"videos", kVideo},
+    {"volume", kRead},
+    {"volume_url", kRead},
+    {"weight", kLossMask},
+});
+
+constexpr std::array kMediaOnlyKeys = std::to_array<KeyEntry>({
+    {"id", kHarmless, "names the file"},
+    {"mode", kHarmless, "the file has it"},
+    {"size", kHarmless, "the file has it"},
+});
+
+}  // namespace key_tables
+
+using RuleMap = std::unordered_map<std::string_view, KeyRule>;
+using KeyList = std::vector<KeyEntry>;
+
+KeyList merge_tables(std::initializer_list<std::span<const KeyEntry>> tables) {
+  KeyList keys;
+  for (const auto& table : tables) keys.insert(keys.end(), table.begin(), table.end());
+  std::ranges::sort(keys, {}, &KeyEntry::name);
+  return keys;
+}
+
+KeyList make_keys(KeyScope scope) {
+  using namespace key_tables;
+  switch (scope) {
+    case KeyScope::kRecord:
+      return merge_tables({kSharedKeys, kRecordAndTurnKeys, kRecordOnlyKeys});
+    case KeyScope::kTurn:
+      return merge_tables({kSharedKeys, kRecordAndTurnKeys, kTurnOnlyKeys});
+    case KeyScope::kBlock:
+      return merge_tables({kSharedKeys, kFileKeys, kBlockOnlyKeys});
+    case KeyScope::kMediaObject:
+      return merge_tables({kFileKeys, kMediaOnlyKeys});
+  }
+  throw InternalError("unknown place of a key");
+}
+
+RuleMap make_rules(KeyScope scope) {
+  RuleMap rules;
+  for (const KeyEntry& key : get_known_keys(scope)) rules.emplace(key.name, key.rule);
+  return rules;
+}
+
+}  // namespace
+
+std::span<const KeyEntry> get_known_keys(KeyScope scope) {
+  static const std::array<KeyList, 4> known_keys{make_keys(KeyScope::kRecord), make_keys(KeyScope::kTurn),
+                                                 make_keys(KeyScope::kBlock), make_keys(KeyScope::kMediaObject)};
+  return known_keys.at(static_cast<size_t>(scope));
+}
+
+KeyRule get_key_rule(KeyScope scope, std::string_view name) {
+  static const std::array<RuleMap, 4> rule_maps{make_rules(KeyScope::kRecord), make_rules(KeyScope::kTurn),
+                                                make_rules(KeyScope::kBlock), make_rules(KeyScope::kMediaObject)};
+  const RuleMap& rules = rule_maps[static_cast<size_t>(scope)];
+  const auto it = rules.find(name);
+  return it == rules.end() ? KeyRule::kUnknown : it->second;
+}
+
+}  // namespace vlmtrain::io

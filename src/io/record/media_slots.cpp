@@ -1,0 +1,294 @@
+#include "io/record/media_slots.h"
+
+#include <algorithm>
+
+#include "io/record/json_values.h"
+#include "io/text/encoding.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/io/row_file.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+/// Returns true for an image by its extension, or by the signature of JPEG, PNG or WebP.
+bool is_image(const json& value) {
+  const auto media_ref = parse_media_ref(value);
+  if (!media_ref) return false;
+  if (media_ref->bytes) {
+    const std::string_view prefix = std::string_view(*media_ref->bytes).substr(0, 12);
+    return prefix.starts_with("\xff\xd8\xff") || prefix.starts_with("\x89PNG") ||
+           (prefix.starts_with("RIFF") && prefix.ends_with("WEBP"));
+  }
+  return has_image_extension(media_ref->path);
+}
+
+MediaRef parse_listed_item(const json& value, size_t number, const MediaKind& kind) {
+  if (value.is_array()) return parse_frame_list(value, fmt::format("{} {}", kind.name, number), kind);
+  auto media_ref = parse_media_ref(value);
+  if (!media_ref) throw data_error("{} {} is not a path", kind.name, number);
+  return *std::move(media_ref);
+}
+
+// "video": ["0.jpg", "1.jpg"] is one video; two are "videos": [["0.jpg"], ["1.jpg"]].
+bool is_frame_list(const json& value, const MediaKind& kind, bool is_singular_key) {
+  return kind.name == kVideos.name && is_singular_key && value.is_array() && !value.empty() &&
+         std::ranges::all_of(value, is_image);
+}
+
+void append_media(const json& value, const MediaKind& kind, bool is_singular_key, std::vector<MediaRef>& media) {
+  if (!value.is_array() || is_frame_list(value, kind, is_singular_key)) {
+    media.push_back(parse_listed_item(value, media.size() + 1, kind));
+    return;
+  }
+  media.reserve(media.size() + value.size());
+  for (const json& item : value) {
+    if (!is_blank(item)) media.push_back(parse_listed_item(item, media.size() + 1, kind));
+  }
+}
+
+bool is_same_media(const MediaRef& a, const MediaRef& b) {
+  const bool has_same_bytes = a.bytes == b.bytes || (a.bytes && b.bytes && *a.bytes == *b.bytes);
+  return a.path == b.path && has_same_bytes && std::ranges::equal(a.frames, b.frames, is_same_media);
+}
+
+/// Returns true if text precedes and follows a placeholder on its line.
+bool is_inside_sentence(std::string_view text, size_t begin) {
+  const size_t line_start = text.rfind('\n', begin) + 1;  // npos + 1 is 0
+  const std::string_view before = text.substr(line_start, begin - line_start);
+  const std::string_view after = text.substr(begin + kImagePlaceholder.size());
+  const std::string_view line_rest = after.substr(0, after.find('\n'));
+  return before.find_first_not_of(kJsonWhitespace) != std::string_view::npos &&
+         line_rest.find_first_not_of(kJsonWhitespace) != std::string_view::npos;
+}
+
+std::string to_local_path(std::string file, size_t number, const MediaKind& kind) {
+  // The system would open the path up to the NUL.
+  if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL in its path", kind.name, number);
+  constexpr std::string_view kFileScheme = "file://";
+  if (file.starts_with(kFileScheme)) {
+    return file.substr(kFileScheme.size());
+  }
+  for (const std::string_view scheme : {"http://", "https://", "data:"}) {
+    if (file.starts_with(scheme)) {
+      throw data_error("{} {} is a {}... address, only files are read: save the {} and give its path", kind.name,
+                       number, scheme, kind.name);
+    }
+  }
+  return file;
+}
+
+bool is_outside_root(const std::filesystem::path& root, const std::filesystem::path& file) {
+  std::error_code error;
+  auto folder = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);
+  if (!folder.has_filename()) folder = folder.parent_path();
+  const auto resolved = std::filesystem::weakly_canonical(file, error);
+  return error || std::ranges::mismatch(folder, resolved).in1 != folder.end();
+}
+
+}  // namespace
+
+MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const ImageRoot& root, const MediaKind& kind) {
+  if (!media_ref.frames.empty()) {
+    MediaRef video;
+    video.frames.reserve(media_ref.frames.size());
+    for (const MediaRef& frame : media_ref.frames) {
+      video.frames.push_back(resolve_media_path(frame, number, root, kind));
+      if (frame.bytes && frame.path.empty()) video.frames.back().path += fmt::format(", frame {}", video.frames.size());
+    }
+    video.path = video.frames.front().path;
+    video.fps = media_ref.fps;
+    return video;
+  }
+  if (media_ref.bytes) {
+    MediaRef result = media_ref;
+    if (result.path.empty()) result.path = fmt::format("{} {}", kind.name, number);
+    return result;
+  }
+  MediaRef file = media_ref;
+  file.path = (root.folder / to_local_path(media_ref.path, number, kind)).string();
+  if (root.is_enforced && is_outside_root(root.folder, file.path)) {
+    throw data_error("{} {} lies outside of the folder of images, {}, which data.outside_image_root=refuse forbids: {}",
+                     kind.name, number, root.folder.string(), make_excerpt(file.path));
+  }
+  return file;
+}
+
+std::optional<MediaRef> parse_media_ref(const json& value) {
+  if (value.is_string()) {
+    const auto& path = value.get_ref<const std::string&>();
+    return path.empty() ? std::nullopt : std::optional<MediaRef>(path);
+  }
+  if (value.is_binary()) {
+    const auto& bytes = value.get_binary();
+    MediaRef media_ref;
+    media_ref.bytes = is_special_cell(value, SpecialCell::kOmittedBytes)
+                          ? omitted_bytes()
+                          : std::make_shared<const std::string>(bytes.begin(), bytes.end());
+    return media_ref;
+  }
+  if (!value.is_object()) return std::nullopt;
+  const auto path = value.find("path");
+  const auto bytes = value.find("bytes");
+  const bool is_named = path != value.end() && path->is_string();
+  if (bytes == value.end() || !bytes->is_binary()) return is_named ? parse_media_ref(*path) : std::nullopt;
+  std::optional<MediaRef> media_ref = parse_media_ref(*bytes);
+  if (is_named) media_ref->path = path->get<std::string>();
+  return media_ref;
+}
+
+MediaRef parse_frame_list(const json& list, const std::string& name, const MediaKind& kind) {
+  if (kind.name != kVideos.name) {
+    throw data_error("{} is a list: give each {} an entry of its own, and frames of a video under \"videos\"", name,
+                     kind.name);
+  }
+  if (list.empty()) throw data_error("{} is a list of no frames", name);
+  MediaRef video;
+  video.frames.reserve(list.size());
+  for (const json& item : list) {
+    auto frame = parse_media_ref(item);
+    if (!frame) throw data_error("frame {} of {} is not a path", video.frames.size() + 1, name);
+    video.frames.push_back(*std::move(frame));
+  }
+  return video;
+}
+
+std::vector<MediaRef> parse_listed_media(const json& record, const MediaKind& kind) {
+  std::vector<MediaRef> media;
+  const json* first_value = nullptr;
+  for (const char* key : kind.keys) {
+    const auto it = record.find(key);
+    if (it == record.end() || is_blank(*it)) continue;
+    std::vector<MediaRef> key_media;
+    append_media(*it, kind, key == kind.keys[0], key_media);
+    if (first_value != nullptr && !std::ranges::equal(media, key_media, is_same_media)) {
+      throw data_error("has both \"{}\" and \"{}\": keep one", kind.keys[0], kind.keys[1]);
+    }
+    first_value = &*it;
+    media = std::move(key_media);
+  }
+  return media;
+}
+
+size_t count_listed_media(const json& record, const MediaKind& kind) {
+  for (const char* key : kind.keys) {
+    const auto it = record.find(key);
+    if (it == record.end() || is_blank(*it)) continue;
+    if (!it->is_array() || is_frame_list(*it, kind, key == kind.keys[0])) return 1;
+    return static_cast<size_t>(std::ranges::count_if(*it, [](const json& entry) { return !is_blank(entry); }));
+  }
+  return 0;
+}
+
+size_t count_placeholders(std::string_view text, std::string_view placeholder) {
+  size_t count = 0;
+  for (size_t pos = text.find(placeholder); pos != std::string_view::npos;
+       pos = text.find(placeholder, pos + placeholder.size()))
+    ++count;
+  return count;
+}
+
+void MediaSlots::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
+  for (size_t pos = text.find(kind_->placeholder); pos != std::string_view::npos;
+       pos = text.find(kind_->placeholder, pos + kind_->placeholder.size())) {
+    slots_.push_back({.media = {}, .placeholder = TextPlaceholder{.turn = turn, .begin = begin + pos}});
+  }
+}
+
+size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, size_t turn) {
+  if (media.empty()) return 0;
+  std::vector<Slot*> unassigned_slots;
+  for (size_t i = first; i < slots_.size(); ++i) {
+    if (!slots_[i].media) unassigned_slots.push_back(&slots_[i]);
+  }
+  if (unassigned_slots.empty()) {
+    std::vector<Slot> new_slots;
+    for (MediaRef& media_ref : media) new_slots.push_back({.media = std::move(media_ref), .placeholder = {}});
+    slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(first), new_slots.begin(), new_slots.end());
+    return media.size();
+  }
+  if (unassigned_slots.size() != media.size()) {
+    throw data_error("turn {} has {} {} marks for {} {}s of its own: each {} needs one mark", turn + 1,
+                     unassigned_slots.size(), kind_->placeholder, media.size(), kind_->name, kind_->name);
+  }
+  for (size_t i = 0; i < media.size(); ++i) *unassigned_slots[i] = {.media = std::move(media[i]), .placeholder = {}};
+  return 0;
+}
+
+void MediaSlots::shift_placeholders(size_t turn, size_t bytes) {
+  for (Slot& slot : slots_) {
+    if (slot.placeholder && slot.placeholder->turn == turn) slot.placeholder->begin += bytes;
+  }
+}
+
+size_t MediaSlots::count_unassigned(const std::vector<Slot>& slots) {
+  return static_cast<size_t>(std::ranges::count_if(slots, [](const Slot& slot) { return !slot.media; }));
+}
+
+bool MediaSlots::repeats_listed(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media) {
+  return std::ranges::any_of(slots, [](const Slot& slot) { return slot.media.has_value(); }) &&
+         std::ranges::equal(slots, listed_media, [](const Slot& slot, const MediaRef& media_ref) {
+           return !slot.media || is_same_media(*slot.media, media_ref);
+         });
+}
+
+void MediaSlots::assign_listed(std::vector<MediaRef>& listed_media) {
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].media = std::move(listed_media[i]);
+  listed_media.clear();
+}
+
+bool MediaSlots::resolve_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns) {
+  if (num_unassigned() == listed_media.size()) return false;
+  if (repeats_listed(slots_, listed_media)) {
+    assign_listed(listed_media);
+    return false;
+  }
+  std::vector<Slot> inline_slots, literals;
+  for (const Slot& slot : slots_) (slot.placeholder ? literals : inline_slots).push_back(slot);
+  const auto is_literal = [&](const Slot& slot) {
+    return is_inside_sentence(turns[slot.placeholder->turn].text, slot.placeholder->begin);
+  };
+  const bool are_literals = inline_slots.empty() ? listed_media.empty() && std::ranges::all_of(literals, is_literal)
+                                                 : count_unassigned(inline_slots) == listed_media.size() ||
+                                                       repeats_listed(inline_slots, listed_media);
+  if (!are_literals || literals.empty()) return false;
+  for (const Slot& literal : literals)
+    turns[literal.placeholder->turn].literal_placeholders.push_back(literal.placeholder->begin);
+  for (Turn& turn : turns) std::ranges::sort(turn.literal_placeholders);
+  slots_ = std::move(inline_slots);
+  if (num_unassigned() != listed_media.size()) assign_listed(listed_media);
+  return slots_.empty();
+}
+
+size_t MediaSlots::num_unassigned() const {
+  return count_unassigned(slots_);
+}
+
+bool MediaSlots::has_inline_media() const {
+  return num_unassigned() < slots_.size();
+}
+
+std::vector<MediaRef> MediaSlots::collect(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
+                                          std::string& leading_placeholders) const {
+  const bool has_slots = !slots_.empty();
+  if (has_slots && num_unassigned() != listed_media.size()) {
+    throw data_error("has {} {} marks for {} {}s: each {} needs one mark", num_unassigned(), kind_->placeholder,
+                     listed_media.size(), kind_->name, kind_->name);
+  }
+  const size_t count = has_slots ? slots_.size() : listed_media.size();
+  std::vector<MediaRef> media;
+  media.reserve(count);
+  auto next_listed = listed_media.begin();
+  for (size_t i = 0; i < count; ++i) {
+    if (!has_slots) leading_placeholders += kind_->placeholder;
+    const bool is_inline = has_slots && slots_[i].media.has_value();
+    media.push_back(resolve_media_path(is_inline ? *slots_[i].media : *next_listed++, i + 1, root, *kind_));
+  }
+  return media;
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,67 @@
+#include "vlmtrain/io/record.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+
+namespace vlmtrain::io {
+
+std::vector<MediaPlaceholder> find_placeholders(const Turn& turn) {
+  static_assert(kImagePlaceholder.size() == kVideoPlaceholder.size());
+  const std::string_view text = turn.text;
+  std::vector<MediaPlaceholder> placeholders;
+  for (size_t pos = text.find('<'); pos != std::string_view::npos; pos = text.find('<', pos + 1)) {
+    const std::string_view candidate = text.substr(pos, kImagePlaceholder.size());
+    const bool is_placeholder = candidate == kImagePlaceholder || candidate == kVideoPlaceholder;
+    if (!is_placeholder || std::ranges::binary_search(turn.literal_placeholders, pos)) continue;
+    placeholders.push_back({.begin = pos, .is_video = candidate == kVideoPlaceholder});
+  }
+  return placeholders;
+}
+
+const std::shared_ptr<const std::string>& omitted_bytes() {
+  static const auto bytes = std::make_shared<const std::string>();
+  return bytes;
+}
+
+const std::string& get_media_bytes(const MediaRef& media_ref) {
+  VLMTRAIN_CHECK(media_ref.bytes != nullptr && media_ref.bytes != omitted_bytes(),
+                 "{} is read, and its record was read without bytes", media_ref.path);
+  return *media_ref.bytes;
+}
+
+std::string describe_volume(const Record& record, size_t index) {
+  const auto begin = record.images.begin(), target = begin + static_cast<std::ptrdiff_t>(index);
+  const auto volume_index =
+      static_cast<size_t>(std::count_if(begin, target, [](const auto& image) { return image.is_volume; }));
+  const auto volumes = static_cast<size_t>(std::ranges::count(record.images, true, &MediaRef::is_volume));
+  // If there is one subject per volume, each volume has its own. Otherwise all subjects apply to
+  // all volumes.
+  std::string name = record.images[index].modality;
+  const std::string subject = record.subjects.size() == volumes ? record.subjects[volume_index]
+                                                                : fmt::format("{}", fmt::join(record.subjects, ", "));
+  if (!name.empty() && !subject.empty()) name += ", ";
+  return name += subject;
+}
+
+std::vector<MediaRef*> find_volumes(Record& record) {
+  std::vector<MediaRef*> volumes;
+  for (MediaRef& media_ref : record.images) {
+    media_ref.is_volume |= has_nifti_extension(media_ref.path);
+    if (media_ref.is_volume) volumes.push_back(&media_ref);
+  }
+  return volumes;
+}
+
+bool assign_modalities(std::span<MediaRef* const> volumes, std::span<const std::string> modalities) {
+  if (modalities.size() != 1 && modalities.size() != volumes.size()) return false;
+  for (size_t i = 0; i < volumes.size(); ++i) volumes[i]->modality = modalities[modalities.size() == 1 ? 0 : i];
+  return true;
+}
+
+}  // namespace vlmtrain::io

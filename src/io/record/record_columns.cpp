@@ -1,0 +1,167 @@
+#include "io/record/record_columns.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+#include "io/record/json_values.h"
+#include "io/record/media_slots.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+bool has_value(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && !it->is_null();
+}
+
+void erase_keys(json& record, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) record.erase(key);
+}
+
+/// Erases the keys that a mapped column replaces.
+void erase_replaced_keys(json& record, const std::map<std::string, std::string>& columns) {
+  const auto is_mapped = [&](const char* name) { return columns.contains(name); };
+  if (is_mapped("messages")) erase_keys(record, {"conversations", "texts"});
+  const bool has_question = is_mapped("question") || is_mapped("answer");
+  if (!is_mapped("messages") && (has_question || is_mapped("caption"))) {
+    erase_keys(record, {"messages", "conversations", "texts"});
+  }
+  if (is_mapped("caption") && !has_question)
+    erase_keys(record, {"question", "answer", "instruction", "input", "output"});
+  for (const auto& [singular, plural] :
+       {std::pair{"image", "images"}, std::pair{"video", "videos"}, std::pair{"volume", "volumes"}}) {
+    if (is_mapped(singular) && !is_mapped(plural)) erase_keys(record, {plural});
+    if (is_mapped(plural) && !is_mapped(singular)) erase_keys(record, {singular});
+  }
+}
+
+json make_turn(const char* role, json content) {
+  return {{"role", role}, {"content", std::move(content)}};
+}
+
+/// Moves the value of `key` out of `object` and leaves null. Returns null if the key is absent.
+json take_field(json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() ? json() : std::exchange(*it, nullptr);
+}
+
+/// Converts "texts" of the_cauldron and FineVision: pairs of a question and an answer.
+json convert_text_pairs(json& texts) {
+  if (!texts.is_array()) throw data_error("its \"texts\" is not a list of questions and answers");
+  json turns = json::array();
+  for (json& pair : texts) {
+    if (!pair.is_object()) throw data_error("its \"texts\" has an entry that is no object");
+    turns.push_back(make_turn("user", take_field(pair, "user")));
+    turns.push_back(make_turn("assistant", take_field(pair, "assistant")));
+    for (auto entry = pair.begin(); entry != pair.end(); ++entry) {
+      if (!turns.back().contains(entry.key())) turns.back()[entry.key()] = std::move(*entry);
+    }
+  }
+  return turns;
+}
+
+/// Converts a caption to a turn with the media and an answer with the caption.
+json convert_caption(json& record) {
+  std::string placeholders;
+  for (const MediaKind& kind : {kImages, kVideos, kVolumes}) {
+    for (size_t i = count_listed_media(record, kind); i > 0; --i) placeholders += kind.placeholder;
+  }
+  if (placeholders.empty()) throw data_error("has a \"caption\", and no image, video or volume that it is about");
+  return {make_turn("user", std::move(placeholders)), make_turn("assistant", take_field(record, "caption"))};
+}
+
+/// Returns a text field of Alpaca. Numbers become texts.
+std::string to_alpaca_text(const json& value, const char* key) {
+  if (is_blank(value)) return {};
+  if (auto text = scalar_text(value)) return *std::move(text);
+  throw data_error(
+      "its \"{0}\" is neither a text nor a number; write it as text, or set data.ignore_keys=[{0}] to train "
+      "without it",
+      key);
+}
+
+/// Converts "instruction", "input", "output" and LLaMA-Factory's "history" of earlier questions and
+/// answers.
+json convert_alpaca(json& record) {
+  json turns = json::array();
+  if (json history = take_field(record, "history"); !is_blank(history)) {
+    if (!history.is_array())
+      throw data_error(
+          "its \"history\" is not a list of questions with their answers; write [[question, answer], …], or set "
+          "data.ignore_keys=[history] to train without it");
+    for (json& pair : history) {
+      if (!pair.is_array() || pair.size() != 2) {
+        throw data_error("its \"history\" has an entry that is no question with its answer");
+      }
+      turns.push_back(make_turn("user", std::move(pair[0])));
+      turns.push_back(make_turn("assistant", std::move(pair[1])));
+    }
+  }
+  json question = take_field(record, "instruction");
+  const std::string input = to_alpaca_text(take_field(record, "input"), "input");
+  if (!input.empty()) {
+    const std::string instruction = to_alpaca_text(question, "instruction");
+    question = instruction.empty() ? input : instruction + "\n" + input;
+  }
+  turns.push_back(make_turn("user", std::move(question)));
+  turns.push_back(make_turn("assistant", take_field(record, "output")));
+  return turns;
+}
+
+}  // namespace
+
+void rename_columns(json& record, const std::map<std::string, std::string>& columns) {
+  if (columns.empty()) return;
+  json renamed_fields = json::object();
+  for (const auto& [name, source_name] : columns) {
+    if (has_value(record, source_name.c_str())) renamed_fields[name] = record[source_name];
+  }
+  if (renamed_fields.empty()) {
+    const auto& [name, source_name] = *columns.begin();
+    throw data_error("has none of the fields that data.columns names, such as \"{}\" for \"{}\"",
+                     make_excerpt(source_name), name);
+  }
+  erase_replaced_keys(record, columns);
+  for (auto& [name, value] : renamed_fields.items()) record[name] = std::move(value);
+}
+
+void make_messages(json& record) {
+  const auto has_turns = [&](const char* key) { return has_value(record, key) && !is_blank(record[key]); };
+  if (has_turns("messages") || has_turns("conversations")) return;
+  if (has_value(record, "texts")) {
+    json texts = take_field(record, "texts");
+    record["messages"] = convert_text_pairs(texts);
+  } else if (has_value(record, "question") || has_value(record, "answer")) {
+    for (const char* key : {"question", "answer"}) {
+      if (!has_value(record, key)) throw data_error("has no \"{}\"", key);
+    }
+    record["messages"] = {make_turn("user", take_field(record, "question")),
+                          make_turn("assistant", take_field(record, "answer"))};
+  } else if (has_value(record, "output") && (has_value(record, "instruction") || has_value(record, "input"))) {
+    record["messages"] = convert_alpaca(record);
+  } else if (has_value(record, "caption")) {
+    record["messages"] = convert_caption(record);
+  }
+}
+
+bool can_make_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns) {
+  const auto matches_any = [](const std::string& name, std::initializer_list<std::string_view> names) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  return std::ranges::any_of(fields,
+                             [&](const std::string& field) {
+                               return matches_any(field, {"messages", "conversations", "texts", "question", "answer",
+                                                          "output", "caption"});
+                             }) ||
+         std::ranges::any_of(columns, [&](const auto& column) {
+           return matches_any(column.first, {"messages", "question", "answer", "caption"});
+         });
+}
+
+}  // namespace vlmtrain::io

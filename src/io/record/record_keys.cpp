@@ -1,0 +1,325 @@
+#include "io/record/record_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "io/record/json_values.h"
+#include "io/record/key_refusals.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+bool matches_any(const json& value, std::initializer_list<std::string_view> values) {
+  return value.is_string() && std::ranges::find(values, value.get_ref<const std::string&>()) != values.end();
+}
+
+bool is_true_value(const json& value) {
+  return (value.is_boolean() && value.get<bool>()) || (value.is_number() && value.get<double>() == 1.0) ||
+         matches_any(value, {"true", "True", "1", "1.0"});
+}
+
+bool is_false_value(const json& value) {
+  return (value.is_boolean() && !value.get<bool>()) || (value.is_number() && value.get<double>() == 0.0) ||
+         matches_any(value, {"false", "False", "0", "0.0"});
+}
+
+/// Returns true if a value means the same as an absent key or is read.
+bool is_no_op(KeyRule rule, const json& value) {
+  if (is_blank(value)) return true;
+  switch (rule) {
+    case KeyRule::kRead:
+    case KeyRule::kMedia:
+    case KeyRule::kHarmless:
+      return true;
+    case KeyRule::kString:
+      return value.is_string();
+    case KeyRule::kStringOrNumber:
+      return value.is_string() || value.is_number();
+    case KeyRule::kNonNumeric:
+      return !value.is_number() && !value.is_boolean();
+    case KeyRule::kLossMask:
+    case KeyRule::kPreferenceLabel:
+    case KeyRule::kSampleWeight:
+      return is_true_value(value);
+    case KeyRule::kInverseLossMask:
+      return is_false_value(value);
+    case KeyRule::kTools:  // LLaMA-Factory and ms-swift have the list as a text
+      return matches_any(value, {"[]", "{}", "null", "None"});
+    default:
+      return false;
+  }
+}
+
+/// Returns the key without its number: "image" for "image_1", "image2" and "image-03". Returns ""
+/// without a number.
+std::string_view strip_number(std::string_view key) {
+  const size_t last = key.find_last_not_of("0123456789");
+  if (last == std::string_view::npos || last + 1 == key.size()) return {};
+  const std::string_view name = key.substr(0, last + 1);
+  return name.ends_with('_') || name.ends_with('-') ? name.substr(0, last) : name;
+}
+
+/// The rule of a record's key. A numbered key ("image_2", "img3") has the rule of the key without
+/// the number.
+struct RecordKeyRule {
+  KeyRule rule;
+  bool is_numbered = false;
+};
+
+RecordKeyRule find_record_key_rule(std::string_view key) {
+  const KeyRule rule = get_key_rule(KeyScope::kRecord, key);
+  if (rule != KeyRule::kUnknown) return {rule};
+  const std::string_view name = strip_number(key);
+  if (name.empty()) return {KeyRule::kUnknown};
+  if (name == "image" || get_key_rule(KeyScope::kRecord, name) == KeyRule::kImage) return {KeyRule::kImage, true};
+  if (name == "video" || get_key_rule(KeyScope::kRecord, name) == KeyRule::kVideo) return {KeyRule::kVideo, true};
+  return {KeyRule::kUnknown};
+}
+
+bool ends_with_answer(std::span<const Turn> turns) {
+  return !turns.empty() && turns.back().role == Role::kAssistant;
+}
+
+/// Returns true for texts with ms-swift's placeholders, which stand for entries of "objects".
+bool has_box_placeholders(std::span<const Turn> turns) {
+  return std::ranges::any_of(turns, [](const Turn& turn) {
+    return turn.text.find("<bbox>") != std::string::npos || turn.text.find("<ref-object>") != std::string::npos;
+  });
+}
+
+/// Returns true if a block has only its type and the key of that name, as most blocks do.
+bool has_only_type_key(const json& block, std::string_view type) {
+  if (block.size() != 2) return false;
+  const auto first = block.begin(), second = std::next(first);
+  return (first.key() == type && second.key() == "type") || (first.key() == "type" && second.key() == type);
+}
+
+/// Returns true if a turn may have a video of frames, which has no frame rate of its own.
+bool may_need_frame_rate(const json& turn) {
+  return std::ranges::any_of(std::array{"video", "videos"}, [&](const char* key) {
+    const auto it = turn.find(key);
+    const bool is_path = it != turn.end() && it->is_string();
+    return it != turn.end() && (it->is_array() || (is_path && !has_video_extension(it->get_ref<const std::string&>())));
+  });
+}
+
+bool can_be_media(const json& value) {
+  return value.is_string() || value.is_binary() || value.is_structured();
+}
+
+}  // namespace
+
+void remove_ignored_keys(json& record, const std::vector<std::string>& ignored_keys,
+                         const std::map<std::string, std::string>& columns) {
+  const auto erase_ignored = [&](json& object) {
+    for (const std::string& key : ignored_keys) object.erase(key);
+  };
+  const auto erase_in_list = [&](json& list, const auto& visit) {
+    if (!list.is_array()) return;
+    for (json& entry : list) {
+      if (!entry.is_object()) continue;
+      erase_ignored(entry);
+      visit(entry);
+    }
+  };
+  for (const std::string& key : ignored_keys) {
+    const auto is_mapped = [&](const auto& column) { return column.second == key; };
+    if (std::ranges::none_of(columns, is_mapped)) record.erase(key);
+  }
+  for (const char* turns : {"messages", "conversations", "texts"}) {
+    if (!record.contains(turns)) continue;
+    erase_in_list(record[turns], [&](json& turn) {
+      for (const char* content : {"content", "value"}) {
+        if (turn.contains(content)) erase_in_list(turn[content], [](json&) {});
+      }
+    });
+  }
+}
+
+bool RecordKeyChecker::is_mapped_column(const std::string& key) const {
+  return std::ranges::any_of(columns_, [&](const auto& column) { return column.second == key; });
+}
+
+void RecordKeyChecker::add_notice(std::string kind, std::string example) {
+  if (std::ranges::find(notices_, kind, &Notice::kind) != notices_.end()) return;
+  notices_.push_back({.kind = std::move(kind), .example = std::move(example)});
+}
+
+void RecordKeyChecker::check_record(const json& record, const json& turns, const RecordContents& contents) {
+  for (auto entry = record.begin(); entry != record.end(); ++entry) {
+    const auto [rule, is_numbered] = find_record_key_rule(entry.key());
+    if ((rule == KeyRule::kMedia || rule == KeyRule::kNonNumeric) && entry->is_structured()) check_media(*entry);
+    if (is_no_op(rule, *entry) || is_mapped_column(entry.key())) continue;
+    check_record_key(entry.key(), *entry, rule, turns, contents);
+  }
+}
+
+void RecordKeyChecker::check_record_key(const std::string& key, const json& value, KeyRule rule, const json& turns,
+                                        const RecordContents& contents) {
+  const auto add_key_notice = [&] {
+    add_notice(fmt::format("key \"{}\" of a record", make_excerpt(key)), make_value_excerpt(value));
+  };
+  switch (rule) {
+    case KeyRule::kTurns:
+      if (&value != &turns) add_key_notice();
+      return;
+    case KeyRule::kFrameRate:
+      if (!contents.has_frames) add_key_notice();
+      return;
+    case KeyRule::kSampleWeight: {
+      const bool is_fraction =
+          value.is_number() && value.get<double>() > 0 && value.get<double>() < 1 && key == "weight";
+      if (is_false_value(value) || is_fraction) refuse_key(rule, "", key, value);
+      return add_key_notice();
+    }
+    case KeyRule::kChosenAnswer:
+      if (!ends_with_answer(contents.turns)) refuse_key(rule, "", key, value);
+      return add_key_notice();
+    case KeyRule::kBoxes:
+      if (has_box_placeholders(contents.turns)) refuse_key(rule, "", key, value);
+      return add_key_notice();
+    case KeyRule::kSystemText:
+      if (!value.is_string() && !value.is_structured()) return add_key_notice();
+      refuse_system_text(/*is_of_record=*/true, "", key);
+    case KeyRule::kUnknown:
+    case KeyRule::kImage:
+    case KeyRule::kVideo:
+      check_record_media_key(key, value, rule, contents);
+      return add_key_notice();
+    case KeyRule::kString:
+    case KeyRule::kStringOrNumber:
+    case KeyRule::kNonNumeric:
+      return add_key_notice();
+    default:
+      refuse_key(rule, "", key, value);
+  }
+}
+
+void RecordKeyChecker::check_record_media_key(const std::string& key, const json& value, KeyRule rule,
+                                              const RecordContents& contents) {
+  if (rule == KeyRule::kImage || rule == KeyRule::kVideo) {
+    const bool is_image = rule == KeyRule::kImage;
+    const bool is_numbered = !strip_number(key).empty();
+    const bool has_media = is_image ? contents.has_images : contents.has_videos;
+    if (can_be_media(value) && (!has_media || is_numbered)) {
+      refuse_record_media_key(key, value, is_image ? "image" : "video", is_numbered);
+    }
+  } else if (rule == KeyRule::kUnknown && !contents.has_images && !contents.has_videos) {
+    const MediaClass media_class = classify_media(value);
+    if (media_class == MediaClass::kNone) return;
+    refuse_record_media_key(key, value, media_class == MediaClass::kImage ? "image" : "video", /*is_numbered=*/false);
+  }
+}
+
+void RecordKeyChecker::check_record_media(const json& record, const RecordContents& contents) {
+  for (auto entry = record.begin(); entry != record.end(); ++entry) {
+    const auto [rule, is_numbered] = find_record_key_rule(entry.key());
+    if (is_no_op(rule, *entry) || is_mapped_column(entry.key())) continue;
+    check_record_media_key(entry.key(), *entry, rule, contents);
+  }
+}
+
+bool RecordKeyChecker::check_turn(const json& turn, size_t turn_number, bool is_answer) {
+  bool has_media = false;
+  for (auto entry = turn.begin(); entry != turn.end(); ++entry) {
+    const std::string& key = entry.key();
+    if (key == "role" || key == "content" || key == "from" || key == "value") continue;
+    const KeyRule rule = get_key_rule(KeyScope::kTurn, key);
+    if (is_no_op(rule, *entry)) {
+      if (rule != KeyRule::kMedia || is_blank(*entry)) continue;
+      has_media = true;
+      check_media(*entry);
+      continue;
+    }
+    const std::string prefix = fmt::format("turn {} ", turn_number);
+    switch (rule) {
+      case KeyRule::kFrameRate:
+        if (may_need_frame_rate(turn)) break;
+        [[fallthrough]];
+      case KeyRule::kUnknown:
+        add_notice(fmt::format("key \"{}\" of a turn", make_excerpt(entry.key())), make_value_excerpt(*entry));
+        break;
+      case KeyRule::kLossMask:
+      case KeyRule::kInverseLossMask:
+        if (is_answer) refuse_key(rule, prefix, entry.key(), *entry);  // only answers are learned
+        break;
+      case KeyRule::kSystemText:
+        refuse_system_text(/*is_of_record=*/false, prefix, entry.key());
+      case KeyRule::kImage:
+        refuse_media_key(prefix, entry.key(), "image");
+      case KeyRule::kVideo:
+        refuse_media_key(prefix, entry.key(), "video");
+      default:
+        refuse_key(rule, prefix, entry.key(), *entry);
+    }
+  }
+  return has_media;
+}
+
+void RecordKeyChecker::check_block(const json& block, std::string_view type, size_t turn_number, bool is_answer,
+                                   bool has_frames) {
+  if (has_only_type_key(block, type)) return;
+  const bool is_text = type == "text";
+  for (auto entry = block.begin(); entry != block.end(); ++entry) {
+    const std::string& key = entry.key();
+    const KeyRule rule = get_key_rule(KeyScope::kBlock, key);
+    if (is_blank(*entry) || (rule != KeyRule::kRead && is_no_op(rule, *entry))) continue;
+    const auto prefix = [&] { return fmt::format("turn {}: a content block of type \"{}\" ", turn_number, type); };
+    switch (rule) {
+      case KeyRule::kRead: {
+        if (key == "type" || key == "index") break;
+        if (key == "path" || key == "url" || key == "bytes") {
+          if (is_text)
+            add_notice(fmt::format("key \"{}\" of a content block of type \"text\"", key), make_value_excerpt(*entry));
+          break;
+        }
+        const bool is_expected_key = key == type || (!is_text && key == std::string(type) + "_url");
+        if (is_expected_key) break;
+        if (key == "text") refuse_key(KeyRule::kBlockText, prefix(), key, *entry);
+        throw data_error("{}has \"{}\" too; give each its own block, or set data.ignore_keys=[{}] to train without it",
+                         prefix(), key, key);
+      }
+      case KeyRule::kFrameRate:
+        if (has_frames) break;
+        [[fallthrough]];
+      case KeyRule::kUnknown:
+        add_notice(fmt::format("key \"{}\" of a content block of type \"{}\"", make_excerpt(key), type),
+                   make_value_excerpt(*entry));
+        break;
+      case KeyRule::kLossMask:
+        if (is_answer) refuse_key(rule, prefix(), key, *entry);
+        break;
+      case KeyRule::kImage:
+        refuse_media_key(prefix(), key, "image");
+      case KeyRule::kVideo:
+        refuse_media_key(prefix(), key, "video");
+      default:
+        refuse_key(rule, prefix(), key, *entry);
+    }
+  }
+}
+
+void RecordKeyChecker::check_media(const json& value) {
+  if (value.is_array()) {
+    for (const json& entry : value) {
+      if (entry.is_structured()) check_media(entry);
+    }
+    return;
+  }
+  if (!value.is_object()) return;
+  for (auto entry = value.begin(); entry != value.end(); ++entry) {
+    const KeyRule rule = get_key_rule(KeyScope::kMediaObject, entry.key());
+    if (is_no_op(rule, *entry)) continue;
+    if (rule == KeyRule::kBase64) refuse_key(rule, "an image or a video ", entry.key(), *entry);
+    add_notice(fmt::format("key \"{}\" of an image or a video", make_excerpt(entry.key())), make_value_excerpt(*entry));
+  }
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,137 @@
+#include "io/record/record_media.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "io/record/json_values.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/io/rle.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr MediaKind kMasks{"mask", "", {"mask", "masks"}};
+
+std::optional<int64_t> get_integer_field(const json& entry, const char* key, size_t number) {
+  const json* value = find_present(entry, {key});
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number_integer()) throw data_error("mask {}: its \"{}\" is no whole number", number, key);
+  return value->get<int64_t>();
+}
+
+bool is_rle(const json& value) {
+  return value.is_object() && value.contains("size") && value.contains("counts");
+}
+
+MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, size_t num_images) {
+  MaskSource mask;
+  const json* wrapper = entry.is_object() ? find_present(entry, {"rle", "segmentation"}) : nullptr;
+  const json& rle_json = wrapper != nullptr ? *wrapper : entry;
+  if (is_rle(rle_json)) {
+    try {
+      mask.rle = parse_rle(rle_json);
+    } catch (const UserError& error) {
+      throw data_error("mask {}: {}", number, error.what());
+    }
+  } else {
+    const auto file = wrapper == nullptr ? parse_media_ref(entry) : std::nullopt;
+    if (!file) {
+      throw data_error(
+          "mask {} is neither a path (\"path\") nor a run-length encoding (\"size\" and \"counts\"); polygons are to "
+          "be "
+          "converted by pycocotools, frPyObjects",
+          number);
+    }
+    mask.file = resolve_media_path(*file, number, root, kMasks);
+  }
+  if (entry.is_object()) {
+    mask.value = get_integer_field(entry, "value", number);
+    mask.image = get_integer_field(entry, "image", number).value_or(0);
+    const json* structure = find_present(entry, {"structure", "label"});
+    if (structure != nullptr && structure->is_string()) mask.structure = to_printable(structure->get<std::string>());
+  }
+  if (mask.rle && mask.value) {
+    throw data_error("mask {}: \"value\" is of a picture's pixels, and a run-length encoding has none; take it out",
+                     number);
+  }
+  if (mask.image < 0 || std::cmp_greater_equal(mask.image, num_images)) {
+    throw data_error("mask {} lies in picture {} (counted from 0), and the record has {}", number, mask.image,
+                     num_images);
+  }
+  return mask;
+}
+
+std::string parse_text(const json& value, std::string_view key) {
+  if (value.is_string()) return to_printable(value.get_ref<const std::string&>());
+  if (value.is_number_integer()) return value.dump();
+  throw data_error("its \"{}\" is neither a text nor a list of texts", key);
+}
+
+/// Returns the texts of a key with one text or a list. Returns none if the key is absent.
+std::vector<std::string> parse_text_list(const json& record, const char* key) {
+  const auto it = record.find(key);
+  if (it == record.end() || it->is_null()) return {};
+  if (!it->is_array()) return {parse_text(*it, key)};
+  std::vector<std::string> texts;
+  texts.reserve(it->size());
+  for (const json& item : *it) texts.push_back(parse_text(item, key));
+  return texts;
+}
+
+}  // namespace
+
+std::vector<MaskSource> parse_masks(const json& record, const ImageRoot& root, size_t num_images) {
+  const json* mask_list = nullptr;
+  for (const char* key : kMasks.keys) {
+    const json* value = find_present(record, {key});
+    if (value != nullptr && mask_list != nullptr) throw data_error("has both \"mask\" and \"masks\": keep one");
+    if (value != nullptr) mask_list = value;
+  }
+  std::vector<MaskSource> masks;
+  if (mask_list == nullptr) return masks;
+  if (!mask_list->is_array()) return {parse_mask(*mask_list, 1, root, num_images)};
+  for (const json& entry : *mask_list) masks.push_back(parse_mask(entry, masks.size() + 1, root, num_images));
+  return masks;
+}
+
+std::vector<MediaRef> parse_images_or_volumes(const json& value) {
+  std::vector<MediaRef> images = parse_listed_media(value, kImages);
+  const auto volume_value = value.find("volume");
+  const bool is_number = volume_value != value.end() &&
+                         (volume_value->is_number() || volume_value->is_boolean());  // an amount of something else
+  std::vector<MediaRef> volumes = is_number ? std::vector<MediaRef>{} : parse_listed_media(value, kVolumes);
+  if (volumes.empty()) return images;
+  if (!images.empty()) {
+    throw data_error("has images and volumes, and nothing says which {} mark is whose: list them all under \"images\"",
+                     kImagePlaceholder);
+  }
+  for (MediaRef& volume : volumes) volume.is_volume = true;
+  return volumes;
+}
+
+std::vector<MediaRef> parse_record_images(const json& value, MediaSlots& media_slots) {
+  std::vector<MediaRef> media = parse_images_or_volumes(value);
+  if (!media.empty() && media.front().is_volume) media_slots.set_kind(kVolumes);
+  return media;
+}
+
+void set_volume_metadata(const json& value, Record& record) {
+  const auto volumes = find_volumes(record);
+  if (volumes.empty()) return;  // without volumes, these keys may mean anything
+  record.subjects = parse_text_list(value, "subject_id");
+  const auto modalities = parse_text_list(value, "modality");
+  if (modalities.empty() || assign_modalities(volumes, modalities)) return;
+  throw data_error("has {} modalities for {} volumes: name one for all, or one for each", modalities.size(),
+                   volumes.size());
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,207 @@
+#include "io/record/record_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "io/record/content_blocks.h"
+#include "io/record/json_values.h"
+#include "io/record/key_refusals.h"
+#include "io/record/media_slots.h"
+#include "io/record/record_columns.h"
+#include "io/record/record_keys.h"
+#include "io/record/record_media.h"
+#include "io/record/record_turns.h"
+#include "io/text/encoding.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::io {
+namespace {
+
+using nlohmann::json;
+
+std::string get_record_id(const json& record, const std::string& fallback) {
+  const json* id = find_present(record, {"id"});
+  if (id == nullptr || is_blank(*id)) return to_printable(fallback);
+  if (id->is_string()) return to_printable(id->get_ref<const std::string&>());
+  return id->is_number_integer() ? id->dump() : make_value_excerpt(*id);
+}
+
+// Removes surrounding whitespace: VQA-RAD has both answer types "CLOSED" and "CLOSED ".
+std::string trim(const std::string& text) {
+  const size_t begin = text.find_first_not_of(kJsonWhitespace);
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kJsonWhitespace) + 1 - begin);
+}
+
+std::string get_string_field(const json& record, const char* key) {
+  const auto it = record.find(key);
+  if (it == record.end() || !it->is_string()) return {};
+  return to_printable(trim(it->get_ref<const std::string&>()));
+}
+
+/// Returns the first key that names the task. "task" and "task_type" may be numbers.
+std::string find_task(const json& record) {
+  for (const char* key : {"task", "task_type", "kind", "category", "answer_type"}) {
+    const auto it = record.find(key);
+    if (it == record.end()) continue;
+    if (it->is_string()) return get_string_field(record, key);
+    if (key[0] == 't' && it->is_number()) return it->dump();
+  }
+  return {};
+}
+
+// Converts image placeholders to video placeholders: LLaVA's data marks videos with <image>.
+void convert_image_placeholders(std::vector<Turn>& turns, ConversationMedia& media, size_t num_videos) {
+  for (Turn& turn : turns) {
+    for (size_t pos = turn.text.find(kImagePlaceholder); pos != std::string::npos;
+         pos = turn.text.find(kImagePlaceholder, pos)) {
+      turn.text.replace(pos, kImagePlaceholder.size(), kVideoPlaceholder);
+    }
+  }
+  media = ConversationMedia{};
+  for (size_t i = 0; i < num_videos; ++i) {
+    media.videos.add(std::nullopt);
+  }
+}
+
+/// Media that a record lists outside of its turns.
+struct ListedMedia {
+  std::vector<MediaRef> images;  ///< or volumes
+  std::vector<MediaRef> videos;
+};
+
+ListedMedia parse_record_media(const json& value, MediaSlots& images) {
+  ListedMedia listed_media{.images = parse_record_images(value, images), .videos = parse_listed_media(value, kVideos)};
+  set_frame_rates(value, listed_media.videos);
+  return listed_media;
+}
+
+void attach_media(ListedMedia& listed_media, const ImageRoot& root, ConversationMedia& media,
+                  RecordKeyChecker& key_checker, Record& record) {
+  auto& [images, videos] = listed_media;
+  const bool uses_image_placeholders = images.empty() && !videos.empty() && media.videos.empty() &&
+                                       media.images.num_unassigned() == videos.size() &&
+                                       media.images.size() == videos.size();
+  if (uses_image_placeholders) convert_image_placeholders(record.turns, media, videos.size());
+  const bool are_literals = media.images.resolve_placeholders(images, record.turns);
+  if (media.videos.resolve_placeholders(videos, record.turns) || are_literals) {
+    const auto has_literals = [](const Turn& turn) { return !turn.literal_placeholders.empty(); };
+    key_checker.add_notice("a mark such as <image> in the text of a record without media, read as text",
+                           make_excerpt(std::ranges::find_if(record.turns, has_literals)->text));
+  }
+  refuse_media_in_answers(record.turns);
+  std::string leading_placeholders;
+  record.images = media.images.collect(images, root, leading_placeholders);
+  record.videos = media.videos.collect(videos, root, leading_placeholders);
+  if (!leading_placeholders.empty()) {
+    const auto user = std::ranges::find(record.turns, Role::kUser, &Turn::role);
+    VLMTRAIN_CHECK(user != record.turns.end(), "a conversation without a user");
+    leading_placeholders += "\n";
+    user->text.insert(0, leading_placeholders);
+    for (size_t& offset : user->literal_placeholders) offset += leading_placeholders.size();
+  }
+}
+
+/// Returns the media of a record by its keys alone, without parsing their values.
+RecordContents summarize_media_keys(const json& value, const ConversationMedia& media) {
+  const auto has_media_key = [&](const MediaKind& kind) {
+    return std::ranges::any_of(kind.keys, [&](const char* key) {
+      const auto it = value.find(key);
+      return it != value.end() && !is_blank(*it);
+    });
+  };
+  return {.has_images = has_media_key(kImages) || has_media_key(kVolumes) || media.images.has_inline_media(),
+          .has_videos = has_media_key(kVideos) || media.videos.has_inline_media()};
+}
+
+void parse_conversation(json& value, const ImageRoot& root, RecordKeyChecker& key_checker, Record& record) {
+  ConversationMedia media;
+  ListedMedia listed_media;
+  RecordContents contents;
+  try {
+    make_messages(value);
+    const json& turns = find_turns(value);
+    const json* system = find_present(value, {"system"});
+    if (system != nullptr && !is_blank(*system)) {
+      record.turns.push_back({Role::kSystem, read_system(*system, media, key_checker)});
+    }
+    for (const json& turn : turns) read_turn(turn, media, key_checker, record.turns);
+    listed_media = parse_record_media(value, media.images);
+    contents = {.has_images = !listed_media.images.empty() || media.images.has_inline_media(),
+                .has_videos = !listed_media.videos.empty() || media.videos.has_inline_media(),
+                .has_frames = std::ranges::any_of(listed_media.videos, uses_frame_rate),
+                .turns = record.turns};
+    key_checker.check_record(value, turns, contents);
+  } catch (const UserError&) {
+    key_checker.check_record_media(value, summarize_media_keys(value, media));  // may be the cause of the error
+    throw;
+  }
+  check_alternation(record.turns);
+  attach_media(listed_media, root, media, key_checker, record);
+  set_volume_metadata(value, record);
+  try {
+    record.masks = parse_masks(value, root, record.images.size());
+  } catch (const UserError& error) {
+    record.mask_problem = error.what();
+  }
+}
+
+/// Returns the problem of a record that is not an object.
+std::string describe_non_object(const json& value) {
+  if (!value.is_array() || value.empty() || !value.front().is_object()) return "is not a JSON object";
+  const json& first = value.front();
+  if (first.contains("role") || first.contains("from")) {
+    return "is a list of turns, not a JSON object; write {\"messages\": [...]}";
+  }
+  return "is a list of records, not a JSON object; write the records one after the other, without the inner brackets";
+}
+
+}  // namespace
+
+RecordReader::RecordReader(const RecordSettings& settings, const std::filesystem::path& folder)
+    : root_{.folder = settings.image_root.value_or(folder), .is_enforced = settings.restrict_to_image_root},
+      columns_(settings.columns),
+      ignore_keys_(settings.ignore_keys) {}
+
+Record RecordReader::read(json value, const std::string& fallback_id) const {
+  Record record;
+  if (!value.is_object()) {
+    record.id = to_printable(fallback_id);
+    record.problem = describe_non_object(value);
+    return record;
+  }
+  try {
+    if (!ignore_keys_.empty()) remove_ignored_keys(value, ignore_keys_, columns_);
+    rename_columns(value, columns_);
+  } catch (const UserError& error) {
+    record.problem = error.what();
+  }
+  record.id = get_record_id(value, fallback_id);
+  record.task = find_task(value);
+  record.answer_type = get_string_field(value, "answer_type");
+  if (!record.problem.empty()) return record;
+  try {
+    RecordKeyChecker key_checker(columns_, record.notices);
+    parse_conversation(value, root_, key_checker, record);
+    if (!record.images.empty() || !record.videos.empty()) add_placeholder_notices(record.turns, record.notices);
+  } catch (const UserError& error) {
+    record.problem = error.what();
+  }
+  return record;
+}
+
+uint64_t RecordReader::stamp() const {
+  constexpr uint64_t kReaderVersion = 2;  // increment when the reader's result changes, to invalidate caches
+  ContentHash hash;
+  hash.add(kReaderVersion).add(root_.folder.native()).add(root_.is_enforced ? 1U : 0U);
+  for (const auto& [name, source_name] : columns_) hash.add(name).add(source_name);
+  hash.add(ignore_keys_.size());
+  for (const std::string& key : ignore_keys_) hash.add(key);
+  return hash.value();
+}
+
+}  // namespace vlmtrain::io

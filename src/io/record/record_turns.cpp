@@ -1,0 +1,236 @@
+#include "io/record/record_turns.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "io/record/json_values.h"
+#include "io/record/key_refusals.h"
+#include "io/record/record_media.h"
+#include "io/text/encoding.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/record.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+using nlohmann::json;
+
+std::optional<Role> parse_role(const json& name) {
+  constexpr std::array<std::pair<std::string_view, Role>, 5> kRoles{{{"human", Role::kUser},
+                                                                     {"user", Role::kUser},
+                                                                     {"gpt", Role::kAssistant},
+                                                                     {"assistant", Role::kAssistant},
+                                                                     {"system", Role::kSystem}}};
+  if (!name.is_string()) return std::nullopt;
+  const auto* it =
+      std::ranges::find(kRoles, name.get_ref<const std::string&>(), &std::pair<std::string_view, Role>::first);
+  return it == kRoles.end() ? std::nullopt : std::optional(it->second);
+}
+
+bool is_tool_role(std::string_view role) {
+  constexpr std::array kRoles = std::to_array<std::string_view>(
+      {"tool", "function", "observation", "ipython", "function_call", "tool_call", "tool_response", "tool_result"});
+  return std::ranges::find(kRoles, role) != kRoles.end();
+}
+
+Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_checker) {
+  const json* from = find_present(turn, {"from"});
+  const json* role = find_present(turn, {"role"});
+  const json* name = from != nullptr ? from : role;
+  if (name == nullptr || !name->is_string()) {
+    throw data_error("turn {} does not say whose it is: \"from\" or \"role\" is missing", turn_number);
+  }
+  const auto parsed_role = parse_role(*name);
+  const auto& role_name = name->get_ref<const std::string&>();
+  if (!parsed_role && is_tool_role(role_name)) {
+    throw data_error("turn {} has the role \"{}\", and tools are not supported yet; remove the record", turn_number,
+                     role_name);
+  }
+  if (!parsed_role) {
+    throw data_error("turn {} has the unknown role \"{}\": human, user, gpt, assistant and system are known",
+                     turn_number, make_excerpt(role_name));
+  }
+  if (from == nullptr || role == nullptr || parse_role(*role) == parsed_role) return *parsed_role;
+  if (parse_role(*role)) {
+    throw data_error("turn {} is from \"{}\" and has the role \"{}\"; keep one, or set data.ignore_keys=[role]",
+                     turn_number, role_name, make_value_excerpt(*role));
+  }
+  key_checker.add_notice("key \"role\" of a turn", make_value_excerpt(*role));
+  return *parsed_role;
+}
+
+const char* choose_article(const MediaKind& kind) {
+  return kind.name == kImages.name ? "an" : "a";
+}
+
+/// Returns the content of a turn: "value" or "content".
+const json& get_turn_content(const json& turn, size_t turn_number) {
+  const json* const value = find_present(turn, {"value"});
+  const json* const content = find_present(turn, {"content"});
+  if (value == nullptr && content == nullptr) throw data_error("turn {} is empty", turn_number);
+  if (value == nullptr || content == nullptr) return value == nullptr ? *content : *value;
+  if (is_blank(*value)) return *content;
+  if (!is_blank(*content) && *value != *content) {
+    throw data_error(
+        "turn {} has both \"value\" and \"content\", which differ; keep one, or set data.ignore_keys=[content]",
+        turn_number);
+  }
+  return *value;
+}
+
+/// Assigns the media that a turn names to its placeholders, or inserts placeholders before its
+/// text.
+void read_turn_media(const json& json_turn, size_t index, std::pair<size_t, size_t> first_slots,
+                     ConversationMedia& media, std::string& text) {
+  std::string placeholders;
+  const auto assign = [&](const MediaKind& kind, MediaSlots& slots, size_t first, std::vector<MediaRef> turn_media) {
+    for (size_t i = slots.assign_turn_media(std::move(turn_media), first, index); i > 0; --i)
+      placeholders += kind.placeholder;
+  };
+  assign(kImages, media.images, first_slots.first, parse_images_or_volumes(json_turn));
+  std::vector<MediaRef> videos = parse_listed_media(json_turn, kVideos);
+  set_frame_rates(json_turn, videos);
+  assign(kVideos, media.videos, first_slots.second, std::move(videos));
+  if (placeholders.empty()) return;
+  placeholders += "\n";
+  media.shift_placeholders(index, placeholders.size());
+  text.insert(0, placeholders);
+}
+
+constexpr std::string_view kForeignPlaceholder = "a mark of an image that is no place here (write <image> or <video>)";
+constexpr std::string_view kCoordinateText =
+    "coordinates in a text, which are learned as written: those in pixels of the file do not fit a resized image";
+
+/// Longest tag that is searched for: `<image_placeholder>` and a number.
+constexpr size_t kMaxTagLength = 24;
+
+bool begins_with_word(std::string_view tag, std::string_view word) {
+  return tag.size() >= word.size() && std::ranges::equal(tag.substr(0, word.size()), word, [](char c, char expected) {
+           return std::tolower(static_cast<unsigned char>(c)) == expected;
+         });
+}
+
+/// `tag` is the text from "<" to ">". HTML with attributes is plain text.
+bool is_foreign_placeholder(std::string_view tag) {
+  if (tag == kImagePlaceholder || tag == kVideoPlaceholder || tag.find('=') != std::string_view::npos) return false;
+  return std::ranges::any_of(std::array<std::string_view, 3>{"<image", "<img", "<video"},
+                             [tag](std::string_view word) { return begins_with_word(tag, word); });
+}
+
+bool is_coordinate(std::string_view tag) {
+  return tag == "<|box_start|>" || tag == "<|point_start|>" || tag == "<box>" || tag == "<point>";
+}
+
+void add_notice_once(std::string_view kind, std::string_view example, std::vector<Notice>& notices) {
+  if (std::ranges::count(notices, kind, &Notice::kind) > 0) return;
+  notices.push_back({.kind = std::string(kind), .example = make_excerpt(std::string(example))});
+}
+
+}  // namespace
+
+const json& find_turns(const json& record) {
+  for (const char* key : {"messages", "conversations"}) {
+    const auto it = record.find(key);
+    if (it == record.end() || it->is_null()) {
+      continue;
+    }
+    if (it->is_array() && it->empty() && key == std::string_view("messages") &&
+        find_present(record, {"conversations"}) != nullptr) {
+      continue;  // an empty column of a table whose other rows use it
+    }
+    if (!it->is_array()) {
+      throw data_error("its \"{}\" is not a list of turns", key);
+    }
+    if (it->empty()) {
+      throw data_error("its \"{}\" is empty: a question and its answer are wanted", key);
+    }
+    return *it;
+  }
+  throw data_error(
+      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\" or a \"caption\"; "
+      "data.columns tells what it calls them");
+}
+
+void read_turn(const json& value, ConversationMedia& media, RecordKeyChecker& key_checker, std::vector<Turn>& turns) {
+  const size_t turn_number = turns.size() + 1;
+  if (!value.is_object()) throw data_error("turn {} is not a JSON object", turn_number);
+  const Role role = read_role(value, turn_number, key_checker);
+  const TurnContext turn{.index = turns.size(), .is_answer = role == Role::kAssistant};
+  const bool has_media = key_checker.check_turn(value, turn_number, turn.is_answer);
+  const std::pair first_slots{media.images.size(), media.videos.size()};
+  std::string text = read_content(get_turn_content(value, turn_number), turn, media, key_checker);
+  if (has_media) read_turn_media(value, turn.index, first_slots, media, text);
+  turns.push_back({role, std::move(text)});
+  if (turns.back().text.find_first_not_of(kJsonWhitespace) == std::string::npos) {
+    throw data_error("turn {} is empty", turn_number);
+  }
+}
+
+std::string read_system(const json& system, ConversationMedia& media, RecordKeyChecker& key_checker) {
+  const TurnContext turn{.index = 0, .is_answer = false};
+  const auto is_text = [](const json& entry) { return entry.is_string(); };
+  if (!system.is_array() || !std::ranges::all_of(system, is_text)) {
+    if (system.is_object())
+      throw data_error(
+          "its \"system\" is neither a text nor a list of content blocks; write it as text, or set "
+          "data.ignore_keys=[system] to train without it");
+    return read_content(system, turn, media, key_checker);
+  }
+  std::string text;
+  for (const json& line : system) {
+    if (!text.empty()) text += "\n";
+    text += line.get_ref<const std::string&>();
+  }
+  media.add_text_placeholders(text, turn.index, 0);
+  return text;
+}
+
+void refuse_media_in_answers(const std::vector<Turn>& turns) {
+  for (size_t i = 0; i < turns.size(); ++i) {
+    if (turns[i].role != Role::kAssistant) continue;
+    const std::vector<MediaPlaceholder> placeholders = find_placeholders(turns[i]);
+    if (placeholders.empty()) continue;
+    const MediaKind& kind = placeholders.front().is_video ? kVideos : kImages;
+    throw data_error("turn {} is the assistant's and has {} {}: a model cannot be trained to answer with one", i + 1,
+                     choose_article(kind), kind.name);
+  }
+}
+
+void check_alternation(const std::vector<Turn>& turns) {
+  const size_t first = turns.front().role == Role::kSystem ? 1 : 0;
+  for (size_t i = first; i < turns.size(); ++i) {
+    const Role expected = (i - first) % 2 == 0 ? Role::kUser : Role::kAssistant;
+    if (turns[i].role != expected) {
+      throw data_error("turn {} should be the {}'s: after an optional system turn, user and assistant alternate", i + 1,
+                       expected == Role::kUser ? "user" : "assistant");
+    }
+  }
+  if (turns.size() < first + 2) {
+    throw data_error("has no turn of the assistant, so there is nothing to learn");
+  }
+}
+
+void add_placeholder_notices(const std::vector<Turn>& turns, std::vector<Notice>& notices) {
+  for (const Turn& turn : turns) {
+    const std::string_view text = turn.text;
+    for (size_t pos = text.find('<'); pos != std::string_view::npos; pos = text.find('<', pos + 1)) {
+      const size_t end = text.substr(pos, kMaxTagLength).find('>');
+      if (end == std::string_view::npos) continue;
+      const std::string_view tag = text.substr(pos, end + 1);
+      if (turn.role == Role::kUser && is_foreign_placeholder(tag)) add_notice_once(kForeignPlaceholder, tag, notices);
+      if (is_coordinate(tag)) add_notice_once(kCoordinateText, tag, notices);
+    }
+    for (const std::string_view key : {"\"bbox_2d\"", "\"point_2d\""}) {
+      if (text.find(key) != std::string_view::npos) add_notice_once(kCoordinateText, key, notices);
+    }
+  }
+}
+
+}  // namespace vlmtrain::io

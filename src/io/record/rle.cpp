@@ -1,0 +1,156 @@
+#include "vlmtrain/io/rle.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::io {
+namespace {
+
+// A character of a compressed count minus kFirstCharacter: five bits, and a bit that is set if more
+// characters follow. The highest of the five bits of the last character is the sign.
+constexpr char kFirstCharacter = '0', kLastCharacter = 'o';
+constexpr int kGroupBits = 5;
+constexpr int64_t kGroupMask = 0x1F, kContinueBit = 0x20, kSignBit = 0x10;
+/// Characters of one count. Differences of counts have at most 30 bits.
+constexpr int kMaxGroups = 7;
+
+int64_t read_compressed_count(std::string_view text, size_t& pos) {
+  int64_t value = 0;
+  for (int group = 0; group < kMaxGroups; ++group) {
+    if (pos == text.size()) {
+      throw data_error("a mask's compressed counts end within a count: they are cut off; write them again");
+    }
+    const char character = text[pos++];
+    if (character < kFirstCharacter || character > kLastCharacter) {
+      throw data_error(
+          "a mask's compressed counts have the character \"{}\" at place {}, where only '0' to 'o' stand; write them "
+          "with "
+          "pycocotools (mask.encode, then .decode(\"ascii\"))",
+          make_excerpt(std::string(1, character)), pos);
+    }
+    const int64_t bits = character - kFirstCharacter;
+    value |= (bits & kGroupMask) << (kGroupBits * group);
+    if ((bits & kContinueBit) != 0) continue;
+    if ((bits & kSignBit) != 0) value -= int64_t{1} << (kGroupBits * (group + 1));
+    return value;
+  }
+  throw data_error("a mask's compressed counts have one of more than {} characters before place {}; write them again",
+                   kMaxGroups, pos + 1);
+}
+
+/// Bounds each count by the largest mask, so that sums of differences cannot overflow.
+void check_count(int64_t count, size_t number) {
+  if (count < 0) {
+    throw data_error("a mask's run {} has the negative length {}; write its counts again", number, count);
+  }
+  if (count > kMaxMaskPixels) {
+    throw data_error("a mask's run {} has {} pixels, more than the limit of {}; shrink the mask", number, count,
+                     kMaxMaskPixels);
+  }
+}
+
+std::vector<int64_t> parse_compressed_counts(std::string_view text) {
+  std::vector<int64_t> counts;
+  for (size_t pos = 0; pos < text.size();) {
+    int64_t count = read_compressed_count(text, pos);
+    if (counts.size() > 2) count += counts[counts.size() - 2];
+    check_count(count, counts.size() + 1);
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+std::vector<int64_t> parse_count_list(const nlohmann::json& list) {
+  std::vector<int64_t> counts;
+  counts.reserve(list.size());
+  for (const auto& value : list) {
+    if (!value.is_number_integer()) {
+      throw data_error("a mask's \"counts\" have {}, which is not a whole number; write its counts again",
+                       make_json_excerpt(value));
+    }
+    const bool is_huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxMaskPixels};
+    counts.push_back(is_huge ? kMaxMaskPixels + 1 : value.get<int64_t>());
+    check_count(counts.back(), counts.size());
+  }
+  return counts;
+}
+
+/// Returns a side of a mask, clamped to kMaxMaskPixels + 1.
+int64_t parse_side(const nlohmann::json& value) {
+  const bool is_negative = !value.is_number_unsigned() && value.is_number_integer() && value.get<int64_t>() < 0;
+  if (!value.is_number_integer() || is_negative || value.get<uint64_t>() == 0) {
+    throw data_error("a mask's \"size\" has {}; the height and width are whole numbers of at least 1",
+                     make_json_excerpt(value));
+  }
+  return static_cast<int64_t>(std::min(value.get<uint64_t>(), uint64_t{kMaxMaskPixels} + 1));
+}
+
+Rle parse_size(const nlohmann::json& value) {
+  const auto size = value.find("size");
+  if (size == value.end() || !size->is_array() || size->size() != 2) {
+    throw data_error("a mask's run lengths have no \"size\": [height, width]; add that of the picture");
+  }
+  Rle rle{.height = parse_side((*size)[0]), .width = parse_side((*size)[1]), .counts = {}};
+  if (rle.height > kMaxMaskPixels / rle.width) {
+    throw data_error("a mask of {} x {} pixels is beyond the limit of {}; shrink it and its picture",
+                     make_json_excerpt((*size)[1]), make_json_excerpt((*size)[0]), kMaxMaskPixels);
+  }
+  return rle;
+}
+
+}  // namespace
+
+Rle parse_rle(const nlohmann::json& value) {
+  if (value.is_array()) {
+    throw data_error(
+        "a mask is a list, as COCO has polygons: convert it to run lengths with pycocotools (mask.frPyObjects, then "
+        "mask.merge)");
+  }
+  if (!value.is_object()) {
+    throw data_error("a mask's run lengths are not a JSON object; write them as {{\"size\": …, \"counts\": …}}");
+  }
+  Rle rle = parse_size(value);
+  const auto counts = value.find("counts");
+  if (counts != value.end() && counts->is_array()) {
+    rle.counts = parse_count_list(*counts);
+  } else if (counts != value.end() && counts->is_string()) {
+    rle.counts = parse_compressed_counts(counts->get_ref<const std::string&>());
+  } else if (counts != value.end() && counts->is_binary()) {
+    // pycocotools returns bytes, which Parquet keeps.
+    const auto& bytes = counts->get_binary();
+    rle.counts = parse_compressed_counts(std::string(bytes.begin(), bytes.end()));
+  } else {
+    throw data_error("a mask's run lengths have no \"counts\", a list of numbers or pycocotools' string; add them");
+  }
+  int64_t total = 0;
+  for (const int64_t count : rle.counts) total += count;
+  if (const int64_t pixels = rle.height * rle.width; total != pixels) {
+    throw data_error(
+        "a mask's run lengths {} {} pixels where its size of {} x {} (width x height) has {}; is \"size\" [height, "
+        "width] of the same picture? Else write them again",
+        total < pixels ? "fill only" : "fill", total, rle.width, rle.height, pixels);
+  }
+  return rle;
+}
+
+std::string compress_counts(const Rle& rle) {
+  std::string text;
+  for (size_t i = 0; i < rle.counts.size(); ++i) {
+    int64_t remaining = i > 2 ? rle.counts[i] - rle.counts[i - 2] : rle.counts[i];
+    for (bool has_more = true; has_more;) {
+      const int64_t group = remaining & kGroupMask;
+      remaining >>= kGroupBits;
+      has_more = remaining != ((group & kSignBit) != 0 ? -1 : 0);
+      text += static_cast<char>(kFirstCharacter + (has_more ? group | kContinueBit : group));
+    }
+  }
+  return text;
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,269 @@
+#include "vlmtrain/io/json.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "io/text/encoding.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/file.h"
+
+namespace vlmtrain::io {
+
+namespace {
+
+// SAX handler that keeps only the position of the first error. The exceptions of the DOM parser
+// lack the position for some errors, such as a number overflow.
+class JsonErrorHandler : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return true; }
+  bool key(string_t&) override { return true; }
+  bool end_object() override { return true; }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
+    position_ = position;
+    message_ = error.what();
+    return false;
+  }
+
+  const std::optional<std::size_t>& position() const { return position_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  std::optional<std::size_t> position_;
+  std::string message_;
+};
+
+// Scanner of the nesting of a text that may not be JSON. It runs before the parser and finds every
+// nesting that the parser would.
+class NestingScanner {
+ public:
+  explicit NestingScanner(std::string_view text) {
+    for (size_t i = 0; i < text.size(); ++i) {
+      switch (text[i]) {
+        case '"':
+          i = find_string_end(text, i);
+          break;
+        case '{':
+        case '[':
+          if (open_containers_.size() == kMaxJsonDepth) {
+            too_deep_offset_ = i;
+            return;
+          }
+          open_containers_.push_back({text[i] == '{', 1});
+          break;
+        case '}':
+        case ']':
+          if (!open_containers_.empty()) open_containers_.pop_back();
+          break;
+        case ',':
+          if (!open_containers_.empty() && open_containers_.back().is_object)
+            max_keys_ = std::max(max_keys_, ++open_containers_.back().num_entries);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  const std::optional<size_t>& too_deep_offset() const { return too_deep_offset_; }
+  /// Returns the largest number of keys of one object.
+  size_t max_keys() const { return max_keys_; }
+
+ private:
+  static size_t find_string_end(std::string_view text, size_t quote) {
+    size_t i = quote + 1;
+    while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
+    return i;
+  }
+
+  struct OpenContainer {
+    bool is_object;
+    size_t num_entries;
+  };
+
+  std::vector<OpenContainer> open_containers_;
+  size_t max_keys_ = 0;
+  std::optional<size_t> too_deep_offset_;
+};
+
+// Keeps only the reason and the expected token of the library's message. The message also repeats
+// the position and the last token, which may have megabytes of invalid UTF-8.
+std::string shorten_reason(std::string message) {
+  for (const std::string_view prefix_end : {"] ", ": "}) {
+    const size_t end = message.find(prefix_end);
+    if (end != std::string::npos && (prefix_end == "] " || message.starts_with("parse error"))) {
+      message.erase(0, end + prefix_end.size());
+    }
+  }
+  const size_t last_read = message.find("; last read: '");
+  if (last_read != std::string::npos) {
+    const size_t expected = message.rfind("'; expected ");
+    message.erase(last_read, expected == std::string::npos ? std::string::npos : expected + 1 - last_read);
+  }
+  return make_excerpt(message, 200);
+}
+
+bool is_character_start(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+}
+
+JsonError make_json_error(std::string_view text, size_t offset, std::string reason) {
+  const std::string_view prefix = text.substr(0, offset);
+  const size_t newline = prefix.rfind('\n');
+  const std::string_view line_prefix = newline == std::string_view::npos ? prefix : prefix.substr(newline + 1);
+  return {.line = 1 + std::count(prefix.begin(), prefix.end(), '\n'),
+          .column = 1 + std::count_if(line_prefix.begin(), line_prefix.end(), is_character_start),
+          .reason = std::move(reason)};
+}
+
+[[noreturn]] void fail_invalid_json(std::string_view text, std::string_view source) {
+  refuse_lfs_pointer(source, text);
+  if (is_utf16(text)) throw data_error("{} {}", source, kUtf16Hint);
+  const JsonError error = find_json_error(text);
+  throw data_error("{}: not valid JSON at line {}, column {}: {}", source, error.line, error.column, error.reason);
+}
+
+template <class Json>
+Json parse_shallow(std::string_view text, std::string_view source) {
+  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) fail_invalid_json(text, source);
+  return value;
+}
+
+template <class Json>
+std::string dump_safely(const Json& value, int indent) {
+  const std::string text = value.dump(indent, ' ', false, Json::error_handler_t::replace);
+  // JSON is ASCII outside of strings, so these bytes are in a string, where an escape is
+  // equivalent.
+  std::string result;
+  result.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
+    if (byte == 0x7F) {
+      result += "\\u007f";
+    } else if (byte == 0xC2 && next >= 0x80 && next <= 0x9F) {
+      result += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string describe_json_exception(const std::exception& error) {
+  return shorten_reason(error.what());
+}
+
+JsonError find_json_error(std::string_view text) {
+  if (const auto offset = NestingScanner(text).too_deep_offset()) {
+    return make_json_error(text, *offset,
+                           fmt::format("more than {} lists and objects stand in each other", kMaxJsonDepth));
+  }
+  JsonErrorHandler handler;
+  nlohmann::json::sax_parse(text, &handler);
+  VLMTRAIN_CHECK(handler.position(), "the text is valid JSON");
+  // The position counts the bytes read, including the wrong one and a byte order mark.
+  const size_t error_offset = std::min(std::max<size_t>(*handler.position(), 1) - 1, text.size());
+  return make_json_error(text, error_offset, shorten_reason(handler.message()));
+}
+
+bool is_json_too_deep(std::string_view text) {
+  return NestingScanner(text).too_deep_offset().has_value();
+}
+
+std::optional<nlohmann::json> try_parse_json(std::string_view text) {
+  if (is_json_too_deep(text)) return std::nullopt;
+  nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return value.is_discarded() ? std::nullopt : std::optional(std::move(value));
+}
+
+nlohmann::json parse_json(std::string_view text, std::string_view source) {
+  if (is_json_too_deep(text)) fail_invalid_json(text, source);
+  return parse_shallow<nlohmann::json>(text, source);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view source) {
+  // Ordered files are configurations and states of runs, with some thousand keys at most. Reading is
+  // quadratic in them, so a much larger object would take minutes.
+  constexpr size_t kMaxKeys = 50'000;
+  const NestingScanner scanner(text);
+  if (scanner.too_deep_offset()) fail_invalid_json(text, source);
+  if (scanner.max_keys() > kMaxKeys) {
+    throw data_error("{}: an object of {} keys is not what such a file holds; at most {} are read", source,
+                     scanner.max_keys(), kMaxKeys);
+  }
+  return parse_shallow<nlohmann::ordered_json>(text, source);
+}
+
+nlohmann::json read_json(const std::filesystem::path& path) {
+  return parse_json(read_file(path), path.string());
+}
+
+nlohmann::ordered_json read_ordered_json(const std::filesystem::path& path) {
+  return parse_ordered_json(read_file(path), path.string());
+}
+
+std::string to_json_string(const nlohmann::json& value, int indent) {
+  return dump_safely(value, indent);
+}
+
+std::string to_json_string(const nlohmann::ordered_json& value, int indent) {
+  return dump_safely(value, indent);
+}
+
+std::string make_json_excerpt(const nlohmann::json& value) {
+  return make_excerpt(to_json_string(value));
+}
+
+std::string make_json_excerpt(const nlohmann::ordered_json& value) {
+  return make_excerpt(to_json_string(value));
+}
+
+namespace detail {
+
+void fail_not_an_object(std::string_view key, std::string_view source) {
+  throw data_error("{}: a JSON object with the key \"{}\" is wanted, and this is none", source, key);
+}
+
+void fail_missing(std::string_view key, std::string_view source) {
+  throw data_error("{}: the key \"{}\" is missing", source, key);
+}
+
+void fail_type(std::string_view key, std::string_view expected, std::string actual, std::string_view source) {
+  throw data_error("{}: \"{}\" should be {}, not {}", source, make_excerpt(key), expected, make_excerpt(actual, 60));
+}
+
+}  // namespace detail
+
+bool is_empty_value(const nlohmann::json& value) {
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.is_null() || (value.is_structured() && value.empty());
+}
+
+std::vector<std::string> find_unread_keys(const nlohmann::json& object, std::span<const std::string_view> read_keys,
+                                          std::span<const HarmlessKey> harmless_keys) {
+  std::vector<std::string> result;
+  for (const auto& [key, value] : object.items()) {
+    const bool is_known =
+        std::ranges::find(read_keys, std::string_view(key)) != read_keys.end() ||
+        std::ranges::find(harmless_keys, std::string_view(key), &HarmlessKey::name) != harmless_keys.end();
+    if (!is_known && !is_empty_value(value)) result.push_back(key);
+  }
+  return result;
+}
+
+}  // namespace vlmtrain::io

@@ -1,0 +1,84 @@
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
+
+/// blockIdx.x is the row; blocks in y divide its columns.
+template <class T, int kCount>
+__global__ void int8_kernel(const __grid_constant__ Int8Dequantize args) {
+  const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
+  if (column >= args.columns) return;
+  const int64_t index = int64_t{blockIdx.x} * args.columns + column;
+  const float absmax = args.row_absmax[blockIdx.x];
+  const auto packed = load<kCount>(args.values + index);
+  Pack<T, kCount> result;
+  for (int i = 0; i < kCount; ++i) {
+    result.values[i] = from_float<T>(__fmul_rn(__fmul_rn(static_cast<float>(packed.values[i]), absmax), args.step));
+  }
+  store<kCount>(static_cast<T*>(args.result) + index, result);
+}
+
+template <class T, int kCount>
+int launch_kernel(const Int8Dequantize& args, void* stream) {
+  const Size grid{static_cast<unsigned>(args.rows), count_blocks(args.columns / kCount, kThreads), 1};
+  return launch(int8_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, args);
+}
+
+}  // namespace
+
+int int8_dequantize(const Int8Dequantize& args, void* stream) {
+  return dispatch_element_type(args.element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kCount = kPackElements<T>;
+    const bool packs = can_load_packs<T>(args.columns, static_cast<const T*>(args.result)) &&
+                       can_load_packs<int8_t, kCount>(args.columns, args.values);
+    return packs ? launch_kernel<T, kCount>(args, stream) : launch_kernel<T, 1>(args, stream);
+  });
+}
+
+namespace {
+
+constexpr int kBytesPerThread = 4;
+constexpr int kValuesPerThread = 2 * kBytesPerThread;  // two per byte
+constexpr int kTableSize = 16;
+static_assert(kNf4SuperBlock % (kValuesPerThread * kThreads) == 0);
+
+/// Multiplies and adds without contraction to an FMA, because ATen rounds in between.
+__device__ __forceinline__ float compute_absmax(const Nf4Dequantize& args, int64_t block) {
+  const int64_t super_block = block / kNf4NestedBlock;
+  int weight = 0;
+  while (weight + 1 < args.weights && super_block >= args.first_super_block[weight + 1]) ++weight;
+  const float relative = args.absmax_codes[args.absmax[block] * args.code_stride];
+  return __fadd_rn(__fmul_rn(relative, args.nested_absmax[super_block]), args.nested_offset[weight]);
+}
+
+template <class T>
+__global__ void nf4_kernel(const __grid_constant__ Nf4Dequantize args) {
+  VLMTRAIN_SHARED(float, table, kTableSize);
+  if (threadIdx.x < kTableSize) table[threadIdx.x] = args.values[threadIdx.x];
+  __syncthreads();
+  const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kValuesPerThread;
+  const float absmax = compute_absmax(args, first / kNf4Block);
+  const auto bytes = load<kBytesPerThread>(args.packed + first / 2);
+  Pack<T, kValuesPerThread> result;
+  for (int i = 0; i < kBytesPerThread; ++i) {
+    result.values[2 * i] = from_float<T>(__fmul_rn(table[bytes.values[i] / kTableSize], absmax));
+    result.values[2 * i + 1] = from_float<T>(__fmul_rn(table[bytes.values[i] % kTableSize], absmax));
+  }
+  store<kValuesPerThread>(static_cast<T*>(args.result) + first, result);
+}
+
+}  // namespace
+
+int nf4_dequantize(const Nf4Dequantize& args, void* stream) {
+  const auto blocks = static_cast<unsigned>(args.super_blocks * (kNf4SuperBlock / (kValuesPerThread * kThreads)));
+  return dispatch_element_type(args.element, [&](auto zero) {
+    return launch(nf4_kernel<decltype(zero)>, Size{blocks, 1, 1}, Size{kThreads, 1, 1}, stream, args);
+  });
+}
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,76 @@
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/kernels.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+constexpr unsigned kThreads = 128;     // divides the threads per multiprocessor of every architecture
+constexpr int kPacksPerThread = 4;     // per thread, if there are enough; not tuned by a recorded benchmark
+constexpr int64_t kMaxBlocks = 65535;  // CUDA's limit of a grid's y dimension
+
+/// blockIdx.x is the patch. Neighbors in a line of a patch are neighbors in the image, so a pack
+/// never crosses a line.
+template <class T, int kCount>
+__global__ void patchify_kernel(const __grid_constant__ Patchify args) {
+  const int64_t patches_per_row = args.width / args.patch_width;
+  const int64_t num_patches = args.height / args.patch_height * patches_per_row;
+  const int64_t index = blockIdx.x / num_patches, patch = blockIdx.x % num_patches;
+  const int64_t image = args.order == nullptr ? index : args.order[index];
+  const uint8_t* const corner = args.bytes + image * kPixelChannels * args.height * args.width +
+                                patch / patches_per_row * args.patch_height * args.width +
+                                patch % patches_per_row * args.patch_width;
+
+  // 32-bit divisions are much cheaper than 64-bit ones.
+  const auto patch_width = static_cast<uint32_t>(args.patch_width);
+  const auto patch_height = static_cast<uint32_t>(args.patch_height);
+  const uint32_t columns = uint32_t{kPixelChannels} * patch_height * patch_width;
+  T* const row = static_cast<T*>(args.rows) + int64_t{blockIdx.x} * columns;
+  for (uint32_t column = (blockIdx.y * kThreads + threadIdx.x) * kCount; column < columns;
+       column += gridDim.y * kThreads * kCount) {
+    const uint32_t line = column / patch_width;
+    const uint32_t channel = line / patch_height;
+    const auto packed =
+        load<kCount>(corner + (channel * args.height + line % patch_height) * args.width + column % patch_width);
+    // Constant indices keep the arguments in constant memory instead of copying them to local
+    // memory.
+    const auto select_channel = [&](const float(&values)[kPixelChannels]) {
+      return channel == 0 ? values[0] : channel == 1 ? values[1] : values[2];
+    };
+    const float mean = select_channel(args.mean), deviation = select_channel(args.deviation);
+    Pack<T, kCount> result;
+    for (int i = 0; i < kCount; ++i) {
+      result.values[i] = from_float<T>(__fdiv_rn(__fsub_rn(static_cast<float>(packed.values[i]), mean), deviation));
+    }
+    store<kCount>(row + column, result);
+  }
+}
+
+template <class T, int kCount>
+bool fits(const Patchify& args) {
+  return can_load_packs<uint8_t, kCount>(args.width, args.bytes) &&
+         can_load_packs<T, kCount>(args.patch_width, static_cast<const T*>(args.rows));
+}
+
+template <class T, int kCount>
+int launch_kernel(const Patchify& args, void* stream) {
+  const int64_t rows = args.num_images * (args.height / args.patch_height) * (args.width / args.patch_width);
+  const int64_t packs = kPixelChannels * args.patch_height * args.patch_width / kCount;
+  const unsigned blocks = count_blocks(packs, int64_t{kThreads} * kPacksPerThread);
+  const Size grid{static_cast<unsigned>(rows), blocks < kMaxBlocks ? blocks : static_cast<unsigned>(kMaxBlocks), 1};
+  return launch(patchify_kernel<T, kCount>, grid, Size{kThreads, 1, 1}, stream, args);
+}
+
+}  // namespace
+
+int patchify(const Patchify& args, void* stream) {
+  return dispatch_element_type(args.element, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr int kCount = kPackElements<T>;
+    if (fits<T, kCount>(args)) return launch_kernel<T, kCount>(args, stream);
+    return fits<T, 2>(args) ? launch_kernel<T, 2>(args, stream)
+                            : launch_kernel<T, 1>(args, stream);  // patches that are 14 pixels wide, as CLIP's
+  });
+}
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,149 @@
+#include "vlmtrain/kernels/rope.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "kernels/launch.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::kernels {
+
+namespace {
+
+Rope::Heads make_heads(const at::Tensor& output, const at::Tensor& input) {
+  VLMTRAIN_CHECK(input.stride(2) == 1 && output.stride(2) == 1 && input.stride(1) == input.size(2) &&
+                     output.stride(1) == output.size(2),
+                 "heads of a row lie one after the other");
+  return {.from = input.const_data_ptr(),
+          .to = output.mutable_data_ptr(),
+          .from_stride = input.stride(0),
+          .to_stride = output.stride(0),
+          .heads = input.size(1)};
+}
+
+}  // namespace
+
+void rope(const Heads& output, const Heads& input, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+  if (input.query.size(0) == 0) return;
+  KernelLaunch("vlmtrain::rope", {input.query, input.key, input.value, cos, sin},
+               {output.query, output.key, output.value})(launchers().rope,
+                                                         Rope{.element = get_element_type(input.query),
+                                                              .rows = input.query.size(0),
+                                                              .features = input.query.size(2),
+                                                              .direction = static_cast<float>(direction),
+                                                              .cos = cos.const_data_ptr<float>(),
+                                                              .sin = sin.const_data_ptr<float>(),
+                                                              .query = make_heads(output.query, input.query),
+                                                              .key = make_heads(output.key, input.key),
+                                                              .value = make_heads(output.value, input.value)});
+}
+
+namespace {
+
+/// Returns the elements between rows. REQUIRES: the heads of a row are contiguous.
+int64_t row_stride(const at::Tensor& heads) {
+  VLMTRAIN_CHECK(heads.stride(2) == 1 && (heads.size(1) == 1 || heads.stride(1) == heads.size(2)),
+                 "heads of a row lie one after the other");
+  return heads.stride(0);
+}
+
+QkNormRopeForward::Heads forward_heads(const at::Tensor& output, const at::Tensor& x, const at::Tensor& weight) {
+  return {.x = x.const_data_ptr(),
+          .weight = weight.const_data_ptr(),
+          .rotated = output.mutable_data_ptr(),
+          .rotated_stride = row_stride(output),
+          .heads = x.size(1)};
+}
+
+QkNormRopeBackward::Heads backward_heads(const at::Tensor& dx, const at::Tensor& gradient, const at::Tensor& x,
+                                         const at::Tensor& weight) {
+  return {.gradient = gradient.const_data_ptr(),
+          .gradient_stride = row_stride(gradient),
+          .x = x.const_data_ptr(),
+          .weight = weight.defined() ? weight.const_data_ptr() : nullptr,
+          .dx = dx.mutable_data_ptr(),
+          .heads = gradient.size(1)};
+}
+
+/// Returns enough warps to fill a large GPU, each with several heads; fewer if there are fewer
+/// heads.
+int64_t choose_num_warps(int64_t heads) {
+  // 384 blocks, about the three per multiprocessor (rope.cu) of an H100, which has 132 of them.
+  constexpr int64_t kMaxWarps = 3072;
+  const int64_t blocks =
+      std::clamp((heads + kQkNormRopeWarps - 1) / kQkNormRopeWarps, int64_t{1}, kMaxWarps / kQkNormRopeWarps);
+  return blocks * kQkNormRopeWarps;
+}
+
+int64_t common_stride(const at::Tensor& query, const at::Tensor& key) {
+  const int64_t stride = row_stride(query);
+  // The stride of a single row is arbitrary.
+  VLMTRAIN_CHECK(query.size(0) <= 1 || stride == row_stride(key),
+                 "rows of queries and keys that lie differently far apart");
+  return stride;
+}
+
+}  // namespace
+
+bool can_qk_norm_rope(const at::Tensor& x, int64_t features) {
+  return has(Kernel::kQkNormRope, x) && features <= kMaxQkNormFeatures;
+}
+
+at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& norm, const at::Tensor& cos,
+                        const at::Tensor& sin) {
+  const int64_t rows = x.query.size(0);
+  at::Tensor rstd = at::empty({rows, x.query.size(1) + x.key.size(1)}, x.query.options().dtype(at::kFloat));
+  if (rows == 0) return rstd;
+  KernelLaunch("vlmtrain::qk_norm_rope", {x.query, x.key, cos, sin}, {output.query, output.key, rstd})(
+      launchers().qk_norm_rope_forward,
+      QkNormRopeForward{.element = get_element_type(x.query),
+                        .gain = norm.gain,
+                        .rows = rows,
+                        .features = x.query.size(2),
+                        .x_stride = common_stride(x.query, x.key),
+                        .eps = static_cast<float>(norm.eps),
+                        .cos = cos.const_data_ptr<float>(),
+                        .sin = sin.const_data_ptr<float>(),
+                        .rstd = rstd.mutable_data_ptr<float>(),
+                        .query = forward_heads(output.query, x.query, norm.query_weight),
+                        .key = forward_heads(output.key, x.key, norm.key_weight)});
+  return rstd;
+}
+
+HeadNormGradients qk_norm_rope_backward(const Heads& dx, const Heads& gradients, const Heads& x, const at::Tensor& rstd,
+                                        const HeadNorm& norm, const at::Tensor& cos, const at::Tensor& sin,
+                                        bool compute_weight_gradients) {
+  const int64_t features = x.query.size(2);
+  at::Tensor partial_sums;
+  const int64_t warps = choose_num_warps(x.query.size(0) * (x.query.size(1) + x.key.size(1) + gradients.value.size(1)));
+  if (compute_weight_gradients) partial_sums = at::empty({warps, 2, features}, rstd.options());
+  if (x.query.size(0) == 0) {
+    if (compute_weight_gradients) partial_sums.zero_();
+  } else {
+    KernelLaunch("vlmtrain::qk_norm_rope_backward",
+                 {gradients.query, gradients.key, gradients.value, x.query, x.key, rstd, cos, sin},
+                 {dx.query, dx.key, dx.value})(
+        launchers().qk_norm_rope_backward,
+        QkNormRopeBackward{
+            .element = get_element_type(x.query),
+            .gain = norm.gain,
+            .rows = x.query.size(0),
+            .features = features,
+            .x_stride = common_stride(x.query, x.key),
+            .dx_stride = common_stride(dx.query, dx.key),
+            .cos = cos.const_data_ptr<float>(),
+            .sin = sin.const_data_ptr<float>(),
+            .rstd = rstd.const_data_ptr<float>(),
+            .query = backward_heads(dx.query, gradients.query, x.query, norm.query_weight),
+            .key = backward_heads(dx.key, gradients.key, x.key, norm.key_weight),
+            .value = backward_heads(dx.value, gradients.value, gradients.value, {}),
+            .warps = warps,
+            .partial_weight_gradients = compute_weight_gradients ? partial_sums.mutable_data_ptr<float>() : nullptr});
+  }
+  if (!compute_weight_gradients) return {};
+  const at::Tensor weight_gradients = partial_sums.sum(0).to(norm.query_weight.scalar_type());
+  return {weight_gradients[0], weight_gradients[1]};
+}
+
+}  // namespace vlmtrain::kernels

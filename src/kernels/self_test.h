@@ -1,0 +1,46 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/image/size.h"
+#include "vlmtrain/kernels/kernels.h"
+
+namespace vlmtrain::kernels {
+
+/// Sizes of a self-test's inputs.
+struct KernelTestSizes {
+  int64_t rows = 5;
+  std::vector<int64_t> columns{64, 33};  ///< one width that is read in packs, one that is not
+  int64_t super_blocks = 3;              ///< of NF4
+  int64_t parameters = 300;              ///< elements of AdamW's parameter
+  image::ImageSize image_size{33, 48};
+};
+
+/// The output of a kernel and of its reference (reference.h).
+struct ComparedTensors {
+  at::Tensor actual, expected;
+};
+
+/// Runs a kernel and its reference on random inputs that are equal on every device. REQUIRES: has()
+/// returns true for the device.
+std::vector<ComparedTensors> run_kernel_test(Kernel kernel, at::Device device, at::ScalarType dtype,
+                                             const KernelTestSizes& sizes = {});
+
+/// A kernel that failed, and why.
+struct FailedKernelTest {
+  Kernel kernel;
+  std::string description;
+};
+
+/// Compares every available kernel with ATen on small random inputs, in fp32 and, from sm_80 on,
+/// bf16. Returns the kernels whose difference exceeds rounding errors or that cannot be launched.
+/// Releases the memory that it used.
+std::vector<FailedKernelTest> find_failed_kernels(at::Device device);
+
+}  // namespace vlmtrain::kernels

@@ -1,0 +1,284 @@
+#include "vlmtrain/memory/allocation_tracking.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/memory/large_blocks.h"
+
+namespace vlmtrain::memory {
+
+namespace {
+
+/// Number of ScopedDisableTracking scopes on this thread.
+thread_local int disable_depth = 0;
+
+using Watchers = std::vector<std::shared_ptr<AllocationWatcher>>;
+
+/// A live allocation and the watchers that were notified of it.
+struct WatchedMemory {
+  int64_t bytes;
+  Watchers watchers;
+};
+
+/// Wraps PyTorch's allocator. Never uninstalled, because its memory may outlive any watcher. It
+/// returns the wrapped allocator's pointers unchanged, because some callers (oneDNN) keep only the
+/// pointer.
+class WatchedAllocator final : public c10::Allocator {
+ public:
+  explicit WatchedAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
+
+  void watch(std::shared_ptr<AllocationWatcher> watcher) {
+    const std::lock_guard lock(mutex_);
+    by_thread_[std::this_thread::get_id()].push_back(std::move(watcher));
+  }
+
+  void unwatch(const AllocationWatcher& watcher) {
+    const std::lock_guard lock(mutex_);
+    for (auto& [thread, watchers] : by_thread_) {
+      std::erase_if(watchers, [&](const auto& entry) { return entry.get() == &watcher; });
+    }
+    std::erase_if(by_thread_, [](const auto& entry) { return entry.second.empty(); });
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    Watchers watchers = disable_depth > 0 ? Watchers() : get_thread_watchers();
+    if (watchers.empty()) return wrapped_->allocate(bytes);
+    const auto count = static_cast<int64_t>(bytes);
+    notify_allocate(watchers, count);
+    c10::DataPtr memory = allocate_or_rollback(watchers, bytes);
+    if (memory.get() == nullptr) {
+      for (const auto& watcher : watchers) watcher->on_free(count);
+      return memory;
+    }
+    const std::lock_guard lock(mutex_);
+    allocations_[memory.get()] = {count, std::move(watchers)};
+    const bool replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
+    VLMTRAIN_CHECK(replaced, "memory of the CPU allocator with another's deleter");
+    return memory;
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &WatchedAllocator::free; }
+  void copy_data(void* destination, const void* source, std::size_t bytes) const override {
+    wrapped_->copy_data(destination, source, bytes);
+  }
+
+ private:
+  static void free(void* address);
+
+  Watchers get_thread_watchers() {
+    const std::lock_guard lock(mutex_);
+    const auto it = by_thread_.find(std::this_thread::get_id());
+    Watchers active;
+    if (it == by_thread_.end()) return active;
+    std::ranges::copy_if(it->second, std::back_inserter(active),
+                         [](const auto& watcher) { return watcher->is_active(); });
+    return active;
+  }
+
+  static void notify_allocate(const Watchers& watchers, int64_t bytes) {
+    for (auto watcher = watchers.begin(); watcher != watchers.end(); ++watcher) {
+      try {
+        (*watcher)->on_allocate(bytes);
+      } catch (...) {
+        std::for_each(watchers.begin(), watcher, [bytes](const auto& earlier) { earlier->on_free(bytes); });
+        throw;
+      }
+    }
+  }
+
+  c10::DataPtr allocate_or_rollback(const Watchers& watchers, size_t bytes) {
+    try {
+      return wrapped_->allocate(bytes);
+    } catch (...) {
+      for (const auto& watcher : watchers) watcher->on_free(static_cast<int64_t>(bytes));
+      throw;
+    }
+  }
+
+  void notify_free(void* address) {
+    WatchedMemory memory;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto it = allocations_.find(address);
+      if (it == allocations_.end()) return;  // unwatched
+      memory = std::move(it->second);
+      allocations_.erase(it);
+    }
+    for (const auto& watcher : memory.watchers) watcher->on_free(memory.bytes);
+  }
+
+  c10::Allocator* wrapped_;
+  std::mutex mutex_;  // guards the members below
+  std::unordered_map<std::thread::id, Watchers> by_thread_;
+  std::unordered_map<void*, WatchedMemory> allocations_;
+};
+
+WatchedAllocator& watched_allocator_instance() {
+  static WatchedAllocator* const allocator = [] {
+    auto* const instance = new WatchedAllocator(large_block_allocator());  // never freed: see the class comment
+    constexpr uint8_t kHighestPriority = 255;
+    c10::SetAllocator(c10::DeviceType::CPU, instance, kHighestPriority);
+    return instance;
+  }();
+  return *allocator;
+}
+
+void WatchedAllocator::free(void* address) {
+  WatchedAllocator& allocator = watched_allocator_instance();
+  allocator.notify_free(address);
+  allocator.wrapped_->raw_deleter()(address);
+}
+
+}  // namespace
+
+ScopedDisableTracking::ScopedDisableTracking() {
+  ++disable_depth;
+}
+
+ScopedDisableTracking::~ScopedDisableTracking() {
+  --disable_depth;
+}
+
+void install_watched_allocator() {
+  watched_allocator_instance();
+}
+
+void watch_allocations(std::shared_ptr<AllocationWatcher> watcher) {
+  watched_allocator_instance().watch(std::move(watcher));
+}
+
+void unwatch_allocations(const AllocationWatcher& watcher) {
+  watched_allocator_instance().unwatch(watcher);
+}
+
+struct BudgetCounter final : AllocationWatcher {
+  static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+  int64_t limit_bytes = kUnlimited;
+  int64_t peak_bytes = 0;
+  int64_t num_rejected = 0;
+  bool is_paused = false;
+  std::atomic<int64_t> live_bytes{0};  // tensors may be freed on other threads
+
+  bool is_active() const override { return !is_paused; }
+
+  void on_allocate(int64_t bytes) override {
+    if (bytes > limit_bytes - live_bytes) {
+      ++num_rejected;
+      TORCH_CHECK_WITH(OutOfMemoryError, false,
+                       fmt::format("{:.3f} GB more than the {:.3f} GB in use would be over the run's limit of {:.3f} "
+                                   "GB of the host's memory for tensors",
+                                   to_gigabytes(bytes), to_gigabytes(live_bytes), to_gigabytes(limit_bytes)));
+    }
+    live_bytes += bytes;
+    peak_bytes = std::max<int64_t>(peak_bytes, live_bytes);
+  }
+
+  void on_free(int64_t bytes) noexcept override { live_bytes -= bytes; }
+};
+
+HostBudget::HostBudget() : counter_(std::make_shared<BudgetCounter>()) {
+  watch_allocations(counter_);
+}
+
+HostBudget::~HostBudget() {
+  unwatch_allocations(*counter_);
+}
+
+HostBudget::Limit::Limit(HostBudget& budget, int64_t bytes) : counter_(budget.counter_) {
+  VLMTRAIN_CHECK(counter_->limit_bytes == BudgetCounter::kUnlimited, "two limits of the host's memory at once");
+  counter_->limit_bytes = bytes;
+}
+
+HostBudget::Limit::~Limit() {
+  counter_->limit_bytes = BudgetCounter::kUnlimited;
+}
+
+HostBudget::Pause::Pause(HostBudget& budget) : counter_(budget.counter_) {
+  VLMTRAIN_CHECK(!counter_->is_paused, "two pauses of one budget");
+  counter_->is_paused = true;
+}
+
+HostBudget::Pause::~Pause() {
+  counter_->is_paused = false;
+}
+
+int64_t HostBudget::live_bytes() const {
+  return counter_->live_bytes;
+}
+
+int64_t HostBudget::peak_bytes() const {
+  return counter_->peak_bytes;
+}
+
+void HostBudget::reset_peak() {
+  counter_->peak_bytes = counter_->live_bytes;
+}
+
+int64_t HostBudget::num_rejected() const {
+  return counter_->num_rejected;
+}
+
+struct AllocationCounter final : AllocationWatcher {
+  AllocationFaults faults;
+  int64_t allocations = 0;
+  int64_t failures = 0;
+  std::atomic<int64_t> live_bytes{0};  // tensors may be freed on other threads
+  int64_t peak_bytes = 0;
+
+  void on_allocate(int64_t bytes) override {
+    const int64_t index = allocations++;
+    if (index == faults.failing_allocation || live_bytes + bytes > faults.limit_bytes) {
+      ++failures;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "injected: allocation ", index, " of ", bytes, " bytes fails");
+    }
+    live_bytes += bytes;
+    peak_bytes = std::max<int64_t>(peak_bytes, live_bytes);
+  }
+
+  void on_free(int64_t bytes) noexcept override { live_bytes -= bytes; }
+};
+
+FaultInjection::FaultInjection() : counter_(std::make_shared<AllocationCounter>()) {
+  watch_allocations(counter_);
+}
+
+FaultInjection::~FaultInjection() {
+  unwatch_allocations(*counter_);
+}
+
+void FaultInjection::arm(AllocationFaults faults) {
+  counter_->faults = faults;
+  counter_->allocations = 0;
+  counter_->failures = 0;
+  counter_->peak_bytes = counter_->live_bytes;
+}
+
+int64_t FaultInjection::allocations() const {
+  return counter_->allocations;
+}
+
+int64_t FaultInjection::failures() const {
+  return counter_->failures;
+}
+
+int64_t FaultInjection::live_bytes() const {
+  return counter_->live_bytes;
+}
+
+int64_t FaultInjection::peak_bytes() const {
+  return counter_->peak_bytes;
+}
+
+}  // namespace vlmtrain::memory

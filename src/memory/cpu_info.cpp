@@ -1,0 +1,201 @@
+#include "vlmtrain/memory/cpu_info.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "vlmtrain/memory/host_memory.h"
+
+namespace vlmtrain::memory {
+
+namespace {
+
+/// Returns the first value of `key` in a file of "key : value" lines.
+std::string read_first_value(const std::filesystem::path& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || !line.starts_with(key)) continue;
+    const size_t first = line.find_first_not_of(" \t", colon + 1);
+    return first == std::string::npos ? "" : line.substr(first);
+  }
+  return {};
+}
+
+int64_t usable_cores() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/// Returns the group's CPU time per period, or nothing if it has no limit.
+std::optional<double> read_cpu_quota(const ControlGroupFolder& group) {
+  double quota = 0;
+  double period = 0;
+  if (group.is_v2) {
+    std::ifstream file(group.path / "cpu.max");  // "max 100000" or "150000 100000"
+    if (!(file >> quota >> period)) return std::nullopt;
+  } else {
+    std::ifstream quota_file(group.path / "cpu.cfs_quota_us");
+    std::ifstream period_file(group.path / "cpu.cfs_period_us");
+    if (!(quota_file >> quota) || !(period_file >> period)) return std::nullopt;
+  }
+  return quota > 0 && period > 0 ? std::optional{quota / period} : std::nullopt;
+}
+
+std::optional<double> find_min_quota(const std::filesystem::path& root) {
+  std::optional<double> min_quota;
+  for (const auto& group : control_groups(root, "cpu")) {
+    const auto quota = read_cpu_quota(group);
+    if (quota) min_quota = std::min(min_quota.value_or(*quota), *quota);
+  }
+  return min_quota;
+}
+
+/// Returns how many more threads the group allows, or nothing if it has no limit. The kernel counts
+/// threads as processes.
+std::optional<int64_t> read_startable_threads(const ControlGroupFolder& group) {
+  int64_t max_threads = 0;
+  int64_t current = 0;
+  std::ifstream max_file(group.path / "pids.max");  // "max" or "100"; the same file in both versions
+  std::ifstream current_file(group.path / "pids.current");
+  if (!(max_file >> max_threads) || !(current_file >> current)) return std::nullopt;
+  return std::max<int64_t>(0, max_threads - current);
+}
+
+std::optional<int64_t> find_min_startable(const std::filesystem::path& root) {
+  std::optional<int64_t> min_startable;
+  for (const auto& group : control_groups(root, "pids")) {
+    const auto startable = read_startable_threads(group);
+    if (startable) min_startable = std::min(min_startable.value_or(*startable), *startable);
+  }
+  return min_startable;
+}
+
+}  // namespace
+
+CpuInfo read_cpu_info(const std::filesystem::path& root) {
+  CpuInfo cpu{.model = read_first_value(root / "proc/cpuinfo", "model name"),
+              .machine_cores = sysconf(_SC_NPROCESSORS_CONF),
+              .usable_cores = usable_cores(),
+              .quota_cores = find_min_quota(root),
+              .startable_threads = find_min_startable(root)};
+  std::istringstream flags(read_first_value(root / "proc/cpuinfo", "flags"));
+  for (std::string flag; flags >> flag;) cpu.flags.insert(flag);
+  return cpu;
+}
+
+int64_t default_threads(const CpuInfo& cpu) {
+  // A coarse bound on the thread pools that the program starts (OpenMP, autograd, data loader, checkpoints).
+  constexpr int64_t kNumThreadPools = 4;
+  int64_t threads = cpu.usable_cores;
+  if (cpu.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*cpu.quota_cores)));
+  if (cpu.startable_threads) threads = std::min(threads, *cpu.startable_threads / kNumThreadPools);
+  return std::max<int64_t>(1, threads);
+}
+
+int64_t default_threads() {
+  static const int64_t threads = default_threads(read_cpu_info());
+  return threads;
+}
+
+void limit_threads_to_quota() {
+  for (const char* variable : {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}) {
+    const char* const value = std::getenv(variable);
+    if (value != nullptr && *value != '\0') return;
+  }
+  if (default_threads() < usable_cores()) at::set_num_threads(static_cast<int>(default_threads()));
+}
+
+namespace {
+
+// Prefixes of the lines that print_cpu_kernels() adds to oneDNN's output.
+constexpr std::string_view kAtenPrefix = "aten,";
+constexpr std::string_view kThreadsPrefix = "threads,";
+
+/// Returns the text after `marker` in the line, or an empty string without the marker.
+std::string find_suffix(const std::string& line, std::string_view marker) {
+  const size_t position = line.find(marker);
+  return position == std::string::npos ? std::string() : line.substr(position + marker.size());
+}
+
+std::string first_field(const std::string& text) {
+  return text.substr(0, text.find(','));
+}
+
+Bf16MatmulSupport parse_bf16_support(const std::string& implementation) {
+  if (implementation.find("amx") != std::string::npos) return Bf16MatmulSupport::kAmx;
+  // avx512_core_bf16 and later instruction sets that include it.
+  const bool has_bf16 = implementation.find("avx512_core_bf16") != std::string::npos ||
+                        implementation.find("avx512_core_fp16") != std::string::npos ||
+                        implementation.find("avx10") != std::string::npos;
+  return has_bf16 ? Bf16MatmulSupport::kAvx512 : Bf16MatmulSupport::kEmulated;
+}
+
+}  // namespace
+
+const char* to_string(Bf16MatmulSupport support) {
+  switch (support) {
+    case Bf16MatmulSupport::kAmx:
+      return "AMX";
+    case Bf16MatmulSupport::kAvx512:
+      return "AVX512-BF16";
+    case Bf16MatmulSupport::kEmulated:
+      break;
+  }
+  return "emulated";
+}
+
+void print_cpu_kernels() {
+  setenv("ONEDNN_VERBOSE", "1", /*overwrite=*/1);
+  std::printf("%s%s\n%s%d\n", std::string(kAtenPrefix).c_str(), at::get_cpu_capability().c_str(),
+              std::string(kThreadsPrefix).c_str(), at::get_num_threads());
+  constexpr int64_t kSize = 256;
+  // oneDNN prints its version at its first operation. This one uses oneDNN on every processor.
+  static_cast<void>(at::ones({kSize, kSize}).to_mkldnn());
+  const at::Tensor matrix = at::ones({kSize, kSize}, at::kBFloat16);
+  static_cast<void>(at::linear(matrix, matrix));
+}
+
+CpuKernels parse_cpu_kernels(const std::string& output) {
+  CpuKernels kernels;
+  std::istringstream lines(output);
+  const auto set_if_empty = [](std::string& target, std::string value) {
+    if (target.empty()) target = std::move(value);
+  };
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kAtenPrefix)) kernels.aten = line.substr(kAtenPrefix.size());
+    if (line.starts_with(kThreadsPrefix)) kernels.threads = std::atoi(line.c_str() + kThreadsPrefix.size());
+    const std::string version = find_suffix(line, ",info,oneDNN v");
+    set_if_empty(kernels.onednn_version, version.substr(0, version.find(' ')));
+    set_if_empty(kernels.onednn_isa, find_suffix(line, ",info,cpu,isa:"));
+    set_if_empty(kernels.bf16_product, first_field(find_suffix(line, ",exec,cpu,matmul,")));
+  }
+  kernels.bf16 = parse_bf16_support(kernels.bf16_product);
+  return kernels;
+}
+
+// An ATen operation above its grain size starts an OpenMP team in the calling thread. N workers
+// would have N teams, each as large as the machine. at::set_num_threads(1) would also affect
+// threads that start later, such as the engine's, so the limit is set for this thread in LibTorch's
+// OpenMP runtime.
+void use_single_aten_thread() {
+  at::get_num_threads();  // LibTorch initializes a thread at its first use, which would reset the limit
+  using SetNumThreads = void (*)(int);
+  const auto set_num_threads = reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set_num_threads != nullptr) set_num_threads(1);
+}
+
+}  // namespace vlmtrain::memory

@@ -1,0 +1,124 @@
+#include "vlmtrain/memory/device_copy.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/out_of_memory.h"
+
+namespace vlmtrain::memory {
+
+at::Tensor copy_to_device(const at::Tensor& tensor, at::Device device) {
+  const bool pin = device.is_cuda() && tensor.device().is_cpu();
+  return (pin ? try_pin_memory(tensor) : tensor).to(device, /*non_blocking=*/true);
+}
+
+at::Tensor copy_to_device(std::span<const int64_t> values, at::Device device, at::ScalarType type) {
+  const at::Tensor host = at::empty({std::ssize(values)}, type);
+  if (type == at::kInt) {
+    std::ranges::copy(values, host.mutable_data_ptr<int32_t>());
+  } else {
+    std::ranges::copy(values, host.mutable_data_ptr<int64_t>());
+  }
+  return copy_to_device(host, device);
+}
+
+namespace {
+
+c10::impl::VirtualGuardImpl get_guard_impl(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type());
+}
+
+/// One stream per device and process.
+c10::Stream copy_stream(at::Device device) {
+  static std::mutex mutex;
+  static std::map<c10::DeviceIndex, c10::Stream> streams;
+  const std::lock_guard lock(mutex);
+  const auto it = streams.find(device.index());
+  if (it != streams.end()) return it->second;
+  return streams.emplace(device.index(), get_guard_impl(device).getStreamFromGlobalPool(device)).first->second;
+}
+
+}  // namespace
+
+AsyncHostToDevice::AsyncHostToDevice(at::Device device) : device_(device), copy_event_(device.type()) {
+  c10::Event ready_event(device.type());
+  ready_event.record(get_guard_impl(device).getStream(device));
+  ready_event.block(copy_stream(device));
+}
+
+AsyncHostToDevice::~AsyncHostToDevice() {
+  try {
+    wait();
+  } catch (const c10::Error&) {
+    // The device is broken; the next user reports it.
+  }
+}
+
+at::Tensor AsyncHostToDevice::add(const at::Tensor& host) {
+  at::Tensor device_tensor = at::empty(host.sizes(), host.options().device(device_));
+  if (host.is_meta()) return device_tensor;
+  const at::Tensor pinned = try_pin_memory(host);
+  is_synchronized_ = false;
+  const c10::StreamGuard guard(copy_stream(device_));
+  device_tensor.copy_(pinned, /*non_blocking=*/true);
+  return device_tensor;
+}
+
+void AsyncHostToDevice::wait() {
+  if (std::exchange(is_synchronized_, true)) return;
+  copy_event_.record(copy_stream(device_));
+  copy_event_.block(get_guard_impl(device_).getStream(device_));
+}
+
+namespace {
+
+void warn_once(const std::string& reason) {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  spdlog::warn("no pinned memory of the host is left ({}): copies to and from the device hold up the run", reason);
+}
+
+/// Returns make_pinned(), or make_pageable() if no pinned memory is available even after LibTorch
+/// released its cached pinned memory.
+template <class MakePinned, class MakePageable>
+at::Tensor try_pinned(const MakePinned& make_pinned, const MakePageable& make_pageable) {
+  for (const bool is_first : {true, false}) {
+    try {
+      return make_pinned();
+    } catch (const std::exception& error) {
+      const auto out_of_memory = detect_out_of_memory(error);
+      if (!out_of_memory) throw;
+      if (is_first) {
+        release_pinned(at::kCUDA);
+      } else {
+        warn_once(out_of_memory->reason);
+      }
+    }
+  }
+  return make_pageable();
+}
+
+}  // namespace
+
+at::Tensor try_pin_memory(const at::Tensor& tensor) {
+  return try_pinned([&] { return tensor.pin_memory(); }, [&] { return tensor; });
+}
+
+at::Tensor empty_pinned(at::IntArrayRef sizes) {
+  const at::TensorOptions fp32(at::kFloat);
+  return try_pinned([&] { return at::empty(sizes, fp32.pinned_memory(true)); }, [&] { return at::empty(sizes, fp32); });
+}
+
+}  // namespace vlmtrain::memory

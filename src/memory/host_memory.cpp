@@ -1,0 +1,193 @@
+#include "vlmtrain/memory/host_memory.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace vlmtrain::memory {
+
+namespace {
+
+/// Returns the number after `key` in lines such as `MemTotal:  1000 kB` or `inactive_file 1000`.
+std::optional<int64_t> read_keyed_number(const std::filesystem::path& file, std::string_view key) {
+  std::ifstream stream(file);
+  std::string word;
+  int64_t number = 0;
+  while (stream >> word) {
+    if (word == key && stream >> number) return number;
+    stream.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> meminfo_bytes(const std::filesystem::path& root, std::string_view key) {
+  constexpr int64_t kKibibyte = 1024;
+  const auto kibibytes = read_keyed_number(root / "proc/meminfo", key);
+  return kibibytes ? std::optional{*kibibytes * kKibibyte} : std::nullopt;
+}
+
+/// Returns a limit in bytes; `max` and unreadable files mean no limit.
+int64_t read_limit(const std::filesystem::path& file) {
+  int64_t bytes = 0;
+  std::ifstream stream(file);
+  return stream >> bytes ? bytes : kNoHostLimit;
+}
+
+int64_t read_number(const std::filesystem::path& file) {
+  int64_t number = 0;
+  std::ifstream stream(file);
+  stream >> number;
+  return stream ? number : 0;
+}
+
+/// File names and memory.stat keys of a cgroup version.
+struct GroupFiles {
+  const char* limit;
+  const char* usage;
+  const char* inactive_cache;  ///< file caches in memory.stat, descendants included
+  const char* active_cache;
+};
+
+constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+                               "total_active_file"};
+constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file", "active_file"};
+
+/// A control group with a limit and its unused part.
+struct GroupLimit {
+  int64_t limit_bytes;
+  int64_t remaining_bytes;
+  std::filesystem::path file;
+};
+
+std::vector<GroupLimit> group_limits(const std::filesystem::path& root) {
+  std::vector<GroupLimit> limits;
+  for (const ControlGroupFolder& group : control_groups(root, "memory")) {
+    const GroupFiles& files = group.is_v2 ? kVersion2 : kVersion1;
+    const int64_t limit = read_limit(group.path / files.limit);
+    if (limit == kNoHostLimit) continue;
+    const int64_t cached = read_keyed_number(group.path / "memory.stat", files.inactive_cache).value_or(0) +
+                           read_keyed_number(group.path / "memory.stat", files.active_cache).value_or(0);
+    const int64_t used = read_number(group.path / files.usage) - cached;
+    limits.push_back({limit, limit - std::clamp<int64_t>(used, 0, limit), group.path / files.limit});
+  }
+  return limits;
+}
+
+/// Memory of this process.
+struct ProcessMemory {
+  int64_t address_space_bytes = 0;
+  int64_t anonymous_bytes = 0;  ///< resident, without file mappings
+  int64_t data_bytes = 0;
+};
+
+ProcessMemory read_process_memory(const std::filesystem::path& root) {
+  // man proc: size resident shared text lib data dt, in pages.
+  std::ifstream file(root / "proc/self/statm");
+  int64_t size = 0, resident = 0, shared = 0, text = 0, library = 0, data = 0;
+  file >> size >> resident >> shared >> text >> library >> data;
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  return {size * page, std::max<int64_t>(0, resident - shared) * page, data * page};
+}
+
+int64_t soft_limit(int resource) {
+  rlimit limit{};
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0) return kNoHostLimit;
+  const bool is_limit = limit.rlim_cur != RLIM_INFINITY && std::in_range<int64_t>(limit.rlim_cur);
+  return is_limit ? static_cast<int64_t>(limit.rlim_cur) : kNoHostLimit;
+}
+
+}  // namespace
+
+int64_t host_limit_bytes(const std::filesystem::path& root) {
+  int64_t limit = meminfo_bytes(root, "MemTotal:").value_or(kNoHostLimit);
+  for (const auto& group : group_limits(root)) limit = std::min(limit, group.limit_bytes);
+  return limit;
+}
+
+int64_t host_limit_bytes() {
+  return host_limit_bytes("/");
+}
+
+AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const AddressLimits& limits) {
+  const ProcessMemory process = read_process_memory(root);
+  AvailableHostMemory available{.bytes = kNoHostLimit, .limit_source = "nothing"};
+  const auto apply_limit = [&](int64_t remaining, const std::string& source) {
+    const int64_t bytes = std::max<int64_t>(0, remaining) + process.anonymous_bytes;
+    if (bytes < available.bytes) available = {bytes, source};
+  };
+  if (const auto free = meminfo_bytes(root, "MemAvailable:")) apply_limit(*free, "the machine's free memory");
+  for (const auto& group : group_limits(root)) {
+    apply_limit(group.remaining_bytes, "the control group's limit " + group.file.string());
+  }
+  if (limits.address_space != kNoHostLimit) {
+    apply_limit(limits.address_space - process.address_space_bytes, "the limit of address space, ulimit -v");
+  }
+  if (limits.data != kNoHostLimit) apply_limit(limits.data - process.data_bytes, "the limit of data, ulimit -d");
+  return available;
+}
+
+AvailableHostMemory get_available_host_memory() {
+  return get_available_host_memory("/", {.address_space = soft_limit(RLIMIT_AS), .data = soft_limit(RLIMIT_DATA)});
+}
+
+int64_t host_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t total_pages = 0;
+  int64_t resident_pages = 0;
+  file >> total_pages >> resident_pages;
+  return resident_pages * sysconf(_SC_PAGESIZE);
+}
+
+int64_t host_peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+int64_t machine_bytes() {
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+}
+
+namespace {
+
+/// In a container the path may be the host's path, which is not mounted; the mount itself is then
+/// the container's group.
+void add_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::path& mount,
+                const std::filesystem::path& path, bool is_v2) {
+  auto folder = mount;
+  groups.push_back({folder, is_v2});
+  for (const auto& name : path) {
+    folder /= name;
+    groups.push_back({folder, is_v2});
+  }
+}
+
+}  // namespace
+
+std::vector<ControlGroupFolder> control_groups(const std::filesystem::path& root, std::string_view controller) {
+  // /proc/self/cgroup (man cgroups): `0::/path` in version 2, `4:cpu,memory:/path` in version 1.
+  std::vector<ControlGroupFolder> groups;
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
+    if (line.starts_with("0::")) add_groups(groups, root / "sys/fs/cgroup", path, /*unified=*/true);
+    std::istringstream controllers(line.substr(first + 1, second - first - 1));
+    for (std::string name; std::getline(controllers, name, ',');) {
+      if (name == controller) add_groups(groups, root / "sys/fs/cgroup" / name, path, /*unified=*/false);
+    }
+  }
+  return groups;
+}
+
+}  // namespace vlmtrain::memory

@@ -1,0 +1,87 @@
+#include "vlmtrain/memory/out_of_memory.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::memory {
+
+namespace {
+
+constexpr int kCudaErrorMemoryAllocation = 2;  // also CUDA_ERROR_OUT_OF_MEMORY
+
+struct ErrorPattern {
+  std::string_view text;
+  MemoryKind kind;
+};
+
+/// Messages of errors that have no type in LibTorch.
+constexpr std::array kErrorPatterns{
+    ErrorPattern{"_STATUS_ALLOC_FAILED", MemoryKind::kDriver},
+    // cuBLAS without memory for its handle.
+    ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", MemoryKind::kDriver},
+    ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", MemoryKind::kDriver},
+    ErrorPattern{"CUDA error: out of memory", MemoryKind::kDriver},
+    ErrorPattern{"CUDA driver error: out of memory", MemoryKind::kDriver},
+    // Reported before a launch, so the device is intact; smaller micro-batches avoid it.
+    ErrorPattern{"CUDA error: invalid configuration argument", MemoryKind::kKernel},
+    ErrorPattern{"canUse32BitIndexMath", MemoryKind::kKernel},
+    ErrorPattern{"DefaultCPUAllocator: can't allocate memory", MemoryKind::kHost},
+    ErrorPattern{"DefaultCPUAllocator: not enough memory", MemoryKind::kHost},
+    ErrorPattern{"Could not allocate memory", MemoryKind::kHost},
+};
+
+/// After an allocation failure the allocator queries NVML for its message. If NVML does not answer,
+/// it throws a failed assertion instead of OutOfMemoryError.
+bool is_nvml_assertion(std::string_view text) {
+  return text.starts_with("NVML_SUCCESS") && text.find("CUDACachingAllocator.cpp") != std::string_view::npos;
+}
+
+}  // namespace
+
+std::string_view to_string(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kDevice:
+      return "the device's memory";
+    case MemoryKind::kDriver:
+      return "the memory that the device's driver needs beside PyTorch's";
+    case MemoryKind::kHost:
+      return "the host's memory";
+    case MemoryKind::kKernel:
+      return "what a kernel of PyTorch can count";
+  }
+  return "memory";
+}
+
+std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return OutOfMemory{MemoryKind::kHost, "the system gives this process no more memory"};
+  }
+  const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
+  if (torch_error == nullptr) return std::nullopt;
+  const std::string text = torch_error->what_without_backtrace();
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) {
+    const bool on_device = text.find("CUDA") != std::string::npos;
+    return OutOfMemory{on_device ? MemoryKind::kDevice : MemoryKind::kHost, get_first_line(text)};
+  }
+  if (is_nvml_assertion(text)) {
+    return OutOfMemory{MemoryKind::kDevice,
+                       "CUDA out of memory (NVML does not start, so who holds how much is not known)"};
+  }
+  if (const auto* const failed_call = dynamic_cast<const c10::AcceleratorError*>(&error);
+      failed_call != nullptr && failed_call->get_error_code() == kCudaErrorMemoryAllocation) {
+    return OutOfMemory{MemoryKind::kDriver, get_first_line(text)};
+  }
+  const auto* const match = std::ranges::find_if(
+      kErrorPatterns, [&text](const ErrorPattern& pattern) { return text.find(pattern.text) != std::string::npos; });
+  if (match == kErrorPatterns.end()) return std::nullopt;
+  // PyTorch prepends the failed check, which is of no use here.
+  return OutOfMemory{match->kind,
+                     get_first_line(match->kind == MemoryKind::kHost ? text.substr(text.find(match->text)) : text)};
+}
+
+}  // namespace vlmtrain::memory

@@ -1,0 +1,216 @@
+#include "vlmtrain/models/adapter.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "models/adapters/adapter_check.h"
+#include "models/adapters/adapter_config.h"
+#include "models/adapters/adapter_format.h"
+#include "models/adapters/lora_targets.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/load_weights.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/base_weights.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/nn/layers/lora_adapter.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// A base model on the meta device, and the modules that an adapter's tensors may belong to.
+struct MetaBase {
+  std::unique_ptr<VisionLanguageModel> model;
+  AdapterModules modules;
+
+  explicit MetaBase(const std::filesystem::path& base)
+      : model(build_model(base, at::kMeta, at::kFloat)), modules(*model, find_output_module(*model)) {}
+};
+
+/// Returns the model of `base`; if empty, of the base that the adapter names, if that exists and is
+/// valid.
+std::optional<MetaBase> build_meta_base(const std::filesystem::path& folder, const std::filesystem::path& base) {
+  if (!base.empty()) return MetaBase(base);
+  const auto config = io::read_json(folder / kAdapterConfigName);
+  const auto base_path = config.find("base_model_name_or_path");
+  if (base_path == config.end() || !base_path->is_string()) return std::nullopt;
+  try {
+    return MetaBase(base_path->get<std::string>());
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+/// Resolves modules_to_save to the model's names. Adds embedding and output if the adapter has them
+/// without naming them, which peft does when the vocabulary has grown (save_embedding_layers).
+void resolve_modules_to_save(nn::LoraSettings& settings, const AdapterTensors& tensors, const AdapterConfig& config,
+                             const MetaBase& base, const std::filesystem::path& folder) {
+  for (auto& module : settings.modules_to_save) module = base.modules.resolve(module);
+  const VisionLanguageModel& model = *base.model;
+  const nn::Parameter* const tied = find_tied_embedding(model);
+  const std::string output = find_output_module(model);
+  const std::string output_weight = output + ".weight";
+  const auto has_tensor = [&](const std::string& weight) { return tensors.contains(weight); };
+  if (tied != nullptr) {
+    const bool saves_either = settings.is_module_to_save(tied->name) || settings.is_module_to_save(output_weight);
+    // Like peft: without ensure_weight_tying, embedding and output have separate values.
+    settings.unties_output = saves_either && !config.ensure_weight_tying;
+    // peft may name either of the two tied modules.
+    if (!settings.unties_output && (saves_either || has_tensor(tied->name)) &&
+        !settings.is_module_to_save(tied->name)) {
+      settings.modules_to_save.push_back(tied->name.substr(0, tied->name.rfind('.')));
+    }
+    if (!settings.unties_output) {
+      std::erase_if(settings.modules_to_save, [&](const std::string& module) {
+        return nn::is_under_module(output_weight, module) && !nn::is_under_module(tied->name, module);
+      });
+    }
+  }
+  for (const auto& parameter : model.parameters().all()) {
+    const bool is_table = parameter.is_embedding || parameter.name == output_weight;
+    if (!is_table || !has_tensor(parameter.name)) continue;
+    if (!settings.is_module_to_save(parameter.name)) {
+      settings.modules_to_save.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
+    }
+    const auto& shape = tensors.info(parameter.name).shape;
+    if (differs_only_in_rows(parameter, shape) && shape[0] > parameter.sizes()[0] &&
+        parameter.sizes()[0] == model.output_weight().size(0)) {
+      settings.vocabulary_rows = std::max(settings.vocabulary_rows, shape[0]);
+    }
+  }
+  if (settings.vocabulary_rows > 0 && !std::filesystem::exists(folder / "tokenizer.json")) {
+    throw data_error(
+        "{}: has {} rows of the vocabulary, and its base has {}, but the folder has no tokenizer.json with the tokens "
+        "that were added; put the tokenizer that the adapter was trained with there",
+        tensors.file().string(), settings.vocabulary_rows, model.output_weight().size(0));
+  }
+}
+
+}  // namespace
+
+nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, const std::filesystem::path& base) {
+  const std::string source = (folder / kAdapterConfigName).string();
+  const AdapterConfig config = read_adapter_config(folder);
+  refuse_foreign_weights(folder);
+  const auto meta_base = build_meta_base(folder, base);
+  const AdapterModules* const modules = meta_base ? &meta_base->modules : nullptr;
+  const AdapterTensors tensors(folder, modules);
+  nn::LoraSettings settings{.rank = config.rank,
+                            .alpha = config.alpha,
+                            .dropout = config.dropout,
+                            .use_rslora = config.use_rslora,
+                            .use_dora = config.use_dora,
+                            .target_modules = tensors.adapted_paths(),
+                            .modules_to_save = config.modules_to_save,
+                            .adapter = folder};
+  config.check_targets(settings.target_modules, modules, source);
+  config.check_patterns(settings.target_modules, source);
+  if (settings.target_modules.empty()) {
+    throw data_error("{}: holds no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix,
+                     kLoraA);
+  }
+  if (meta_base) resolve_modules_to_save(settings, tensors, config, *meta_base, folder);
+  return settings;
+}
+
+namespace {
+
+enum class ValueCheck : uint8_t { kAny, kFinite };
+
+void load_tensors(VisionLanguageModel& model, const std::filesystem::path& folder, ValueCheck check) {
+  const at::NoGradGuard no_gradients;
+  const AdapterModules modules(model, find_output_module(model));
+  const AdapterTensors tensors(folder, &modules);
+  check_adapter_fits(model, tensors);
+  if (check == ValueCheck::kFinite) check_adapter_values(model, tensors);
+  for (const auto& parameter : adapter_parameters(model)) {
+    parameter.set_values(tensors.tensor(parameter.name));
+    tensors.release(parameter.name);
+  }
+}
+
+}  // namespace
+
+void load_adapter(VisionLanguageModel& model, const std::filesystem::path& folder) {
+  load_tensors(model, folder, ValueCheck::kAny);
+}
+
+LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::path& folder, LoadSettings settings) {
+  const auto& lora = model.parameters().lora();
+  if (!lora || !lora->unties_output) return load_weights(model, folder, settings);
+  const std::string output = find_output_module(model);
+  settings.allow_missing.push_back(output);
+  LoadResult loaded = load_weights(model, folder, settings);
+  const auto is_output = [&](const nn::Parameter& parameter) {
+    return parameter.tensor.is_same(model.output_weight());
+  };
+  if (std::erase_if(loaded.initialized, is_output) == 0) return loaded;
+  const at::NoGradGuard no_gradients;
+  const auto& all = model.parameters().all();
+  const auto embedding = std::ranges::find_if(all, [&](const nn::Parameter& parameter) {
+    return parameter.is_embedding && parameter.sizes() == model.output_weight().sizes();
+  });
+  VLMTRAIN_CHECK(embedding != all.end(), "a tied base without an embedding like its output");
+  model.output_weight().detach().copy_(embedding->tensor.detach());
+  return loaded;
+}
+
+void initialize_adapter(VisionLanguageModel& model, uint64_t seed) {
+  std::unordered_map<std::string, nn::Parameter> weights;
+  for (const auto& parameter : get_base_parameters(model)) weights.emplace(parameter.name, parameter);
+  for (const auto& parameter : adapter_parameters(model)) {
+    if (parameter.in_modules_to_save) continue;
+    if (parameter.name.ends_with(kMagnitude)) {
+      const std::string path = parameter.name.substr(0, parameter.name.size() - kMagnitude.size());
+      parameter.tensor.detach().copy_(nn::compute_row_norms(weights.at(path + "weight").values()));
+    } else {
+      initialize_parameter(parameter, seed);
+    }
+  }
+}
+
+void save_adapter(const VisionLanguageModel& model, const std::filesystem::path& base,
+                  const std::filesystem::path& out) {
+  io::write_file(out / kAdapterConfigName, make_adapter_config(model, base));
+  copy_auxiliary_files(base, out);
+  io::NamedTensors tensors;
+  for (const auto& parameter : adapter_parameters(model)) {
+    tensors.emplace_back(std::string(kAdapterPrefix) + parameter.name, parameter.tensor.detach());
+  }
+  if (saves_tied_output(model)) {
+    tensors.emplace_back(make_tied_output_name(model), find_tied_embedding(model)->tensor.detach());
+  }
+  io::write_safetensors(out / kAdapterWeightsName, tensors);
+}
+
+std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& folder, at::Device device,
+                                                at::ScalarType dtype, const std::filesystem::path& base) {
+  if (!is_adapter(folder)) {
+    auto model = build_model(folder, device, dtype);
+    check_weights_fit(*model, folder, memory::get_available_host_memory());
+    load_weights(*model, folder);
+    return model;
+  }
+  const auto checkpoint = find_adapter_base(folder, base);
+  warn_on_base_mismatch(folder, checkpoint);
+  nn::LoraSettings lora = read_adapter_settings(folder, checkpoint);
+  lora.dropout = 0;
+  auto model = build_model(checkpoint, device, dtype, lora);
+  check_weights_fit(*model, folder, memory::get_available_host_memory());
+  load_base_weights(*model, checkpoint, make_base_load_settings(lora));
+  load_tensors(*model, folder, ValueCheck::kFinite);
+  return model;
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,189 @@
+#include "models/adapters/adapter_format.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// Prefixes of paths in older transformers releases and in adapters of the text model alone, with
+/// the current ones, as in conversion_mapping.py of transformers 5.24. Up to 4.51, LLaVA, Gemma 3
+/// and InternVL had the text model outside, and Qwen2-VL and Qwen2.5-VL used the text model's
+/// names. Up to 5.0, towers had `vision_model`.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLegacyPrefixes{{
+    {"language_model.lm_head", "lm_head"},
+    {"model.language_model.lm_head", "lm_head"},
+    {"model.language_model.model.", "model.language_model."},
+    {"language_model.model.", "model.language_model."},
+    {"language_model.", "model.language_model."},
+    {"model.vision_tower.vision_model.", "model.vision_tower."},
+    {"vision_tower.vision_model.", "model.vision_tower."},
+    {"vision_tower.", "model.vision_tower."},
+    {"multi_modal_projector.", "model.multi_modal_projector."},
+    {"visual.", "model.visual."},
+    {"model.", "model.language_model."},
+    {"model.", "model.text_model."},
+}};
+
+constexpr std::array<std::string_view, 4> kWrapperPrefixes{"module.", "_fsdp_wrapped_module.",
+                                                           "_checkpoint_wrapped_module.", "_orig_mod."};
+
+/// Removes all occurrences of a component from a path.
+void remove_component(std::string& path, std::string_view name) {
+  for (size_t pos = path.find(name); pos != std::string::npos; pos = path.find(name, pos)) {
+    if (pos == 0 || path[pos - 1] == '.') {
+      path.erase(pos, name.size());
+    } else {
+      ++pos;
+    }
+  }
+}
+
+/// Removes the adapter's name after `marker`: `lora_A.default.weight` becomes `lora_A.weight`.
+void remove_adapter_name(AdapterTensorName& name, std::string_view marker) {
+  const size_t pos = name.path.find(marker);
+  if (pos == std::string::npos) return;
+  const size_t begin = pos + marker.size();
+  const size_t end = name.path.find('.', begin);
+  if (end == std::string::npos) {
+    // DoRA's vector ends with `weight` in some peft releases.
+    if (marker != ".lora_magnitude_vector.") return;
+    if (name.path.substr(begin) != "weight") name.adapter_name = name.path.substr(begin);
+    name.path.resize(begin - 1);
+    return;
+  }
+  name.adapter_name = name.path.substr(begin, end - begin);
+  if (marker == ".lora_magnitude_vector.") {
+    name.path.resize(begin - 1);
+  } else if (marker == ".modules_to_save.") {
+    name.path.erase(pos, end - pos);
+  } else {
+    name.path.erase(begin, end + 1 - begin);
+  }
+}
+
+std::string_view get_module_path(std::string_view path) {
+  for (const std::string_view marker : {".lora_A.", ".lora_B.", ".lora_magnitude_vector"}) {
+    if (const size_t pos = path.find(marker); pos != std::string_view::npos) return path.substr(0, pos);
+  }
+  return path.substr(0, path.rfind('.'));
+}
+
+bool is_low_rank_tensor(std::string_view name) {
+  return name.ends_with(kLoraA) || name.ends_with(kLoraB) || name.ends_with(kMagnitude);
+}
+
+}  // namespace
+
+io::SafetensorsFile open_adapter(const std::filesystem::path& folder) {
+  const auto path = folder / kAdapterWeightsName;
+  if (!std::filesystem::exists(path)) {
+    if (std::filesystem::exists(folder / "adapter_model.bin")) {
+      throw data_error("{} has only pickled tensors (adapter_model.bin), which are not read; save it again with peft",
+                       folder.string());
+    }
+    throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", path.string());
+  }
+  return io::SafetensorsFile(path);
+}
+
+AdapterTensorName parse_adapter_tensor_name(std::string_view name) {
+  AdapterTensorName parsed{.path = std::string(name), .adapter_name = {}};
+  for (const auto wrapper : kWrapperPrefixes) remove_component(parsed.path, wrapper);
+  if (const size_t pos = parsed.path.find(kAdapterPrefix); pos != std::string::npos) {
+    parsed.path.erase(0, pos + kAdapterPrefix.size());
+  }
+  for (const auto* marker : {".lora_A.", ".lora_B.", ".lora_magnitude_vector.", ".modules_to_save."}) {
+    remove_adapter_name(parsed, marker);
+  }
+  return parsed;
+}
+
+AdapterModules::AdapterModules(const VisionLanguageModel& model, std::string_view output) {
+  for (const auto& parameter : model.parameters().all()) {
+    if (parameter.is_adapter) continue;
+    // modules_to_save may name any parent module.
+    for (size_t end = parameter.name.rfind('.'); end != std::string::npos && end > 0;
+         end = parameter.name.rfind('.', end - 1)) {
+      if (!modules_.insert(parameter.name.substr(0, end)).second) break;
+    }
+    modules_.insert(parameter.name);
+  }
+  if (!output.empty()) modules_.emplace(output);
+  for (const auto& linear : model.parameters().linears()) linears_.push_back(linear.path);
+}
+
+bool AdapterModules::contains(std::string_view path) const {
+  return modules_.contains(path) || modules_.contains(get_module_path(path));
+}
+
+std::string AdapterModules::resolve(const std::string& path) const {
+  if (contains(path)) return path;
+  for (const auto& [legacy, current] : kLegacyPrefixes) {
+    if (!path.starts_with(legacy)) continue;
+    std::string resolved = std::string(current) + path.substr(legacy.size());
+    if (contains(resolved)) return resolved;
+  }
+  return path;
+}
+
+AdapterTensors::AdapterTensors(const std::filesystem::path& folder, const AdapterModules* modules)
+    : file_(open_adapter(folder)) {
+  refuse_empty();
+  std::set<std::string> adapters;
+  for (const auto& stored_name : file_.names()) {
+    AdapterTensorName parsed = parse_adapter_tensor_name(stored_name);
+    if (!parsed.adapter_name.empty()) adapters.insert(parsed.adapter_name);
+    std::string name = modules != nullptr ? modules->resolve(parsed.path) : std::move(parsed.path);
+    const auto [it, is_new] = stored_names_.emplace(name, stored_name);
+    if (!is_new && adapters.size() <= 1) {
+      throw data_error("{}: {} and {} are for the same parameter, {}; keep the one that was trained",
+                       file_.path().string(), it->second, stored_name, name);
+    }
+    if (is_new) names_.push_back(std::move(name));
+  }
+  if (adapters.size() > 1) {
+    throw data_error(
+        "{}: holds several adapters ({}); save the one to use by itself, with peft's save_pretrained and "
+        "selected_adapters",
+        file_.path().string(), fmt::join(adapters, ", "));
+  }
+}
+
+void AdapterTensors::refuse_empty() const {
+  std::vector<std::string> empty;
+  for (const auto& name : file_.names()) {
+    if (std::ranges::count(file_.info(name).shape, 0) > 0) empty.push_back(name);
+  }
+  if (empty.empty()) return;
+  throw data_error(
+      "{}: {} of {} tensors are empty, such as {}: DeepSpeed ZeRO-3 (or FSDP) had the values in other places when it "
+      "was saved; save it again with the weights gathered (stage3_gather_16bit_weights_on_model_save), or convert "
+      "the training checkpoint with zero_to_fp32.py",
+      file_.path().string(), empty.size(), file_.names().size(), empty.front());
+}
+
+std::vector<std::string> AdapterTensors::adapted_paths() const {
+  const std::string end = fmt::format(".{}", kLoraA);
+  std::vector<std::string> paths;
+  for (const auto& name : names_) {
+    if (name.ends_with(end)) paths.push_back(name.substr(0, name.size() - end.size()));
+  }
+  return paths;
+}
+
+std::vector<std::string> AdapterTensors::full_tensors() const {
+  std::vector<std::string> full;
+  std::ranges::copy_if(names_, std::back_inserter(full),
+                       [](const std::string& name) { return !is_low_rank_tensor(name); });
+  return full;
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models {
+
+inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
+inline constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
+/// Prefix that peft adds to a module's path. The names below are suffixes of an adapter's
+/// parameters.
+inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
+inline constexpr std::string_view kLoraA = "lora_A.weight";
+inline constexpr std::string_view kLoraB = "lora_B.weight";
+inline constexpr std::string_view kMagnitude = "lora_magnitude_vector";  ///< DoRA
+
+/// Opens the tensors of an adapter. Throws UserError (kBadData) if there are none, or only pickled
+/// ones.
+io::SafetensorsFile open_adapter(const std::filesystem::path& folder);
+
+/// The name of an adapter's tensor without the prefixes of wrappers.
+struct AdapterTensorName {
+  std::string path;          ///< of a parameter, such as `model.layers.0.q_proj.lora_A.weight`
+  std::string adapter_name;  ///< peft's name of the adapter, such as `default`, if the tensor's name has it
+};
+
+/// Parses a tensor's name. Removes `base_model.model.` (peft), `module.` (DDP),
+/// `_fsdp_wrapped_module.`, `_orig_mod.` (torch.compile), `.modules_to_save.NAME.`, and NAME of
+/// `lora_A.NAME.weight`.
+AdapterTensorName parse_adapter_tensor_name(std::string_view name);
+
+/// The modules of a model, with their names in older transformers releases. Immutable.
+class AdapterModules {
+ public:
+  /// Collects the modules. `output` is the output projection's module if the model ties it to its
+  /// embedding, else empty.
+  explicit AdapterModules(const VisionLanguageModel& model, std::string_view output = {});
+
+  /// Returns the path of the model's parameter or module that `path`, a current or older name,
+  /// stands for; `path` itself if the model has none.
+  std::string resolve(const std::string& path) const;
+
+  /// Returns the paths of the model's Linears.
+  const std::vector<std::string>& linears() const { return linears_; }
+
+ private:
+  /// Returns whether the model has the module or a parameter or adapter of it.
+  bool contains(std::string_view path) const;
+
+  std::set<std::string, std::less<>> modules_;
+  std::vector<std::string> linears_;
+};
+
+/// The tensors of an adapter's folder, by the paths of their parameters in the model
+/// (parse_adapter_tensor_name(), AdapterModules). Thread-safe.
+class AdapterTensors {
+ public:
+  /// Opens the tensors. `modules` are those of the adapter's model; null keeps the names. Throws
+  /// UserError (kBadData) if there are no tensors or only pickled ones, if tensors are empty
+  /// (shards of ZeRO-3), or if two have one name.
+  explicit AdapterTensors(const std::filesystem::path& folder, const AdapterModules* modules = nullptr);
+
+  const std::filesystem::path& file() const { return file_.path(); }
+  /// Returns the names, in the order of the file.
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(const std::string& name) const { return stored_names_.contains(name); }
+  /// Returns the tensor's name in the file.
+  const std::string& stored_name(const std::string& name) const { return stored_names_.at(name); }
+  /// Returns the header of a tensor, as io::SafetensorsFile.
+  const io::TensorInfo& info(const std::string& name) const { return file_.info(stored_name(name)); }
+  at::Tensor tensor(const std::string& name) const { return file_.tensor(stored_name(name)); }
+  void release(const std::string& name) const { file_.release(stored_name(name)); }
+
+  /// Returns the paths of the modules with a lora_A.
+  std::vector<std::string> adapted_paths() const;
+  /// Returns the names of tensors that are not low-rank: weights of modules_to_save.
+  std::vector<std::string> full_tensors() const;
+
+ private:
+  void refuse_empty() const;
+
+  io::SafetensorsFile file_;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, std::string> stored_names_;
+};
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,200 @@
+#include "vlmtrain/models/base_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "models/adapters/adapter_format.h"
+#include "models/adapters/lora_targets.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/load_weights.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class File>
+BaseWeights::Entry make_entry(std::shared_ptr<const File> file, const std::string& name) {
+  return {.info = file->info(name),
+          .read = [file, name] { return file->tensor(name); },
+          .release = [file, name] { file->release(name); }};
+}
+
+// 1 KiB per tensor: pages of a 7B checkpoint's few hundred tensors, not gigabytes, are read. The
+// pieces reach from start to end, so that a fill of either half is noticed. Changing a number
+// invalidates the fingerprints of existing adapters.
+constexpr size_t kPieces = 4;
+constexpr size_t kPieceBytes = 256;
+
+void add_values(ContentHash& hash, const at::Tensor& tensor) {
+  const std::string_view bytes(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  if (bytes.size() <= kPieces * kPieceBytes) {
+    hash.add(bytes);
+    return;
+  }
+  for (size_t piece = 0; piece < kPieces; ++piece) {
+    hash.add(bytes.substr((bytes.size() - kPieceBytes) / (kPieces - 1) * piece, kPieceBytes));
+  }
+}
+
+void add_tensors(ContentHash& hash, const io::CheckpointTensors& tensors) {
+  auto names = tensors.names();
+  std::ranges::sort(names);
+  for (const auto& name : names) {
+    const io::TensorInfo& info = tensors.info(name);
+    hash.add(name).add(c10::toString(info.dtype)).add(info.shape.size());
+    for (const int64_t size : info.shape) hash.add(static_cast<uint64_t>(size));
+    add_values(hash, tensors.tensor(name));
+    tensors.release(name);  // mapped pages count as this process's memory
+  }
+}
+
+}  // namespace
+
+bool is_weight_dtype(at::ScalarType dtype) {
+  constexpr std::array kTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  return std::ranges::find(kTypes, dtype) != kTypes.end();
+}
+
+struct BaseWeights::FileStamp {
+  fs::path file;
+  uintmax_t bytes = 0;
+  fs::file_time_type modified;
+
+  static FileStamp read(const fs::path& file) {
+    std::error_code error;
+    return {file, fs::file_size(file, error), fs::last_write_time(file, error)};
+  }
+};
+
+BaseWeights::BaseWeights(fs::path folder, const fs::path& adapter) : folder_(std::move(folder)), dtype_(at::kFloat) {
+  files_ = adapter.empty() ? read_auxiliary_files(folder_) : merge_auxiliary_files(folder_, adapter);
+  files_["config.json"] = io::read_file(folder_ / "config.json");
+  open_weights();
+  if (!adapter.empty()) open_adapter(adapter);
+}
+
+BaseWeights::~BaseWeights() = default;
+
+void BaseWeights::open_weights() {
+  std::map<fs::path, std::shared_ptr<const io::CheckpointTensors>> files;
+  const auto open = [&](const fs::path& weights_folder) {
+    auto& file = files[weights_folder];
+    if (file == nullptr) {
+      file = std::make_shared<const io::CheckpointTensors>(weights_folder);
+      tensor_files_.push_back(file);
+      record_stamps(weights_folder);
+    }
+    return file;
+  };
+  open(folder_);
+  // The model on the meta device gives the names only.
+  const auto model = build_model(folder_, at::kMeta, at::kFloat);
+  std::map<at::ScalarType, int64_t> dtype_counts;
+  for (const auto& parameter : get_base_parameters(*model)) {
+    const auto external = model->external_weight(parameter.name);
+    const auto file = open(external ? external->folder : folder_);
+    const std::string name = external ? external->name : model->checkpoint_name(parameter.name);
+    if (!file->contains(name)) continue;
+    dtype_counts[file->info(name).dtype] += parameter.elements();
+    model_entries_.emplace(parameter.name, make_entry(file, name));
+  }
+  const auto most_common = std::ranges::max_element(dtype_counts, {}, [](const auto& entry) { return entry.second; });
+  if (most_common != dtype_counts.end() && is_weight_dtype(most_common->first)) dtype_ = most_common->first;
+}
+
+void BaseWeights::open_adapter(const fs::path& adapter) {
+  // The model on the meta device gives the names only.
+  const auto model = build_model(folder_, at::kMeta, at::kFloat);
+  const AdapterModules modules(*model, find_output_module(*model));
+  const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);
+  record_stamps(adapter);
+  for (const auto& name : file->names()) adapter_entries_.emplace(name, make_entry(file, name));
+}
+
+void BaseWeights::record_stamps(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") stamps_.push_back(FileStamp::read(entry.path()));
+  }
+}
+
+void BaseWeights::set_chat_template(const std::string& jinja) {
+  models::set_chat_template(jinja, files_);
+}
+
+void BaseWeights::add_eos_token(int64_t id) {
+  models::add_eos_token(id, files_);
+}
+
+void BaseWeights::set_file(const std::string& name, const std::string& content) {
+  if (content.empty()) {
+    files_.erase(name);
+  } else {
+    files_[name] = content;
+  }
+}
+
+const BaseWeights::Entry* BaseWeights::find(const nn::Parameter& parameter) const {
+  if (parameter.is_saved_with_adapter()) {
+    const auto it = adapter_entries_.find(parameter.name);
+    if (it != adapter_entries_.end()) return &it->second;
+  }
+  const auto it = model_entries_.find(parameter.name);
+  return it == model_entries_.end() ? nullptr : &it->second;
+}
+
+void BaseWeights::override_entries(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
+  for (const auto& parameter : parameters) {
+    const Entry* const entry = saved.find(parameter);
+    VLMTRAIN_CHECK(entry != nullptr, "{} has no {}", saved.folder_.string(), parameter.name);
+    (parameter.is_saved_with_adapter() ? adapter_entries_ : model_entries_)[parameter.name] = *entry;
+  }
+}
+
+bool BaseWeights::is_unchanged() const {
+  return std::ranges::all_of(stamps_, [](const FileStamp& recorded) {
+    const FileStamp current = FileStamp::read(recorded.file);
+    return current.bytes == recorded.bytes && current.modified == recorded.modified;
+  });
+}
+
+std::string compute_base_fingerprint(const BaseWeights& base) {
+  ContentHash hash;
+  for (const auto& tensors : base.tensor_files()) add_tensors(hash, *tensors);
+  return hash.hex();
+}
+
+std::string compute_base_fingerprint(const std::filesystem::path& folder) {
+  return compute_base_fingerprint(BaseWeights(folder));
+}
+
+std::optional<std::string> read_adapter_base_fingerprint(const std::filesystem::path& adapter) {
+  const auto tensors = open_adapter(adapter);
+  const auto it = tensors.metadata().find(kBaseFingerprintKey);
+  return it == tensors.metadata().end() ? std::nullopt : std::optional(it->second);
+}
+
+bool warn_on_base_mismatch(const std::filesystem::path& adapter, const std::filesystem::path& base) {
+  const auto expected = read_adapter_base_fingerprint(adapter);
+  if (!expected) return false;
+  const std::string actual = compute_base_fingerprint(base);
+  if (actual == *expected) return false;
+  spdlog::warn(
+      "{}: the adapter was trained on other weights than {} has (their fingerprints are {} and {}), so the two "
+      "together are not the model that was trained; give the base that it was trained on",
+      adapter.string(), base.string(), *expected, actual);
+  return true;
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,260 @@
+#include "models/brain_llava/assemble.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "models/brain_llava/tower_source.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/load_weights.h"
+#include "models/checkpoints/quantized_weights.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/tensor_source.h"
+#include "models/checkpoints/tied_output.h"
+#include "models/presets.h"
+#include "models/processing/conversation_processor.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/text/read_tokenizer.h"
+
+namespace vlmtrain::models::brain_llava {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kModelPrefix = "language_model.model.", kOutputPrefix = "language_model.lm_head.";
+constexpr std::array<std::string_view, 3> kModelPrefixes{"language_model.model.", "model.language_model.", "model."};
+constexpr std::array<std::string_view, 2> kOutputPrefixes{"language_model.lm_head.", "lm_head."};
+
+/// Returns the text model's type for each supported model type. A LLaVA in its own layout has the
+/// text model's keys at the top level of config.json.
+const std::map<std::string, std::string>& text_model_types() {
+  static const std::map<std::string, std::string> types{{"llama", "llama"},       {"mistral", "mistral"},
+                                                        {"qwen2", "qwen2"},       {"llava", "llama"},
+                                                        {"llava_llama", "llama"}, {"llava_mistral", "mistral"}};
+  return types;
+}
+
+/// Returns true for keys that are not the text model's.
+bool is_vision_key(const std::string& key) {
+  constexpr std::array<std::string_view, 6> kPrefixes{"mm_", "image_", "tune_", "freeze_", "use_mm_", "tokenizer_"};
+  constexpr std::array<std::string_view, 5> kKeys{"architectures", "auto_map", "vision_config", "torch_dtype", "dtype"};
+  return std::ranges::any_of(kPrefixes, [&](auto prefix) { return key.starts_with(prefix); }) ||
+         std::ranges::find(kKeys, key) != kKeys.end();
+}
+
+/// Sets tie_word_embeddings to false if the files contain a separate output projection.
+void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& folder) {
+  if (!text.value("tie_word_embeddings", false)) return;
+  const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
+  if (!tensors || are_output_tensors_equal(*tensors, folder)) return;
+  spdlog::warn("{}: config.json ties {} to {} (tie_word_embeddings), but their values differ; both are taken",
+               folder.string(), tensors->output, tensors->embedding);
+  text["tie_word_embeddings"] = false;
+}
+
+ordered_json read_text_config(const std::filesystem::path& folder) {
+  // Throws for a folder that is no checkpoint.
+  refuse_quantized_weights(read_model_config(folder), folder);
+  const std::string file = (folder / "config.json").string();
+  const auto config = io::read_ordered_json(folder / "config.json");
+  const auto type = io::get_or<std::string>(config, "model_type", "", file);
+  const auto match = text_model_types().find(type);
+  if (match == text_model_types().end()) {
+    throw usage_error("--text-model {}: model_type {} is not taken; a LLaVA, Llama, Mistral or Qwen2 is",
+                      folder.string(), type.empty() ? "none" : type);
+  }
+  if (const auto section = config.find("text_config"); section != config.end() && section->is_object()) {
+    ordered_json text = *section;
+    if (!text.contains("model_type")) text["model_type"] = "llama";
+    if (config.value("tie_word_embeddings", false)) text["tie_word_embeddings"] = true;
+    text.erase("quantization_config");
+    untie_if_weights_differ(text, folder);
+    return text;
+  }
+  ordered_json text = ordered_json::object();
+  for (const auto& [key, value] : config.items()) {
+    if (!is_vision_key(key)) text[key] = value;
+  }
+  text["model_type"] = match->second;
+  text.erase("quantization_config");
+  untie_if_weights_differ(text, folder);
+  return text;
+}
+
+TensorSourceMessages make_text_messages() {
+  return {.not_found = "is no folder of a text model; give one with config.json, tokenizer.json and *.safetensors",
+          .choose_file = "give the folder of a checkpoint"};
+}
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
+
+/// Returns the tokenizer.json to use: `tokenizer_override` if given, else the text model's.
+fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_override) {
+  fs::path text_tokenizer = text.folder() / "tokenizer.json";
+  if (tokenizer_override.empty()) {
+    load_tokenizer(text.folder());  // its error says what to do about a missing file
+    return text_tokenizer;
+  }
+  if (fs::exists(text_tokenizer))
+    throw usage_error("--tokenizer: {} has its own; leave it out", text.folder().string());
+  return tokenizer_override;
+}
+
+/// Writes the text model's files to `folder`, adds the image token to tokenizer and vocabulary, and
+/// writes the text model into `config`.
+void add_text_model(const LanguageSource& text, const fs::path& tokenizer_override, ordered_json& config,
+                    const fs::path& folder) {
+  const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
+  const auto token = io::get<std::string>(config, "image_token", "config.json");
+  const auto added = text::add_token(io::read_file(tokenizer), token, tokenizer.string());
+  for (const auto& [name, content] : text.auxiliary_files()) io::write_file(folder / name, content);
+  io::write_file(folder / "tokenizer.json", added.json);
+  config["text_config"] = text.config();
+  config["image_token_id"] = added.id;
+  config["tie_word_embeddings"] = text.config().value("tie_word_embeddings", false);
+  if (added.id < text.vocab_size()) return;
+  const int64_t new_vocab_size = (added.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
+  config["text_config"]["vocab_size"] = new_vocab_size;
+  spdlog::info("vocabulary: {} rows become {}; the new ones are the mean of the others", text.vocab_size(),
+               new_vocab_size);
+}
+
+AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<LanguageSource>& text,
+                             const std::optional<TowerSource>& tower, uint64_t seed, const fs::path& folder) {
+  const auto parameters = get_base_parameters(model);
+  if (text) text->check(parameters);
+  if (tower) tower->check(parameters);
+  const std::vector<WeightSource> sources{
+      [&](const nn::Parameter& parameter) { return tower ? tower->weight(parameter) : std::nullopt; },
+      [&](const nn::Parameter& parameter) { return text ? text->weight(parameter) : std::nullopt; }};
+  const auto combined = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
+  const int64_t num_tower = combined.num_tensors[0], num_text = combined.num_tensors[1];
+  if (text) spdlog::info("text model: {} tensors of {}", num_text, text->folder().string());
+  if (tower) spdlog::info("tower of volumes: {} tensors of {}", num_tower, tower->path().string());
+  spdlog::info("at random: {} tensors ({}), from seed {}; writing {}", combined.num_random_tensors,
+               fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
+  io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
+  return {.num_text_tensors = num_text,
+          .num_volume_tensors = num_tower,
+          .num_random_tensors = combined.num_random_tensors,
+          .vocab_size = model.output_weight().size(0)};
+}
+
+}  // namespace
+
+LanguageSource::LanguageSource(const std::filesystem::path& folder)
+    : config_(read_text_config(folder)),
+      tensors_(folder, make_text_messages()),
+      text_(LlamaConfig::from_json(nlohmann::json(config_), (folder / "config.json").string())) {
+  for (const auto prefix : kModelPrefixes) {
+    if (tensors_.find(std::string(prefix) + "embed_tokens.weight") == nullptr) continue;
+    model_prefix_ = prefix;
+    break;
+  }
+  if (model_prefix_.empty()) {
+    throw data_error("{}: has no tensor model.embed_tokens.weight, or the same below language_model", folder.string());
+  }
+  for (const auto prefix : kOutputPrefixes) {
+    if (tensors_.has_prefix(prefix)) output_prefix_ = prefix;
+  }
+}
+
+std::map<std::string, std::string> LanguageSource::auxiliary_files() const {
+  auto files = read_auxiliary_files(folder());
+  for (const char* file : {"preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json",
+                           "image_processor_config.json"}) {
+    files.erase(file);
+  }
+  return files;
+}
+
+at::ScalarType LanguageSource::dtype() const {
+  return tensors_.find(model_prefix_ + "embed_tokens.weight")->dtype;
+}
+
+std::optional<std::string> LanguageSource::find_stored_name(const nn::Parameter& parameter) const {
+  if (parameter.name.starts_with(kModelPrefix)) return model_prefix_ + parameter.name.substr(kModelPrefix.size());
+  if (parameter.name.starts_with(kOutputPrefix)) return output_prefix_ + parameter.name.substr(kOutputPrefix.size());
+  return std::nullopt;
+}
+
+void LanguageSource::check(const std::vector<nn::Parameter>& parameters) const {
+  std::vector<std::string> problems;
+  for (nn::Parameter parameter : parameters) {
+    const auto name = find_stored_name(parameter);
+    if (!name) continue;
+    parameter.name = *name;  // error messages name the stored tensor
+    const StoredTensor* const tensor = tensors_.find(*name);
+    if (tensor == nullptr) {
+      problems.push_back("missing: " + *name);
+      continue;
+    }
+    if (auto problem = describe_dtype_mismatch(*name, tensor->dtype); !problem.empty())
+      problems.push_back(std::move(problem));
+    const bool is_table = name->ends_with("embed_tokens.weight") || name->ends_with("lm_head.weight");
+    if (is_table && differs_only_in_rows(parameter, tensor->shape)) continue;
+    if (auto problem = describe_shape_mismatch(parameter, tensor->shape); !problem.empty())
+      problems.push_back(std::move(problem));
+  }
+  refuse_differences(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
+}
+
+std::optional<io::LazyTensor> LanguageSource::weight(const nn::Parameter& parameter) const {
+  const auto name = find_stored_name(parameter);
+  const StoredTensor* const tensor = name ? tensors_.find(*name) : nullptr;
+  if (tensor == nullptr) return std::nullopt;
+  const bool has_all_rows = parameter.sizes() == at::IntArrayRef(tensor->shape);
+  return io::LazyTensor{
+      .name = parameter.name,
+      .dtype = tensor->dtype,
+      .shape = parameter.sizes().vec(),
+      .materialize = [parameter, read = tensor->read,
+                      has_all_rows] { return has_all_rows ? read() : resize_rows(parameter, read()); },
+      .on_written = tensor->release};
+}
+
+AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
+  if (!options.mask_model.empty()) {
+    throw usage_error("--mask-model: {} draws no masks; leave it out, or name a prs-med preset", options.preset);
+  }
+  ordered_json config = load_preset_config(options.preset);
+  std::optional<LanguageSource> text;
+  if (!options.text_model.empty()) text.emplace(options.text_model);
+  std::optional<TowerSource> tower;
+  if (!options.volume_tower.empty()) {
+    tower.emplace(options.volume_tower);
+    config["vision_config"] = tower->config(std::move(config["vision_config"]),
+                                            {.heads = options.tower_heads, .volume_size = options.volume_size});
+  }
+  prepare_output_folder(out);
+  io::AtomicDirectory folder(out);
+  if (text) {
+    add_text_model(*text, options.tokenizer, config, folder.path());
+  } else {
+    write_preset_files(options.preset, options.tokenizer, folder.path());
+    config.erase("torch_dtype");
+    config["dtype"] = "float32";
+  }
+  io::write_file(folder.path() / "config.json", io::to_json_string(config, 2) + "\n");
+  load_processor(folder.path(), {});  // checks that tokenizer and config.json agree
+  const auto model = build_model(folder.path(), at::kMeta, at::kFloat);
+  const AssemblyResult result = write_weights(*model, text, tower, options.seed, folder.path());
+  folder.commit();
+  return result;
+}
+
+}  // namespace vlmtrain::models::brain_llava

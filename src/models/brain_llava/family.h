@@ -1,9 +1,0 @@
-#pragma once
-
-#include "models/registry.h"
-
-namespace vlmtrain::models::brain_llava {
-
-Family family();
-
-}  // namespace vlmtrain::models::brain_llava

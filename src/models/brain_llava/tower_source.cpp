@@ -1,0 +1,209 @@
+#include "models/brain_llava/tower_source.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "models/checkpoints/load_parameters.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+
+namespace vlmtrain::models::brain_llava {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view kTowerPrefix = "vision_tower.";
+constexpr std::string_view kConvPatchEmbedding = "patch_embedding.patch_embeddings.weight";
+constexpr std::string_view kLinearPatchEmbedding = "patch_embedding.patch_embeddings.1.weight";
+constexpr std::string_view kPositionEmbeddings = "patch_embedding.position_embeddings";
+constexpr int64_t kDefaultHeadDim = 64;  // of ViT-B and ViT-L
+
+TensorSourceMessages make_tower_messages() {
+  return {.not_found = "is no tower of volumes; give a .pt, .pth or .safetensors file with the weights of MONAI's ViT",
+          .choose_file = "give the tower's file itself"};
+}
+
+/// Returns the integer cube root; nothing for other numbers.
+std::optional<int64_t> cube_root(int64_t number) {
+  const auto root = static_cast<int64_t>(std::llround(std::cbrt(static_cast<double>(number))));
+  return root > 0 && root * root * root == number ? std::optional(root) : std::nullopt;
+}
+
+/// Returns true for tensors of newer MONAI versions that a ViT without cross-attention does not
+/// use.
+bool is_unused_tensor(std::string_view name) {
+  return name.find(".cross_attn.") != std::string_view::npos ||
+         name.find(".norm_cross_attn.") != std::string_view::npos;
+}
+
+}  // namespace
+
+TowerSource::TowerSource(const std::filesystem::path& path) : tensors_(path, make_tower_messages()) {
+  for (const auto& [name, tensor] : tensors_.all()) {
+    for (const std::string_view patch : {kConvPatchEmbedding, kLinearPatchEmbedding}) {
+      const bool is_match = name == patch || name.ends_with(fmt::format(".{}", patch));
+      if (!is_match) continue;
+      prefix_ = name.substr(0, name.size() - patch.size());
+      is_linear_patch_ = patch == kLinearPatchEmbedding;
+      return;
+    }
+  }
+  throw data_error("{}: has no tensor {}, as the weights of MONAI's ViT have{}", path.string(), kConvPatchEmbedding,
+                   tensors_.all().empty() ? "" : fmt::format(" (it has {}, say)", tensors_.all().begin()->first));
+}
+
+const StoredTensor& TowerSource::at(const std::string& name) const {
+  const StoredTensor* const tensor = find(name);
+  if (tensor == nullptr || tensor->shape.empty()) {
+    throw data_error("{}: is no whole tower of volumes: missing: {}{}", path().string(), prefix_, name);
+  }
+  return *tensor;
+}
+
+void TowerSource::set_patch_config(ordered_json& config) const {
+  const auto& shape = at(std::string(is_linear_patch_ ? kLinearPatchEmbedding : kConvPatchEmbedding)).shape;
+  std::optional<int64_t> patch;
+  int64_t channels = config.value("num_channels", int64_t{1});
+  if (is_linear_patch_) {
+    if (shape.size() == 2 && shape[1] % channels == 0) patch = cube_root(shape[1] / channels);
+  } else if (shape.size() == 5 && shape[2] == shape[3] && shape[3] == shape[4]) {
+    channels = shape[1];
+    patch = shape[2];
+  }
+  if (!patch) {
+    throw data_error("{}: {}{} is [{}], and patches are cubes of {} channels: [hidden, channels, patch, patch, patch]",
+                     path().string(), prefix_, is_linear_patch_ ? kLinearPatchEmbedding : kConvPatchEmbedding,
+                     fmt::join(shape, ", "), channels);
+  }
+  config["hidden_size"] = shape[0];
+  config["num_channels"] = channels;
+  config["patch_size"] = *patch;
+}
+
+void TowerSource::set_position_config(ordered_json& config, const std::optional<VolumeAxes>& volume_size) const {
+  const auto patch = config["patch_size"].get<int64_t>();
+  VolumeAxes size = volume_size.value_or(read_axes(config, "image_size", {96, 96, 96}, int64_t{1} << 14, "image_size"));
+  if (const StoredTensor* const first_axis = find(std::string(kPositionEmbeddings) + "_0")) {
+    config["positions"] = "factorized";
+    config["max_patches"] = {first_axis->shape.at(0), at(std::string(kPositionEmbeddings) + "_1").shape.at(0),
+                             at(std::string(kPositionEmbeddings) + "_2").shape.at(0)};
+    config["image_size"] = size;
+    return;
+  }
+  const auto& table = at(std::string(kPositionEmbeddings)).shape;
+  const int64_t num_positions = table.size() == 3 ? table[1] : 0;
+  const auto count_patches = [patch](const VolumeAxes& axes) {
+    return (axes[0] / patch) * (axes[1] / patch) * (axes[2] / patch);
+  };
+  if (count_patches(size) != num_positions && !volume_size) {
+    if (const auto side = cube_root(num_positions)) size.fill(*side * patch);
+  }
+  if (count_patches(size) != num_positions) {
+    throw usage_error(
+        "{}: has positions for {} patches of {} voxels on a side, and a volume of {} has {}; say with --volume-size of "
+        "what volumes they are",
+        path().string(), num_positions, patch, format_axes(size), count_patches(size));
+  }
+  config["positions"] = "learned";
+  config.erase("max_patches");
+  config["image_size"] = size;
+}
+
+ordered_json TowerSource::config(ordered_json preset, const TowerOptions& options) const {
+  const auto preset_width = preset.value("hidden_size", int64_t{0});
+  set_patch_config(preset);
+  set_position_config(preset, options.volume_size);
+  const auto width = preset["hidden_size"].get<int64_t>();
+  if (options.heads) {
+    preset["num_attention_heads"] = *options.heads;
+  } else if (width != preset_width) {
+    if (width % kDefaultHeadDim != 0) {
+      throw usage_error("{}: how many heads do {} features have? weights do not tell; give --tower-heads",
+                        path().string(), width);
+    }
+    preset["num_attention_heads"] = width / kDefaultHeadDim;
+  }
+  if (width % preset["num_attention_heads"].get<int64_t>() != 0) {
+    throw usage_error("{}: {} features do not divide into {} heads; give --tower-heads", path().string(), width,
+                      preset["num_attention_heads"].get<int64_t>());
+  }
+  int64_t blocks = 0;
+  while (tensors_.has_prefix(fmt::format("{}blocks.{}.", prefix_, blocks))) ++blocks;
+  preset["num_hidden_layers"] = blocks;
+  preset["intermediate_size"] = at("blocks.0.mlp.linear1.weight").shape[0];
+  preset["qkv_bias"] = find("blocks.0.attn.qkv.bias") != nullptr;
+  preset["class_token"] = find("cls_token") != nullptr;
+  return preset;
+}
+
+std::optional<std::string> TowerSource::find_stored_name(const nn::Parameter& parameter) const {
+  if (!parameter.name.starts_with(kTowerPrefix)) return std::nullopt;
+  std::string name = parameter.name.substr(kTowerPrefix.size());
+  if (is_linear_patch_ && name.starts_with("patch_embedding.patch_embeddings.")) {
+    name.insert(name.rfind('.'), ".1");
+  }
+  return prefix_ + name;
+}
+
+std::vector<int64_t> TowerSource::get_parameter_shape(const nn::Parameter& parameter,
+                                                      const StoredTensor& tensor) const {
+  const auto sizes = parameter.sizes();
+  const bool is_linear = is_linear_patch_ && sizes.size() == 5 && tensor.shape.size() == 2;
+  const bool is_same =
+      is_linear && tensor.shape[0] == sizes[0] && tensor.shape[0] * tensor.shape[1] == parameter.elements();
+  return is_same ? sizes.vec() : tensor.shape;
+}
+
+void TowerSource::check(const std::vector<nn::Parameter>& parameters) const {
+  std::vector<std::string> problems;
+  std::set<std::string> expected;
+  for (nn::Parameter parameter : parameters) {
+    const auto name = find_stored_name(parameter);
+    if (!name) continue;
+    expected.insert(*name);
+    const StoredTensor* const tensor = tensors_.find(*name);
+    if (tensor == nullptr) {
+      // MONAI has no such table, so it keeps its initial values.
+      if (!name->ends_with("modality_embeddings")) problems.push_back("missing: " + *name);
+      continue;
+    }
+    const auto shape = get_parameter_shape(parameter, *tensor);
+    parameter.name = *name;  // error messages name the stored tensor
+    for (std::string problem :
+         {describe_dtype_mismatch(*name, tensor->dtype), describe_shape_mismatch(parameter, shape)}) {
+      if (!problem.empty()) problems.push_back(std::move(problem));
+    }
+  }
+  refuse_differences(fmt::format("{}: is no whole tower of volumes; fetch it again", path().string()), problems);
+  std::vector<std::string> unexpected;
+  for (const auto& [name, tensor] : tensors_.all()) {
+    if (!expected.contains(name) && !is_unused_tensor(name)) unexpected.push_back(name);
+  }
+  if (unexpected.empty()) return;
+  const size_t count = unexpected.size();
+  spdlog::warn("{}: {} tensors are of no use in a tower of volumes and are left out: {}", path().string(), count,
+               fmt::join(truncate_list(std::move(unexpected)), ", "));
+}
+
+std::optional<io::LazyTensor> TowerSource::weight(const nn::Parameter& parameter) const {
+  const auto name = find_stored_name(parameter);
+  const StoredTensor* const tensor = name ? tensors_.find(*name) : nullptr;
+  if (tensor == nullptr) return std::nullopt;
+  const auto shape = get_parameter_shape(parameter, *tensor);
+  const bool has_same_shape = shape == tensor->shape;
+  // A perceptron's patch has the channels last.
+  const auto to_convolution = [read = tensor->read, sizes = parameter.sizes().vec()] {
+    return read().view({sizes[0], sizes[2], sizes[3], sizes[4], sizes[1]}).permute({0, 4, 1, 2, 3}).contiguous();
+  };
+  return io::LazyTensor{.name = parameter.name,
+                        .dtype = tensor->dtype,
+                        .shape = shape,
+                        .materialize = has_same_shape ? tensor->read : to_convolution,
+                        .on_written = tensor->release};
+}
+
+}  // namespace vlmtrain::models::brain_llava

@@ -1,0 +1,148 @@
+#include "vlmtrain/models/checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <map>
+
+#include "models/adapters/adapted_folder.h"
+#include "models/adapters/adapter_format.h"
+#include "models/adapters/lora_targets.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/checkpoints/config_keys.h"
+#include "models/checkpoints/load_weights.h"
+#include "models/checkpoints/quantized_weights.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/saved_config.h"
+#include "models/checkpoints/tied_output.h"
+#include "models/family.h"
+#include "models/processing/context_length.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/base_weights.h"
+#include "vlmtrain/models/checkpoint_contents.h"
+
+namespace vlmtrain::models {
+
+std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
+                                                 at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
+                                                 nn::Quantization quantization, const nn::Shard& shard) {
+  const memory::ComponentScope weights(memory::Component::kWeights);
+  auto config = read_model_config(folder);
+  auto model = rethrow_json_errors(folder, [&] {
+    const Family& family = find_family(config, folder);
+    refuse_quantized_weights(config, folder);
+    config = reconcile_config(std::move(config), family, folder);
+    if (lora && lora->unties_output) set_tied_output(config, false);
+    if (lora && lora->vocabulary_rows > 0) set_vocab_size(config, lora->vocabulary_rows);
+    check_parameter_count(family.num_parameters(config, folder), folder);
+    refuse_unsupported_keys(config, (folder / "config.json").string());
+    return family.build(config, folder, {at::TensorOptions(dtype).device(device), lora, quantization, shard});
+  });
+  check_lora_targets(*model, folder);
+  return model;
+}
+
+std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
+  if (is_adapter(folder)) {
+    ProcessorSettings base_settings = settings;
+    if (base_settings.template_folder.empty()) base_settings.template_folder = folder;
+    return load_processor(find_adapter_base(folder), base_settings);
+  }
+  const auto load = [](const nlohmann::json& config, const std::filesystem::path& source_folder,
+                       const ProcessorSettings& processor_settings) {
+    return rethrow_json_errors(source_folder, [&] {
+      auto processor = find_family(config, source_folder).load_processor(config, source_folder, processor_settings);
+      const ContextLength context = read_context_length(config, source_folder);
+      if (!context.is_hard_limit) {
+        processor->set_position_limit({.positions = context.tokens, .key = std::string(context.key)});
+      }
+      return processor;
+    });
+  };
+  const std::filesystem::path& adapter = settings.template_folder;
+  if (adapter.empty() || !is_adapter(adapter)) return load(read_model_config(folder), folder, settings);
+  std::unique_ptr<Processor> processor;
+  visit_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
+    ProcessorSettings processor_settings = settings;
+    processor_settings.template_folder = adapted.template_folder;
+    processor = load(adapted.config, adapted.path, processor_settings);
+  });
+  return processor;
+}
+
+void initialize_weights(VisionLanguageModel& model, uint64_t seed) {
+  for (const auto& parameter : get_base_parameters(model)) initialize_parameter(parameter, seed);
+}
+
+std::vector<nn::Parameter> get_base_parameters(const VisionLanguageModel& model) {
+  std::vector<nn::Parameter> result;
+  for (const auto& parameter : model.parameters().all()) {
+    if (!parameter.is_adapter) result.push_back(parameter);
+  }
+  return result;
+}
+
+at::Tensor make_initial_values(const nn::Parameter& parameter, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  const auto& [mean, deviation, is_uniform] = parameter.initial;
+  at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
+  if (deviation == 0) return values.fill_(mean);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(derive_stream_seed(seed, parameter.name));
+  if (is_uniform) return values.uniform_(mean - deviation, mean + deviation, generator);
+  return values.normal_(mean, deviation, generator);
+}
+
+void initialize_parameter(const nn::Parameter& parameter, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  parameter.set_values(make_initial_values(parameter, seed));
+}
+
+io::NamedTensors get_named_weights(const VisionLanguageModel& model) {
+  io::NamedTensors weights;
+  for (const auto& parameter : get_base_parameters(model)) {
+    weights.emplace_back(model.checkpoint_name(parameter.name), parameter.tensor.detach());
+  }
+  return weights;
+}
+
+void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
+                     const std::filesystem::path& out, int64_t max_shard_bytes) {
+  refuse_quantized_model(model, out);
+  const auto config = source / "config.json";
+  io::write_file(out / "config.json", make_saved_config(model, io::read_file(config), config.string(),
+                                                        model.parameters().options().dtype().toScalarType()));
+  copy_auxiliary_files(source, out);
+  auto weights = get_named_weights(model);
+  model.complete_weights(weights);
+  io::write_checkpoint_tensors(out, weights, max_shard_bytes);
+}
+
+void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, at::ScalarType dtype) {
+  const auto model = build_model(folder, at::kMeta, at::kFloat);
+  const auto config = folder / "config.json";
+  io::write_file(config, make_saved_config(*model, io::read_file(config), config.string(), dtype));
+  io::LazyTensors weights;
+  for (const auto& parameter : get_base_parameters(*model)) {
+    weights.push_back(
+        {.name = model->checkpoint_name(parameter.name),
+         .dtype = dtype,
+         .shape = parameter.sizes().vec(),
+         .materialize = [parameter, seed, dtype] { return make_initial_values(parameter, seed).to(dtype); }});
+  }
+  io::NamedTensors tables;
+  model->complete_weights(tables);
+  for (auto& table : io::make_lazy_tensors(tables)) weights.push_back(std::move(table));
+  io::write_checkpoint_tensors(folder, weights, io::kDefaultShardBytes);
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,200 @@
+#include "vlmtrain/models/checkpoint_contents.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "models/adapters/adapter_check.h"
+#include "models/adapters/adapter_config.h"
+#include "models/adapters/adapter_format.h"
+#include "models/adapters/lora_targets.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/load_weights.h"
+#include "models/checkpoints/overflow.h"
+#include "models/checkpoints/quantized_weights.h"
+#include "models/checkpoints/saved_config.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_trained(const nn::Parameter& parameter) {
+  return parameter.tensor.requires_grad();
+}
+
+/// Returns `dtype`; fp32 with a warning if values would overflow in it.
+at::ScalarType widen_on_overflow(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
+  const std::string problem = describe_overflow(name, values, dtype);
+  if (problem.empty()) return dtype;
+  spdlog::warn("{}; it is saved in F32 (output.dtype=bf16 or fp32 holds all weights)", problem);
+  return at::kFloat;
+}
+
+/// Returns the reader of a parameter that keeps its values; empty if these are not the base's.
+std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, const BaseWeights::Entry* entry) {
+  if (entry == nullptr) return {};
+  if (parameter.sizes() == at::IntArrayRef(entry->info.shape)) return entry->read;
+  if (!differs_only_in_rows(parameter, entry->info.shape)) return {};
+  return [parameter, read = entry->read] { return resize_rows(parameter, read()); };
+}
+
+}  // namespace
+
+at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const SaveOptions& options) {
+  const BaseWeights::Entry* entry = options.base->find(parameter);
+  const at::ScalarType model_dtype = parameter.tensor.scalar_type();
+  if (!is_trained(parameter) && parameter.is_saved_with_adapter()) return entry ? entry->info.dtype : model_dtype;
+  if (options.dtype) return *options.dtype;
+  if (entry == nullptr) return is_trained(parameter) ? options.base->dtype() : model_dtype;
+  return !is_trained(parameter) || is_weight_dtype(entry->info.dtype) ? entry->info.dtype : model_dtype;
+}
+
+namespace {
+
+/// Returns the tensors of `parameters` as they are saved. REQUIRES: `store` outlives the result.
+io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
+                                  const SaveOptions& options,
+                                  const std::function<std::string(const nn::Parameter&)>& get_name) {
+  const bool is_base_available = options.base->is_unchanged();
+  bool needs_base = false;
+  io::LazyTensors tensors;
+  for (const nn::Parameter& parameter : parameters) {
+    at::ScalarType dtype = choose_save_dtype(parameter, options);
+    io::LazyTensor tensor{.name = get_name(parameter),
+                          .dtype = dtype,
+                          .shape = parameter.sizes().vec(),
+                          .materialize = {},
+                          .on_written = {}};
+    const BaseWeights::Entry* entry = options.base->find(parameter);
+    const auto master = options.master_weights.find(parameter.name);
+    if (is_trained(parameter) && !parameter.sharded) {
+      dtype = widen_on_overflow(
+          tensor.name, master != options.master_weights.end() ? master->second : parameter.tensor.detach(), dtype);
+    } else if (const auto read = find_base_reader(parameter, entry);
+               read && is_base_available && !is_trained(parameter)) {
+      if (dtype != entry->info.dtype) dtype = widen_on_overflow(tensor.name, read(), dtype);
+    }
+    tensor.dtype = dtype;
+    const auto read_current = [&store, parameter, dtype] { return store.full_values(parameter).cpu().to(dtype); };
+    if (is_trained(parameter) && parameter.sharded) {
+      tensor.materialize = read_current;
+    } else if (is_trained(parameter)) {
+      // Released after writing, since it may be a copy.
+      const auto values = std::make_shared<at::Tensor>(
+          master != options.master_weights.end() ? master->second : parameter.tensor.detach());
+      tensor.materialize = [values, dtype] { return values->cpu().to(dtype); };
+      tensor.on_written = [values] { values->reset(); };
+    } else if (const auto read = find_base_reader(parameter, entry); read && is_base_available) {
+      tensor.materialize = [read, dtype] { return read().to(dtype); };
+      tensor.on_written = entry->release;
+    } else {
+      needs_base |= static_cast<bool>(read);
+      tensor.materialize = read_current;
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  if (needs_base) {
+    spdlog::warn(
+        "{}: its weights have changed or are gone since the run began; what is frozen is saved as the model "
+        "has it, in its precision",
+        options.base->folder().string());
+  }
+  return tensors;
+}
+
+}  // namespace
+
+CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, const SaveOptions& options,
+                                            const std::filesystem::path& out) {
+  refuse_quantized_model(model, out);
+  CheckpointContents contents;
+  const auto parameters = get_base_parameters(model);
+  contents.tensors =
+      make_lazy_tensors(model.parameters(), parameters, options,
+                        [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
+  // transformers converts all weights to the dtype of config.json.
+  std::optional<at::ScalarType> dtype = options.dtype;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (contents.tensors[i].dtype != choose_save_dtype(parameters[i], options)) dtype = at::kFloat;
+  }
+  for (const auto& [name, content] : options.base->files()) {
+    const bool matches_config = name == "config.json";
+    contents.files.emplace_back(name, matches_config ? make_saved_config(model, content, name, dtype) : content);
+  }
+  io::NamedTensors tables;
+  model.complete_weights(tables);
+  for (auto& table : io::make_lazy_tensors(tables)) contents.tensors.push_back(std::move(table));
+  return contents;
+}
+
+void CheckpointContents::write(const std::filesystem::path& out, int64_t max_shard_bytes) const {
+  for (const auto& [name, content] : files) write_auxiliary_file(out, name, content);
+  if (is_adapter) {
+    std::map<std::string, std::string> metadata{{"format", "pt"}};
+    if (!base_fingerprint.empty()) metadata.emplace(kBaseFingerprintKey, base_fingerprint);
+    io::write_safetensors(out / kAdapterWeightsName, tensors, metadata);
+  } else {
+    io::write_checkpoint_tensors(out, tensors, max_shard_bytes);
+  }
+}
+
+void save_checkpoint(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out,
+                     int64_t max_shard_bytes) {
+  make_checkpoint_contents(model, options, out).write(out, max_shard_bytes);
+}
+
+CheckpointContents make_adapter_contents(const VisionLanguageModel& model, const SaveOptions& options) {
+  CheckpointContents contents;
+  contents.is_adapter = true;
+  contents.files.emplace_back(kAdapterConfigName, make_adapter_config(model, options.base->folder()));
+  for (const auto& [name, content] : options.base->files()) {
+    if (name != "config.json") contents.files.emplace_back(name, content);
+  }
+  const auto make_name = [](const nn::Parameter& parameter) { return std::string(kAdapterPrefix) + parameter.name; };
+  contents.tensors = make_lazy_tensors(model.parameters(), adapter_parameters(model), options, make_name);
+  if (saves_tied_output(model)) {
+    const auto make_output_name = [&model](const nn::Parameter&) { return make_tied_output_name(model); };
+    for (auto& output :
+         make_lazy_tensors(model.parameters(), {*find_tied_embedding(model)}, options, make_output_name)) {
+      contents.tensors.push_back(std::move(output));
+    }
+  }
+  return contents;
+}
+
+void save_adapter(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out) {
+  make_adapter_contents(model, options).write(out, io::kDefaultShardBytes);
+}
+
+void restore_frozen_weights(VisionLanguageModel& model, const fs::path& saved, const BaseWeights& base, uint64_t seed) {
+  const at::NoGradGuard no_gradients;
+  const io::CheckpointTensors tensors(saved);
+  for (const auto& parameter : get_base_parameters(model)) {
+    const std::string name = model.checkpoint_name(parameter.name);
+    if (is_trained(parameter) || !tensors.contains(name)) continue;
+    const at::ScalarType dtype = tensors.info(name).dtype;
+    const BaseWeights::Entry* entry = base.find(parameter);
+    if (dtype == (entry ? entry->info.dtype : parameter.tensor.scalar_type())) continue;
+    if (const auto read = find_base_reader(parameter, entry)) {
+      parameter.set_values(read());
+      entry->release();
+    } else if (entry == nullptr) {
+      initialize_parameter(parameter, seed);
+    }
+  }
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::models {
+
+/// Returns the parameters that a checkpoint stores: all except LoRA adapters.
+std::vector<nn::Parameter> get_base_parameters(const VisionLanguageModel& model);
+
+/// Returns names and detached tensors of get_base_parameters(), without copies.
+io::NamedTensors get_named_weights(const VisionLanguageModel& model);
+
+/// Returns a parameter's initial values, fp32 on the host. They depend on seed and name only. The
+/// parameter may be on the meta device.
+at::Tensor make_initial_values(const nn::Parameter& parameter, uint64_t seed);
+
+/// Adds the weights of initialize_weights(), rounded to `dtype`, to the files of a preset in
+/// `folder`, and sets the dtype in its config.json. Memory holds one tensor at a time.
+void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, at::ScalarType dtype);
+
+/// Sets a parameter to its initial values.
+void initialize_parameter(const nn::Parameter& parameter, uint64_t seed);
+
+/// Throws UserError (kDoesNotFit) if the weights of a model on the CPU exceed `available`. They
+/// need not be allocated. For evaluation and generation, which are not planned.
+void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::path& folder,
+                       const memory::AvailableHostMemory& available);
+
+}  // namespace vlmtrain::models

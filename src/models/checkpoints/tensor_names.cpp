@@ -1,0 +1,160 @@
+#include "models/checkpoints/tensor_names.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/pow.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+bool has_name_with_prefix(std::span<const std::string> tensor_names, std::string_view prefix) {
+  return std::ranges::any_of(tensor_names, [&](const std::string& name) { return name.starts_with(prefix); });
+}
+
+/// Returns the suffixes of the name that start after a dot and have at least two components,
+/// longest first.
+std::vector<std::string_view> list_suffixes(std::string_view name) {
+  std::vector<std::string_view> suffixes{name};
+  for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
+    const std::string_view suffix = name.substr(dot + 1);
+    if (suffix.find('.') != std::string_view::npos) suffixes.push_back(suffix);
+  }
+  return suffixes;
+}
+
+std::string format_examples(std::span<const std::string> names, const std::unordered_set<std::string_view>& excluded) {
+  constexpr size_t kMaxExamples = 3;  // enough to show the pattern, short enough for one line
+  std::vector<std::string> examples;
+  size_t count = 0;
+  for (const auto& name : names) {
+    if (excluded.contains(name)) continue;
+    if (++count <= kMaxExamples) examples.push_back(make_excerpt(name));
+  }
+  return fmt::format("{}{}", fmt::join(examples, ", "), count > kMaxExamples ? ", …" : "");
+}
+
+std::string describe_mapping(const PrefixMapping& mapping) {
+  if (mapping.model_prefix.empty()) return fmt::format("without the prefix \"{}\"", mapping.file_prefix);
+  if (mapping.file_prefix.empty()) return fmt::format("with the prefix \"{}\"", mapping.model_prefix);
+  return fmt::format("with the prefix \"{}\" in the place of \"{}\"", mapping.model_prefix, mapping.file_prefix);
+}
+
+/// Collects the numbers in any section whose key contains "theta".
+void collect_thetas(const nlohmann::json& config, std::vector<double>& thetas) {
+  for (const auto& [key, value] : config.items()) {
+    if (value.is_object()) collect_thetas(value, thetas);
+    const bool is_theta = key.ends_with("theta") || key == "lm_re_base" || key == "rope_local_base_freq";
+    if (is_theta && value.is_number()) thetas.push_back(value.get<double>());
+  }
+}
+
+}  // namespace
+
+StateDictKeyMap StateDictKeyMap::detect(std::span<const KeyAliases> table, std::span<const std::string> tensors) {
+  StateDictKeyMap map;
+  for (const auto& [parameter, checkpoint_prefixes] : table) {
+    const auto it =
+        std::ranges::find_if(checkpoint_prefixes, [&](auto prefix) { return has_name_with_prefix(tensors, prefix); });
+    map.prefixes_.emplace_back(parameter, it == checkpoint_prefixes.end() ? checkpoint_prefixes.front() : *it);
+  }
+  return map;
+}
+
+std::string StateDictKeyMap::to_checkpoint_key(const std::string& parameter) const {
+  for (const auto& [parameter_prefix, checkpoint_prefix] : prefixes_) {
+    if (parameter.starts_with(parameter_prefix))
+      return std::string(checkpoint_prefix) + parameter.substr(parameter_prefix.size());
+  }
+  return parameter;
+}
+
+PrefixMapping find_prefix_mapping(std::span<const std::string> file_names, std::span<const std::string> module_names) {
+  std::unordered_map<std::string_view, std::vector<std::string_view>> by_suffix;
+  for (const std::string& name : module_names) {
+    for (const std::string_view suffix : list_suffixes(name)) by_suffix[suffix].push_back(name);
+  }
+  std::map<std::pair<std::string_view, std::string_view>, size_t> votes;
+  for (const std::string& name : file_names) {
+    for (const std::string_view suffix : list_suffixes(name)) {
+      const auto it = by_suffix.find(suffix);
+      if (it == by_suffix.end()) continue;
+      for (const std::string_view match : it->second) {
+        const std::string_view prefix = std::string_view(name).substr(0, name.size() - suffix.size());
+        ++votes[{prefix, match.substr(0, match.size() - suffix.size())}];
+      }
+      break;
+    }
+  }
+  PrefixMapping best;
+  for (const auto& [mapping, tensors] : votes) {
+    if (mapping.first == mapping.second || tensors <= best.num_matches) continue;
+    best = {
+        .file_prefix = std::string(mapping.first), .model_prefix = std::string(mapping.second), .num_matches = tensors};
+  }
+  return best;
+}
+
+void refuse_mismatched_names(const std::string& folder, std::span<const std::string> expected,
+                             std::span<const std::string> module_names, std::span<const std::string> file_names,
+                             bool may_be_missing) {
+  const std::unordered_set<std::string_view> file_name_set(file_names.begin(), file_names.end()),
+      expected_set(expected.begin(), expected.end());
+  const auto missing = static_cast<size_t>(
+      std::ranges::count_if(expected, [&](const std::string& name) { return !file_name_set.contains(name); }));
+  if (missing * 2 <= expected.size() || file_names.empty()) return;
+  PrefixMapping mapping = find_prefix_mapping(file_names, expected);
+  if (const PrefixMapping module_mapping = find_prefix_mapping(file_names, module_names);
+      module_mapping.num_matches > mapping.num_matches) {
+    mapping = module_mapping;
+  }
+  const bool is_rename = mapping.num_matches * 3 >= missing;
+  if (may_be_missing && !is_rename) return;
+  const size_t unexpected = static_cast<size_t>(
+      std::ranges::count_if(file_names, [&](const std::string& name) { return !expected_set.contains(name); }));
+  throw data_error(
+      "{}: the tensors in the files are not called as the model's that config.json describes ({} differences): {} of "
+      "the model's {} are missing, such as {}; the files have {}. {}",
+      folder, missing + unexpected, missing, expected.size(), format_examples(expected, file_name_set),
+      format_examples(file_names, expected_set),
+      is_rename
+          ? fmt::format("{} of them fit {}: rename the tensors so, or save the checkpoint again with transformers",
+                        mapping.num_matches, describe_mapping(mapping))
+          : "Take the config.json that belongs to them, or save the checkpoint again with transformers");
+}
+
+bool is_close(const at::Tensor& stored, const at::Tensor& computed) {
+  const double tolerance = stored.scalar_type() == at::kBFloat16 ? 1e-2
+                           : stored.scalar_type() == at::kHalf   ? 2e-3
+                                                                 : 1e-5;
+  return stored.sizes() == computed.sizes() &&
+         at::allclose(stored.to(at::kDouble), computed.to(at::kDouble), tolerance, 1e-6);
+}
+
+bool is_default_table(std::string_view name, const at::Tensor& table, const nlohmann::json& config) {
+  const at::Tensor flat = table.flatten();
+  if (name.ends_with("position_ids")) {
+    return at::equal(flat.to(at::kLong), at::arange(flat.numel(), at::kLong));
+  }
+  std::vector<double> thetas{10000};
+  if (config.is_object()) collect_thetas(config, thetas);
+  const at::Tensor exponents = at::arange(flat.numel(), at::kDouble) / static_cast<double>(-flat.numel());
+  return std::ranges::any_of(thetas, [&](double theta) { return is_close(flat, at::pow(theta, exponents)); });
+}
+
+}  // namespace vlmtrain::models

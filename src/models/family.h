@@ -1,0 +1,115 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/processing/processor_changes.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/video.h"
+#include "vlmtrain/models/assemble.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/models/synthetic_sample.h"
+
+namespace vlmtrain::models {
+
+/// A model family: its model types and the functions that build its models and processors. `config`
+/// is the content of `folder`/config.json. Optional members are null or empty if the family does
+/// not support them.
+struct Family {
+  std::vector<std::string_view> model_types;  ///< values of `model_type` in config.json
+  std::unique_ptr<VisionLanguageModel> (*build)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                                const nn::ParameterSettings& settings);
+  std::unique_ptr<Processor> (*load_processor)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                               const ProcessorSettings& settings);
+  /// Returns the sizes of one image with its markers, without a tokenizer; null: the family takes
+  /// no images.
+  data::SampleShape (*image_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                   image::ImageSize size, std::optional<int64_t> max_pixels);
+  /// Returns the maximum number of tokens of a sequence.
+  ContextLength (*context_length)(const nlohmann::json& config, const std::filesystem::path& folder);
+  /// Estimates the number of parameters from the config alone.
+  double (*num_parameters)(const nlohmann::json& config, const std::filesystem::path& folder);
+  /// Returns whether a config.json without `model_type` belongs to the family. config_name is the
+  /// family's name in errors about such files.
+  bool (*matches_config)(const nlohmann::json& config) = nullptr;
+  std::string_view config_name = {};
+  /// Returns the sizes of a video with its markers; null: the family takes no videos. The video's
+  /// fps may be 0.
+  data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                   const image::VideoInfo& video, const ProcessorSettings& settings) = nullptr;
+  /// Returns the sizes of a volume resampled to `size` (nothing: the config's size) with values of
+  /// `dtype`; null: the family takes no volumes.
+  data::SampleShape (*volume_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                    std::optional<std::array<int64_t, 3>> size, at::ScalarType dtype) = nullptr;
+  /// Returns the side of the mask encoder's input, `requested_side` if given; null: the family
+  /// predicts no masks.
+  int64_t (*mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
+                       std::optional<int64_t> requested_side) = nullptr;
+  /// Implements models::assemble() for the family's presets; null: not supported.
+  AssemblyResult (*assemble)(const AssemblyOptions& parts, const std::filesystem::path& out) = nullptr;
+  /// Returns the changes of the processor files for `settings` (processor_files.h); null: the files
+  /// have no such settings.
+  ProcessorChanges (*make_processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,
+                                             const ProcessorSettings& settings, bool has_videos) = nullptr;
+  /// Similar model types that are not supported, and the reason for each.
+  std::vector<std::pair<std::string_view, std::string_view>> unsupported_types = {};
+  /// Modules that LoRA trains fully by default, and the component that freezes each.
+  std::vector<std::pair<std::string_view, nn::Component>> default_modules_to_save = {};
+};
+
+/// Returns the family's name: its model types, else config_name.
+std::string get_family_name(const Family& family);
+/// Returns the names of all families, in the order of registration.
+std::vector<std::string> list_family_names();
+
+/// Returns the model types of families that take videos, separated by commas.
+std::string list_video_families();
+/// Returns the model types of families that take volumes, separated by commas.
+std::string list_volume_families();
+
+/// Returns the family of a checkpoint's config. Throws UserError (kBadData), which lists the
+/// supported types.
+const Family& find_family(const nlohmann::json& config, const std::filesystem::path& folder);
+
+// Factories of all families, each defined in the family.cpp of its folder.
+namespace brain_llava {
+Family make_family();
+}
+namespace gemma3 {
+Family make_family();
+}
+namespace idefics3 {
+Family make_family();
+/// Returns the family of SmolVLM: the model of Idefics3 under its later name.
+Family make_smolvlm_family();
+}  // namespace idefics3
+namespace internvl {
+Family make_family();
+}
+namespace llava {
+Family make_family();
+}
+namespace nanovlm {
+Family make_family();
+}
+namespace prs_med {
+Family make_family();
+}
+namespace qwen2_vl {
+Family make_family();
+}
+namespace qwen3_vl {
+Family make_family();
+}
+
+}  // namespace vlmtrain::models

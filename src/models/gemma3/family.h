@@ -1,9 +1,0 @@
-#pragma once
-
-#include "models/registry.h"
-
-namespace vlmtrain::models::gemma3 {
-
-Family family();
-
-}  // namespace vlmtrain::models::gemma3

@@ -1,9 +1,0 @@
-#pragma once
-
-#include "models/registry.h"
-
-namespace vlmtrain::models::internvl {
-
-Family family();
-
-}  // namespace vlmtrain::models::internvl

@@ -1,0 +1,208 @@
+#include "models/network/llama.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/index_copy.h>
+
+#include <iterator>
+#include <utility>
+
+#include "models/checkpoints/config_checks.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/activation.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// Returns transformers' defaults.
+LlamaConfig get_defaults(const std::string& type, const std::string& source) {
+  if (type == "llama") return {};
+  if (type == "mistral")
+    return {.type = LlamaType::kMistral, .intermediate_size = 14336, .key_value_heads = 8, .sliding_window = 4096};
+  if (type == "qwen2")
+    return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .qkv_bias = true};
+  if (type == "qwen3")
+    return {.type = LlamaType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .qk_norm = true};
+  throw data_error("{}: text model {} is not supported; llama, mistral, qwen2 and qwen3 are", source, type);
+}
+
+/// Returns the sliding window. Mistral's is a number or null; Qwen's requires `use_sliding_window`
+/// and applies from a certain block.
+std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std::string& type,
+                                           const LlamaConfig& config, const std::string& source) {
+  if (type == "mistral") {
+    if (!json.contains("sliding_window")) return config.sliding_window;
+    if (json["sliding_window"].is_null()) return std::nullopt;
+    return read_size(json, "sliding_window", 1, kMaxPositions, source);
+  }
+  // Implausible values are errors even in unused keys.
+  read_size(json, "sliding_window", 1, kMaxPositions, source);
+  if ((type == "qwen2" || type == "qwen3") && io::get_or<bool>(json, "use_sliding_window", false, source) &&
+      io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.layers) {
+    throw data_error("{}: use_sliding_window is not supported in a {} text model; set it to false", source, type);
+  }
+  return std::nullopt;
+}
+
+/// Throws UserError for layer_types with sliding attention: Qwen's class then applies a window to
+/// these blocks.
+void refuse_sliding_layers(const nlohmann::json& json, const std::string& type, const std::string& source) {
+  if (type != "qwen2" && type != "qwen3") return;
+  for (const auto& layer : json.value("layer_types", nlohmann::json::array())) {
+    if (layer == "full_attention") continue;
+    throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::make_json_excerpt(layer));
+  }
+}
+
+/// Throws UserError for mixture-of-experts keys; such feed-forward layers are not supported.
+void refuse_experts(const nlohmann::json& json, const std::string& source) {
+  for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    const auto it = json.find(key);
+    if (it == json.end() || !it->is_number_integer() || *it == 0) continue;
+    throw data_error("{}: {} {}: a mixture of experts is not supported; take a dense checkpoint of the family", source,
+                     key, it->dump());
+  }
+}
+
+}  // namespace
+
+LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string& source) {
+  refuse_experts(json, source);
+  refuse_attention_dropout(json, source);
+  const auto type = io::get_or<std::string>(json, "model_type", "llama", source);
+  LlamaConfig config = get_defaults(type, source);
+  config.vocab_size = read_size(json, "vocab_size", config.vocab_size, kMaxVocabSize, source);
+  config.hidden_size = read_size(json, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
+  config.intermediate_size = read_size(json, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
+  config.layers = read_size(json, "num_hidden_layers", config.layers, kMaxBlocks, source);
+  config.heads = read_size(json, "num_attention_heads", config.heads, kMaxLayerWidth, source);
+  // null: the number of attention heads. Missing: transformers' default, which for Llama is the
+  // same.
+  const bool has_family_default = type != "llama" && !json.contains("num_key_value_heads");
+  config.key_value_heads = io::get_or<int64_t>(json, "num_key_value_heads",
+                                               has_family_default ? config.key_value_heads : config.heads, source);
+  if (config.key_value_heads < 1 || config.heads % config.key_value_heads != 0) {
+    throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.heads,
+                     config.key_value_heads);
+  }
+  const int64_t default_head_dim = type == "qwen3" ? 128 : config.hidden_size / config.heads;
+  config.head_dim = io::get_or<int64_t>(json, "head_dim", default_head_dim, source);
+  check_size(config.head_dim, "head_dim", kMaxLayerWidth, source);
+  check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
+  if (config.head_dim % 2 != 0) {
+    throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
+  }
+  config.rms_norm_eps = read_number(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
+  config.max_positions = read_size(json, "max_position_embeddings", config.max_positions, kMaxPositions, source);
+  config.rope = RopeConfig::from_json(json, source);
+  config.sliding_window = read_sliding_window(json, type, config, source);
+  refuse_sliding_layers(json, type, source);
+  if (type == "llama" || type == "qwen3") {
+    config.qkv_bias = config.attention_output_bias = io::get_or<bool>(json, "attention_bias", false, source);
+  }
+  if (type == "llama") config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
+  config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
+  const auto activation = io::get_or<std::string>(json, "hidden_act", "silu", source);
+  if (activation != "silu") {
+    throw data_error("{}: hidden_act {} is not supported in a {} text model; silu is", source, activation, type);
+  }
+  return config;
+}
+
+double LlamaConfig::num_parameters() const {
+  const double attention = 2.0 * static_cast<double>(heads + key_value_heads) * static_cast<double>(head_dim);
+  const double block = static_cast<double>(hidden_size) * (attention + 3.0 * static_cast<double>(intermediate_size));
+  return static_cast<double>(layers) * block + 2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
+}
+
+LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config)
+    : heads_{.num_heads = config.heads, .num_key_value_heads = config.key_value_heads, .head_dim = config.head_dim},
+      qkv_(scope / config.names.attention, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
+           {heads_.num_heads * heads_.head_dim, heads_.num_key_value_heads * heads_.head_dim,
+            heads_.num_key_value_heads * heads_.head_dim},
+           config.qkv_bias),
+      out_proj_(scope / config.names.attention / config.names.attention_output, config.heads * config.head_dim,
+                config.hidden_size, config.attention_output_bias, residual_branch_gain(config.layers)),
+      gate_up_proj_(scope / "mlp", {"gate_proj", "up_proj"}, config.hidden_size,
+                    {config.intermediate_size, config.intermediate_size}, config.mlp_bias),
+      down_proj_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.mlp_bias,
+                 residual_branch_gain(config.layers)),
+      input_layernorm_(scope / config.names.input_norm, config.hidden_size, config.rms_norm_eps),
+      post_attention_layernorm_(scope / config.names.post_attention_norm, config.hidden_size, config.rms_norm_eps) {
+  if (config.qk_norm) {
+    head_norms_.emplace(scope / config.names.attention, config.head_dim, config.rms_norm_eps);
+  }
+}
+
+at::Tensor LlamaBlock::attend(const at::Tensor& qkv, const LlamaContext& context) const {
+  const auto [query, key, value] = head_norms_ ? head_norms_->split_and_rotate_heads(qkv, heads_, context.rotary)
+                                               : nn::split_and_rotate_heads(qkv, heads_, context.rotary);
+  const at::Tensor attended = context.cache != nullptr ? context.cache->attention(context.block, query, key, value)
+                                                       : nn::attention(query, key, value, context.samples,
+                                                                       /*causal=*/true, context.sliding_window);
+  return attended.flatten(1);
+}
+
+at::Tensor LlamaBlock::operator()(const at::Tensor& x, const LlamaContext& context) const {
+  nn::Branch branch = qkv_.branch(input_layernorm_.make_linear_input(x));
+  const at::Tensor attended = out_proj_(attend(branch.take_value(), context), /*residual=*/branch.stream);
+  const nn::Branch mlp = gate_up_proj_.branch(post_attention_layernorm_.make_linear_input(attended));
+  return down_proj_(nn::swiglu(mlp.value), /*residual=*/mlp.stream);
+}
+
+LlamaModel::LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config)
+    : config_(config),
+      embedding_((scope / config.names.embedding)
+                     .embedding("weight", {config.vocab_size, config.hidden_size},
+                                nn::InitialValues::kaiming(config.hidden_size))),
+      rotary_frequencies_(config.rope.frequencies(config.head_dim).to(embedding_.device())),
+      rotary_axes_(config.rope.make_pair_axes().to(embedding_.device())),
+      blocks_(scope / config.names.blocks, config.layers, config, memory::Component::kLanguage),
+      norm_(scope / "norm", config.hidden_size, config.rms_norm_eps) {}
+
+at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& image_features) const {
+  at::Tensor embedded = at::embedding(embedding_, batch.token_ids);
+  if (!image_features.defined()) return embedded;
+  VLMTRAIN_CHECK(image_features.size(0) == batch.image_positions.numel(), "{} image features for {} image tokens",
+                 image_features.size(0), batch.image_positions.numel());
+  return embedded.index_copy(0, batch.image_positions, image_features);
+}
+
+nn::RotaryTable LlamaModel::make_rotary_table(const at::Tensor& position_ids) const {
+  if (position_ids.dim() == 1)
+    return nn::RotaryTable::from_positions(position_ids, rotary_frequencies_, config_.rope.scale);
+  VLMTRAIN_CHECK(rotary_axes_.numel() > 0, "positions on several axes in a text model that knows one");
+  return nn::RotaryTable::from_axes(position_ids, rotary_axes_, rotary_frequencies_, config_.rope.scale);
+}
+
+ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                   const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                                   nn::KeyValueCache* cache) const {
+  const at::Tensor embedded = embed(batch, image_features.features);
+  const LlamaContext context{batch.segments, make_rotary_table(batch.position_ids), config_.sliding_window};
+  if (cache != nullptr) cache->begin_forward(batch.segments, config_.sliding_window);
+  const auto make_context = [&](int64_t block) {
+    LlamaContext block_context = context;
+    block_context.cache = cache;
+    block_context.block = block;
+    return block_context;
+  };
+  HiddenStateOptions options{.requested = request.text_blocks};
+  for (const auto& deepstack : image_features.deepstack_features) {
+    options.additions.push_back({std::ssize(options.additions), batch.image_positions, deepstack});
+  }
+  BlockOutputs outputs = blocks_.run_with_contexts(embedded, recomputed_blocks, make_context, options);
+  return {.hidden = norm_(outputs.last.index_select(0, request.positions)),
+          .text_blocks = std::move(outputs.requested)};
+}
+
+CausalLlama::CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output)
+    : text_(scope, config),
+      output_weight_(config.tie_word_embeddings ? text_.embedding_weight()
+                                                : output.parameter("weight", {config.vocab_size, config.hidden_size},
+                                                                   nn::InitialValues::kaiming(config.hidden_size))) {}
+
+}  // namespace vlmtrain::models

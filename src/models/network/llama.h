@@ -1,0 +1,146 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "models/network/block_list.h"
+#include "models/network/rope.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
+#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::models {
+
+enum class LlamaType { kLlama, kMistral, kQwen2, kQwen3 };
+
+/// The module names in a checkpoint; the defaults are transformers'.
+struct LlamaNames {
+  std::string_view embedding = "embed_tokens";
+  std::string_view blocks = "layers";
+  std::string_view attention = "self_attn", attention_output = "o_proj";
+  std::string_view input_norm = "input_layernorm", post_attention_norm = "post_attention_layernorm";
+};
+
+/// The configuration of a Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped-query
+/// attention, or of one of its variants: Mistral (Jiang et al. 2023, arXiv 2310.06825) has a
+/// sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671) biases of query, key and value, Qwen3
+/// (Yang et al. 2025, arXiv 2505.09388) QK-norm.
+struct LlamaConfig {
+  LlamaType type = LlamaType::kLlama;
+  int64_t vocab_size = 32000;
+  int64_t max_positions = 2048;
+  int64_t hidden_size = 4096;
+  int64_t intermediate_size = 11008;
+  int64_t layers = 32;
+  int64_t heads = 32;
+  int64_t key_value_heads = 32;
+  int64_t head_dim = 128;
+  double rms_norm_eps = 1e-6;
+  RopeConfig rope = {};
+  std::optional<int64_t> sliding_window = std::nullopt;  ///< rows that a row attends to, itself included
+  bool qk_norm = false;
+  bool qkv_bias = false;
+  bool attention_output_bias = false;
+  bool mlp_bias = false;
+  bool tie_word_embeddings = false;
+  LlamaNames names = {};
+
+  /// Reads a config with `model_type` llama (the default), mistral, qwen2 or qwen3, with
+  /// transformers' defaults of that type. `source` names the file in errors.
+  static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
+
+  /// Estimates the number of parameters: those of matrices, output projection included even if
+  /// tied.
+  double num_parameters() const;
+};
+
+/// The inputs that all blocks of a forward pass share.
+struct LlamaContext {
+  nn::Segments samples;
+  nn::RotaryTable rotary;
+  std::optional<int64_t> sliding_window;
+  nn::KeyValueCache* cache = nullptr;  ///< null except in generation
+  int64_t block = 0;                   ///< index of the block in the cache
+};
+
+/// A decoder block: attention and gated MLP, each with a preceding RMS norm and a residual.
+class LlamaBlock {
+ public:
+  LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config);
+  /// Maps x [tokens, hidden] → [tokens, hidden]
+  at::Tensor operator()(const at::Tensor& x, const LlamaContext& context) const;
+
+ private:
+  /// Returns the heads' outputs [tokens, heads · head_dim] for qkv [tokens, query | key | value].
+  at::Tensor attend(const at::Tensor& qkv, const LlamaContext& context) const;
+
+  nn::HeadShape heads_;
+  nn::Linears qkv_;
+  nn::Linear out_proj_;
+  nn::Linears gate_up_proj_;
+  nn::Linear down_proj_;
+  nn::RmsNorm input_layernorm_, post_attention_layernorm_;
+  std::optional<nn::QkNorm> head_norms_;
+};
+
+/// The Llama decoder without output projection: embedding, blocks and final norm.
+class LlamaModel {
+ public:
+  LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config);
+
+  /// Implements VisionLanguageModel::hidden_states(). `batch.position_ids` have axes only if
+  /// config.rope has sections.
+  ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                         const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                         nn::KeyValueCache* cache) const;
+
+  const at::Tensor& embedding_weight() const { return embedding_; }
+  int64_t blocks() const { return blocks_.size(); }
+
+ private:
+  /// Returns the batch's embeddings [tokens, hidden], with those of image tokens replaced by
+  /// `image_features`.
+  at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
+  nn::RotaryTable make_rotary_table(const at::Tensor& position_ids) const;
+
+  LlamaConfig config_;
+  at::Tensor embedding_;           // [vocabulary, hidden]
+  at::Tensor rotary_frequencies_;  // [head_dim / 2]
+  at::Tensor rotary_axes_;         // int64 [head_dim / 2]; empty: one position per token
+  BlockList<LlamaBlock> blocks_;
+  nn::RmsNorm norm_;
+};
+
+/// A Llama text model with its output projection: the language side of a vision-language model.
+class CausalLlama {
+ public:
+  /// Builds the text model. `output` is the scope of the output projection, used unless
+  /// config.tie_word_embeddings.
+  CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output);
+
+  /// Implements VisionLanguageModel::hidden_states().
+  ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                            const OutputRequest& request, const TowerRecompute& recomputed_blocks,
+                            nn::KeyValueCache* cache) const {
+    return text_(batch, image_features, request, recomputed_blocks, cache);
+  }
+
+  const at::Tensor& output_weight() const { return output_weight_; }
+  int64_t blocks() const { return text_.blocks(); }
+
+ private:
+  LlamaModel text_;
+  at::Tensor output_weight_;  // [vocabulary, hidden]
+};
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,219 @@
+#include "models/network/mask_decoder.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/gelu.h>
+
+#include <numbers>
+
+#include "models/checkpoints/config_checks.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/nn/attention/attention.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+constexpr double kFinalNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default; SAM ignores layer_norm_eps here
+
+/// Returns x [masks, rows, in] → [masks, rows, out].
+at::Tensor apply_linear(const nn::Linear& linear, const at::Tensor& x) {
+  return linear(x.flatten(0, 1)).view({x.size(0), x.size(1), -1});
+}
+
+std::vector<TwoWayBlock> make_two_way_blocks(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config) {
+  std::vector<TwoWayBlock> blocks;
+  for (int64_t i = 0; i < config.layers; ++i) blocks.emplace_back(scope / i, config, /*is_first=*/i == 0);
+  return blocks;
+}
+
+ProjectedAttention make_cross_attention(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config) {
+  return {scope, config.hidden_size, config.hidden_size / config.attention_downsample_rate, config.heads};
+}
+
+using nn::Component;
+using nn::InitialValues;
+using nn::ParameterScope;
+
+constexpr double kUpscaleNormEpsilon = 1e-6;  // LayerNorm2d's; SAM ignores layer_norm_eps here
+
+/// Random tokens must differ from each other, but stay small compared to prompts of variance 1.
+constexpr InitialValues kTokens{.mean = 0, .deviation = 0.2};
+/// transformers' usual deviation of embeddings.
+constexpr InitialValues kNoMask{.mean = 0, .deviation = 0.02};
+
+/// Small random weights of a mask keep the initial probabilities near one half.
+constexpr double kMaskGain = 0.1;
+
+ParameterScope make_decoder_scope(const ParameterScope& scope) {
+  return scope.with_component(Component::kMaskDecoder) / "mask_decoder";
+}
+
+ParameterScope make_first_mask_scope(const ParameterScope& scope) {
+  return make_decoder_scope(scope) / "output_hypernetworks_mlps" / 0;
+}
+
+}  // namespace
+
+ProjectedAttention::ProjectedAttention(const nn::ParameterScope& scope, int64_t hidden, int64_t inner, int64_t heads)
+    : heads_(heads),
+      q_proj_(scope / "q_proj", hidden, inner, true),
+      k_proj_(scope / "k_proj", hidden, inner, true),
+      v_proj_(scope / "v_proj", hidden, inner, true),
+      out_proj_(scope / "out_proj", inner, hidden, true) {}
+
+at::Tensor ProjectedAttention::operator()(const at::Tensor& query, const at::Tensor& key,
+                                          const at::Tensor& value) const {
+  const auto split_heads = [this](const nn::Linear& linear, const at::Tensor& x) {
+    const at::Tensor projected = apply_linear(linear, x);
+    return projected.view({x.size(0), x.size(1), heads_, projected.size(2) / heads_});
+  };
+  return apply_linear(out_proj_, nn::batched_attention(split_heads(q_proj_, query), split_heads(k_proj_, key),
+                                                       split_heads(v_proj_, value))
+                                     .flatten(2));
+}
+
+TwoWayBlock::TwoWayBlock(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config, bool is_first)
+    : is_first_(is_first),
+      activation_(config.activation),
+      self_attn_(scope / "self_attn", config.hidden_size, config.hidden_size, config.heads),
+      norm1_(scope / "layer_norm1", config.hidden_size, config.layer_norm_eps),
+      cross_attn_token_to_image_(make_cross_attention(scope / "cross_attn_token_to_image", config)),
+      norm2_(scope / "layer_norm2", config.hidden_size, config.layer_norm_eps),
+      lin1_(scope / "mlp" / "lin1", config.hidden_size, config.mlp_dim, true),
+      lin2_(scope / "mlp" / "lin2", config.mlp_dim, config.hidden_size, true),
+      norm3_(scope / "layer_norm3", config.hidden_size, config.layer_norm_eps),
+      norm4_(scope / "layer_norm4", config.hidden_size, config.layer_norm_eps),
+      cross_attn_image_to_token_(make_cross_attention(scope / "cross_attn_image_to_token", config)) {}
+
+TokensAndFeatures TwoWayBlock::operator()(const TokensAndFeatures& x, const at::Tensor& token_positions,
+                                          const at::Tensor& feature_positions) const {
+  at::Tensor tokens = x.tokens;
+  if (is_first_) {
+    tokens = norm1_(self_attn_(tokens, tokens, tokens));
+  } else {
+    const at::Tensor positioned = tokens + token_positions;
+    tokens = norm1_(tokens + self_attn_(positioned, positioned, tokens));
+  }
+  const at::Tensor positioned_features = x.features + feature_positions;
+  tokens = norm2_(tokens + cross_attn_token_to_image_(tokens + token_positions, positioned_features, x.features));
+  tokens = norm3_(tokens + apply_linear(lin2_, activate(activation_, apply_linear(lin1_, tokens))));
+  const at::Tensor attended = cross_attn_image_to_token_(positioned_features, tokens + token_positions, tokens);
+  return {.tokens = tokens, .features = norm4_(x.features + attended)};
+}
+
+TwoWayTransformer::TwoWayTransformer(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config)
+    : blocks_(make_two_way_blocks(scope / "layers", config)),
+      final_attention_(make_cross_attention(scope / "final_attn_token_to_image", config)),
+      final_norm_(scope / "layer_norm_final_attn", config.hidden_size, kFinalNormEpsilon) {}
+
+TokensAndFeatures TwoWayTransformer::operator()(const TokensAndFeatures& x, const at::Tensor& feature_positions) const {
+  TokensAndFeatures state = x;
+  for (const TwoWayBlock& block : blocks_) state = block(state, x.tokens, feature_positions);
+  const at::Tensor attended =
+      final_attention_(state.tokens + x.tokens, state.features + feature_positions, state.features);
+  return {.tokens = final_norm_(state.tokens + attended), .features = state.features};
+}
+
+MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const std::string& source) {
+  MaskDecoderConfig config;
+  auto& [hidden, mlp_dim, layers, heads, rate, eps, activation] = config.transformer;
+  hidden = read_size(json, "hidden_size", hidden, kMaxLayerWidth, source);
+  mlp_dim = read_size(json, "mlp_dim", mlp_dim, kMaxLayerWidth, source);
+  layers = read_size(json, "num_hidden_layers", layers, kMaxBlocks, source);
+  heads = read_size(json, "num_attention_heads", heads, kMaxLayerWidth, source);
+  rate = read_size(json, "attention_downsample_rate", rate, kMaxLayerWidth, source);
+  config.mask_tokens = read_size(json, "num_multimask_outputs", config.mask_tokens - 1, kMaxBlocks, source) + 1;
+  eps = read_number(json, "layer_norm_eps", eps, kNormEpsRange, source);
+  activation = parse_activation(io::get_or<std::string>(json, "hidden_act", "relu", source), "hidden_act", source);
+  if (hidden % rate != 0 || hidden / rate % heads != 0) {
+    throw data_error(
+        "{}: hidden_size {} cannot be divided by attention_downsample_rate {} times num_attention_heads {}", source,
+        hidden, rate, heads);
+  }
+  if (hidden % 8 != 0) throw data_error("{}: hidden_size {} is not a multiple of 8", source, hidden);
+  return config;
+}
+
+double MaskDecoderConfig::num_parameters() const {
+  const auto hidden = static_cast<double>(transformer.hidden_size);
+  const double attention = 4.0 * hidden * hidden, mlp = 2.0 * hidden * static_cast<double>(transformer.mlp_dim);
+  const double narrow_attention = attention / static_cast<double>(transformer.attention_downsample_rate);
+  const double blocks = static_cast<double>(transformer.layers) * (attention + 2.0 * narrow_attention + mlp);
+  return blocks + narrow_attention + 4.0 * hidden * hidden;
+}
+
+ConvTranspose2x2::ConvTranspose2x2(const ParameterScope& scope, int64_t in_channels, int64_t out_channels)
+    : weight_(scope.parameter("weight", {in_channels, out_channels, 2, 2}, InitialValues::kaiming(in_channels))),
+      bias_(scope.parameter("bias", {out_channels}, InitialValues::zeros())) {}
+
+at::Tensor ConvTranspose2x2::operator()(const at::Tensor& x) const {
+  const int64_t in_channels = weight_.size(0), out_channels = weight_.size(1);
+  const at::Tensor weight = weight_.permute({2, 3, 1, 0}).reshape({4 * out_channels, in_channels});
+  return nn::linear(x, weight, bias_.repeat({4})).view({-1, out_channels});
+}
+
+MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& config)
+    : frequencies_((scope.with_component(Component::kConstant) / "shared_image_embedding")
+                       .parameter("positional_embedding", {2, config.hidden_size() / 2}, {.mean = 0, .deviation = 1})),
+      no_mask_((scope.with_component(Component::kMaskDecoder) / "prompt_encoder" / "no_mask_embed")
+                   .parameter("weight", {1, config.hidden_size()}, kNoMask)),
+      iou_token_((make_decoder_scope(scope) / "iou_token").parameter("weight", {1, config.hidden_size()}, kTokens)),
+      mask_tokens_((make_decoder_scope(scope) / "mask_tokens")
+                       .parameter("weight", {config.mask_tokens, config.hidden_size()}, kTokens)),
+      transformer_(make_decoder_scope(scope) / "transformer", config.transformer),
+      upscale1_(make_decoder_scope(scope) / "upscale_conv1", config.hidden_size(), config.hidden_size() / 4),
+      upscale_norm_(make_decoder_scope(scope) / "upscale_layer_norm", config.hidden_size() / 4, kUpscaleNormEpsilon),
+      upscale2_(make_decoder_scope(scope) / "upscale_conv2", config.hidden_size() / 4, config.hidden_size() / 8),
+      first_layer_(make_first_mask_scope(scope) / "proj_in", config.hidden_size(), config.hidden_size(), true),
+      layer_(make_first_mask_scope(scope) / "layers" / 0, config.hidden_size(), config.hidden_size(), true),
+      last_layer_(make_first_mask_scope(scope) / "proj_out", config.hidden_size(), config.hidden_size() / 8, true,
+                  kMaskGain) {}
+
+/// Returns sines and cosines of the features' positions (Tancik et al. 2020, arXiv 2006.10739),
+/// [side², hidden], computed in fp32 as in SAM.
+at::Tensor MaskDecoder::compute_positions(int64_t side, const at::TensorOptions& options) const {
+  const at::Tensor frequencies = frequencies_.to(at::kFloat);
+  const at::Tensor centers = at::arange(side, frequencies.options()).add_(0.5).div_(side).mul_(2).sub_(1).unsqueeze(1);
+  const at::Tensor column_angles = centers * frequencies[0], row_angles = centers * frequencies[1];
+  const at::Tensor angles =
+      (row_angles.unsqueeze(1) + column_angles.unsqueeze(0)).mul_(2 * std::numbers::pi).flatten(0, 1);
+  return at::cat({angles.sin(), angles.cos()}, 1).to(options);
+}
+
+/// Returns features at 4 × 4 resolution: [features, hidden] → [features · 16, hidden / 8].
+at::Tensor MaskDecoder::upscale(const at::Tensor& x) const {
+  return at::gelu(upscale2_(at::gelu(upscale_norm_(upscale1_(x)))));
+}
+
+/// Returns the weights of the masks' pixels: [masks, hidden] → [masks, hidden / 8].
+at::Tensor MaskDecoder::compute_mask_weights(const at::Tensor& x) const {
+  const auto relu = [](const at::Tensor& y) { return activate(Activation::kRelu, y); };
+  return last_layer_(relu(layer_(relu(first_layer_(x)))));
+}
+
+at::Tensor MaskDecoder::operator()(const at::Tensor& features, int64_t side, const at::Tensor& prompts,
+                                   const at::Tensor& image_indices) const {
+  const int64_t masks = prompts.size(0), hidden = prompts.size(1);
+  VLMTRAIN_CHECK(masks > 0 && image_indices.size(0) == masks && features.size(0) % (side * side) == 0,
+                 "{} prompts, {} pictures of masks, {} features for pictures of {}²", masks, image_indices.size(0),
+                 features.size(0), side);
+  const at::Tensor output_tokens = at::cat({iou_token_, mask_tokens_}).unsqueeze(0).expand({masks, -1, -1});
+  const TokensAndFeatures attended =
+      transformer_({.tokens = at::cat({output_tokens, prompts.unsqueeze(1)}, 1),
+                    .features = (features + no_mask_).view({-1, side * side, hidden}).index_select(0, image_indices)},
+                   compute_positions(side, features.options()));
+  const at::Tensor weights = compute_mask_weights(attended.tokens.select(1, 1).contiguous());
+  const at::Tensor pixels = upscale(attended.features.flatten(0, 1)).view({masks, -1, weights.size(1)});
+  // Upscaling splits each feature into 2 × 2 pixels twice.
+  return at::bmm(pixels, weights.unsqueeze(2))
+      .to(at::kFloat)
+      .view({masks, side, side, 2, 2, 2, 2})
+      .permute({0, 1, 3, 5, 2, 4, 6})
+      .reshape({masks, 4 * side, 4 * side});
+}
+
+}  // namespace vlmtrain::models

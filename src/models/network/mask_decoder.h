@@ -1,0 +1,139 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/network/activation.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::models {
+
+/// The configuration of a TwoWayTransformer.
+struct TwoWayTransformerConfig {
+  int64_t hidden_size = 256;
+  int64_t mlp_dim = 2048;
+  int64_t layers = 2;
+  int64_t heads = 8;
+  int64_t attention_downsample_rate = 2;  ///< factor by which attention between tokens and features is narrower
+  double layer_norm_eps = 1e-6;
+  Activation activation = Activation::kRelu;
+};
+
+/// The tokens of masks, and the features that each mask is predicted on.
+struct TokensAndFeatures {
+  at::Tensor tokens;    ///< [masks, tokens, hidden]
+  at::Tensor features;  ///< [masks, positions, hidden]
+};
+
+/// Attention with query, key, value and output projections, `inner` features wide.
+class ProjectedAttention {
+ public:
+  ProjectedAttention(const nn::ParameterScope& scope, int64_t hidden, int64_t inner, int64_t heads);
+  /// Maps query [masks, rows, hidden], key and value [masks, keys, hidden] → [masks, rows, hidden]
+  at::Tensor operator()(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const;
+
+ private:
+  int64_t heads_;
+  nn::Linear q_proj_, k_proj_, v_proj_, out_proj_;
+};
+
+/// A block in which tokens attend to themselves and to the features, and features to the tokens.
+/// Norms follow the sublayers.
+class TwoWayBlock {
+ public:
+  /// Builds the block. The first block has tokens that equal their positions. It does not add
+  /// positions, and has no residual of its self-attention.
+  TwoWayBlock(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config, bool is_first);
+  /// Adds `token_positions` [masks, tokens, hidden] and `feature_positions` [positions, hidden] to
+  /// queries and keys.
+  TokensAndFeatures operator()(const TokensAndFeatures& x, const at::Tensor& token_positions,
+                               const at::Tensor& feature_positions) const;
+
+ private:
+  bool is_first_;
+  Activation activation_;
+  ProjectedAttention self_attn_;
+  nn::LayerNorm norm1_;
+  ProjectedAttention cross_attn_token_to_image_;
+  nn::LayerNorm norm2_;
+  nn::Linear lin1_, lin2_;
+  nn::LayerNorm norm3_, norm4_;
+  ProjectedAttention cross_attn_image_to_token_;
+};
+
+/// The transformer of SAM's mask decoder (Kirillov et al. 2023, arXiv 2304.02643, appendix A).
+class TwoWayTransformer {
+ public:
+  TwoWayTransformer(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config);
+  /// Runs the transformer. `feature_positions`: [positions, hidden].
+  TokensAndFeatures operator()(const TokensAndFeatures& x, const at::Tensor& feature_positions) const;
+
+ private:
+  std::vector<TwoWayBlock> blocks_;
+  ProjectedAttention final_attention_;
+  nn::LayerNorm final_norm_;
+};
+
+/// The configuration of SAM's mask decoder; the defaults are those of all published checkpoints.
+struct MaskDecoderConfig {
+  TwoWayTransformerConfig transformer = {};
+  int64_t mask_tokens = 4;  ///< the first one predicts the single mask
+
+  int64_t hidden_size() const { return transformer.hidden_size; }
+
+  /// Reads transformers' SamMaskDecoderConfig. `source` names the file in errors.
+  static MaskDecoderConfig from_json(const nlohmann::json& config, const std::string& source);
+
+  /// Estimates the number of parameters.
+  double num_parameters() const;
+};
+
+/// A transposed convolution with kernel and stride 2, computed as a Linear per output pixel. Names
+/// and shapes are those of torch.nn.ConvTranspose2d.
+class ConvTranspose2x2 {
+ public:
+  ConvTranspose2x2(const nn::ParameterScope& scope, int64_t in_channels, int64_t out_channels);
+  /// x [pixels, in] → [pixels · 4, out]: for each pixel its upper row, then its lower row
+  at::Tensor operator()(const at::Tensor& x) const;
+
+ private:
+  at::Tensor weight_;  // [in, out, 2, 2]
+  at::Tensor bias_;    // [out]
+};
+
+/// SAM's mask decoder (Kirillov et al. 2023, arXiv 2304.02643), reduced to one mask per prompt,
+/// with the embedding that its prompt encoder adds without mask prompts. Names below the scope are
+/// those of transformers' SamModel: `mask_decoder`, `prompt_encoder`, `shared_image_embedding`.
+class MaskDecoder {
+ public:
+  MaskDecoder(const nn::ParameterScope& scope, const MaskDecoderConfig& config);
+
+  /// Returns mask logits, fp32 [masks, 4 · side, 4 · side]. `features` [images · side², hidden]
+  /// come from a MaskEncoder, `prompts` are [masks, hidden], `image_indices`, int64 [masks] on the
+  /// device, select each mask's image. REQUIRES: at least one mask.
+  at::Tensor operator()(const at::Tensor& features, int64_t side, const at::Tensor& prompts,
+                        const at::Tensor& image_indices) const;
+
+ private:
+  at::Tensor compute_positions(int64_t side, const at::TensorOptions& options) const;
+  at::Tensor upscale(const at::Tensor& x) const;
+  at::Tensor compute_mask_weights(const at::Tensor& x) const;
+
+  at::Tensor frequencies_;  // [2, hidden / 2]: columns, rows
+  at::Tensor no_mask_;      // [1, hidden]
+  at::Tensor iou_token_;    // [1, hidden]; mask tokens attend to it
+  at::Tensor mask_tokens_;  // [mask tokens, hidden]
+  TwoWayTransformer transformer_;
+  ConvTranspose2x2 upscale1_;
+  nn::LayerNorm upscale_norm_;
+  ConvTranspose2x2 upscale2_;
+  nn::Linear first_layer_, layer_, last_layer_;  // hypernetwork of the first mask token
+};
+
+}  // namespace vlmtrain::models

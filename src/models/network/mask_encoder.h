@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/nn/layers/recompute.h"
+#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::models {
+
+/// The interface of image encoders for mask prediction.
+class MaskEncoder {
+ public:
+  /// Pixels per feature along an image's side.
+  static constexpr int64_t kStride = 16;
+
+  MaskEncoder() = default;
+  virtual ~MaskEncoder() = default;
+  MaskEncoder(const MaskEncoder&) = delete;
+  MaskEncoder& operator=(const MaskEncoder&) = delete;
+
+  /// Encodes normalized pixels [images, 3, side, side] of the model's dtype to features [images ·
+  /// (side / kStride)², channels], image by image and row by row. TinyViT takes any side that is a
+  /// multiple of kStride. The first `recomputed_blocks` blocks save only their input.
+  virtual at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const = 0;
+  virtual int64_t blocks() const = 0;
+};
+
+/// A sequence of blocks of several types, the first of which may be recomputed in the backward
+/// pass. Unlike in a BlockList, each rank holds all weights, since a mask encoder is small and does
+/// not run in each step.
+class RecomputedBlocks {
+ public:
+  using Block = std::function<at::Tensor(const at::Tensor&)>;
+
+  /// Adds the Block that make() returns, whose parameters it has added to `store`.
+  template <class Make>
+  void add(nn::ParameterStore& store, const Make& make) {
+    const size_t first = store.all().size();
+    Entry entry{.block = make(), .parameters = {}};
+    for (size_t i = first; i < store.all().size(); ++i) {
+      if (nn::is_trainable(store.all()[i].component)) entry.parameters.push_back(store.all()[i].tensor);
+    }
+    entries_.push_back(std::move(entry));
+  }
+
+  /// Runs all blocks; the first `num_recomputed` save only their input.
+  at::Tensor run(at::Tensor x, int64_t num_recomputed) const {
+    for (int64_t i = 0; i < size(); ++i) {
+      const Entry& entry = entries_[static_cast<size_t>(i)];
+      const auto run_block = [&block = entry.block, i](const at::Tensor& input) {
+        const memory::BlockScope memory_scope(memory::Component::kMasks, i);
+        return block(input);
+      };
+      const bool recomputes = i < num_recomputed && c10::GradMode::is_enabled();
+      x = recomputes ? nn::recompute(run_block, x, entry.parameters) : run_block(x);
+    }
+    return x;
+  }
+
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+
+ private:
+  struct Entry {
+    Block block;
+    std::vector<at::Tensor> parameters;
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace vlmtrain::models

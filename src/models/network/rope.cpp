@@ -1,0 +1,167 @@
+#include "models/network/rope.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numbers>
+#include <numeric>
+
+#include "models/checkpoints/config_checks.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/nn/layers/position_embedding.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+RopeType parse_rope_type(const std::string& name, const std::string& source, const char* key) {
+  if (name == "default") return RopeType::kDefault;
+  if (name == "linear") return RopeType::kLinear;
+  if (name == "llama3") return RopeType::kLlama3;
+  if (name == "yarn") return RopeType::kYarn;
+  throw data_error("{}: {} of type {} is not supported; default, linear, llama3 and yarn are", source, key, name);
+}
+
+/// Returns YaRN's attention temperature.
+double compute_yarn_scale(double factor, double weight) {
+  return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
+}
+
+constexpr NumberRange kRopeFactorRange{0, 1e6};
+constexpr NumberRange kAttentionFactorRange{0, 1e6};
+constexpr NumberRange kBetaRange{0, 1e6};
+
+double read_yarn_scale(const nlohmann::json& rope, double factor, const std::string& source) {
+  const double numerator = io::get_or<double>(rope, "mscale", 0, source);
+  const double denominator = io::get_or<double>(rope, "mscale_all_dim", 0, source);
+  const double computed = numerator != 0 && denominator != 0
+                              ? compute_yarn_scale(factor, numerator) / compute_yarn_scale(factor, denominator)
+                              : compute_yarn_scale(factor, 1);
+  return read_number(rope, "attention_factor", computed, kAttentionFactorRange, source);
+}
+
+at::Tensor compute_llama3_frequencies(const at::Tensor& base_frequencies, const RopeConfig& rope) {
+  const double longest_wavelength = rope.original_max_positions / rope.low_freq_factor;
+  const double shortest_wavelength = rope.original_max_positions / rope.high_freq_factor;
+  const at::Tensor wavelength = 2 * std::numbers::pi / base_frequencies;
+  const at::Tensor scaled =
+      at::where(wavelength > longest_wavelength, base_frequencies / rope.factor, base_frequencies);
+  const at::Tensor smooth_factor = (rope.original_max_positions / wavelength - rope.low_freq_factor) /
+                                   (rope.high_freq_factor - rope.low_freq_factor);
+  const at::Tensor smoothed = (1 - smooth_factor) * scaled / rope.factor + smooth_factor * scaled;
+  return at::where((wavelength >= shortest_wavelength).logical_and_(wavelength <= longest_wavelength), smoothed,
+                   scaled);
+}
+
+at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
+  const auto dimensions = static_cast<double>(head_dim);
+  /// Index of the pair that makes `num_rotations` rotations over the pretraining context.
+  const auto find_correction_dim = [&](double num_rotations) {
+    return dimensions * std::log(rope.original_max_positions / (num_rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(rope.theta));
+  };
+  double first = find_correction_dim(rope.beta_fast);
+  double last = find_correction_dim(rope.beta_slow);
+  if (rope.truncate) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, dimensions - 1);
+  if (first == last) last += 0.001;  // as in transformers; prevents a division by zero
+  const at::Tensor ramp = ((at::arange(head_dim / 2, at::kFloat) - first) / (last - first)).clamp_(0, 1);
+  const at::Tensor extrapolation_factor = 1 - ramp;
+  const at::Tensor pos_freqs = at::pow(rope.theta, at::arange(0, head_dim, 2, at::kFloat).div_(dimensions));
+  const at::Tensor inv_freq_interpolation = (rope.factor * pos_freqs).reciprocal_();
+  return inv_freq_interpolation * (1 - extrapolation_factor) + pos_freqs.reciprocal() * extrapolation_factor;
+}
+
+}  // namespace
+
+RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string& source) {
+  RopeConfig result;
+  result.theta = read_number(config, "rope_theta", result.theta, kRopeThetaRange, source);
+  // transformers prefers the older key if both exist.
+  const nlohmann::json scaling = get_section(config, "rope_scaling", source);
+  const nlohmann::json parameters = get_section(config, "rope_parameters", source);
+  const char* key = scaling.empty() ? "rope_parameters" : "rope_scaling";
+  const nlohmann::json& rope = scaling.empty() ? parameters : scaling;
+  if (rope.empty()) return result;
+  result.theta = read_number(rope, "rope_theta", result.theta, kRopeThetaRange, fmt::format("{} ({})", source, key));
+  const auto legacy_type = io::get_or<std::string>(rope, "type", "default", source);
+  result.type = parse_rope_type(io::get_or<std::string>(rope, "rope_type", legacy_type, source), source, key);
+  if (io::get_or<double>(rope, "partial_rotary_factor", 1, source) != 1) {
+    throw data_error("{}: {}.partial_rotary_factor other than 1 is not supported", source, key);
+  }
+  if (result.type == RopeType::kDefault) return result;
+
+  result.factor = io::get<double>(rope, "factor", source);
+  if (!(result.factor >= 1 && result.factor <= kRopeFactorRange.max)) {
+    throw data_error("{}: {}.factor is {}; it is from 1 to {:g}", source, key, result.factor, kRopeFactorRange.max);
+  }
+  if (result.type == RopeType::kLinear) return result;
+
+  const char* const original_key = "original_max_position_embeddings";
+  const int64_t max_positions = read_size(config, "max_position_embeddings", 2048, kMaxPositions, source);
+  result.original_max_positions = static_cast<double>(
+      read_size(config, original_key,
+                read_size(rope, original_key, max_positions, kMaxPositions, fmt::format("{} ({})", source, key)),
+                kMaxPositions, source));
+  if (result.type == RopeType::kLlama3) {
+    result.low_freq_factor = io::get<double>(rope, "low_freq_factor", source);
+    result.high_freq_factor = io::get<double>(rope, "high_freq_factor", source);
+    if (result.low_freq_factor <= 0 || result.high_freq_factor <= result.low_freq_factor) {
+      throw data_error("{}: {}.high_freq_factor {} is not above low_freq_factor {}, or that not above 0", source, key,
+                       result.high_freq_factor, result.low_freq_factor);
+    }
+    return result;
+  }
+  result.beta_fast = read_number(rope, "beta_fast", result.beta_fast, kBetaRange, source);
+  result.beta_slow = read_number(rope, "beta_slow", result.beta_slow, kBetaRange, source);
+  result.truncate = io::get_or<bool>(rope, "truncate", result.truncate, source);
+  result.scale = read_yarn_scale(rope, result.factor, source);
+  return result;
+}
+
+at::Tensor RopeConfig::frequencies(int64_t head_dim) const {
+  switch (type) {
+    case RopeType::kDefault:
+      return nn::compute_inv_freq(head_dim, theta);
+    case RopeType::kLinear:
+      return nn::compute_inv_freq(head_dim, theta).div_(factor);
+    case RopeType::kLlama3:
+      return compute_llama3_frequencies(nn::compute_inv_freq(head_dim, theta), *this);
+    case RopeType::kYarn:
+      return compute_yarn_frequencies(*this, head_dim);
+  }
+  throw InternalError("unknown rope type");
+}
+
+at::Tensor RopeConfig::make_pair_axes() const {
+  if (interleaved) {
+    at::Tensor axes = at::zeros({std::accumulate(sections.begin(), sections.end(), int64_t{0})}, at::kLong);
+    for (int64_t axis = 1; axis < std::ssize(sections); ++axis) {
+      const int64_t end = data::kPositionAxes * sections[static_cast<size_t>(axis)];
+      axes.slice(0, axis, end, data::kPositionAxes).fill_(axis);
+    }
+    return axes;
+  }
+  std::vector<at::Tensor> axes{at::empty({0}, at::kLong)};
+  for (size_t i = 0; i < sections.size(); ++i) {
+    axes.push_back(at::full({sections[i]}, static_cast<int64_t>(i) % data::kPositionAxes, at::kLong));
+  }
+  return at::cat(axes);
+}
+
+}  // namespace vlmtrain::models

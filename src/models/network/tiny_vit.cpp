@@ -1,0 +1,204 @@
+#include "models/network/tiny_vit.h"
+
+#include <ATen/ops/gelu.h>
+
+#include "models/checkpoints/config_checks.h"
+#include "models/network/mask_encoder.h"
+#include "models/network/tiny_vit_blocks.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+constexpr NumberRange kWidthRatios{0, 64};
+// The offset table has window⁴ entries, 16.8 million at 64; published models have at most 14.
+constexpr int64_t kMaxWindow = 64;
+constexpr int64_t kMaxStages = 16;  // published models have 4
+
+/// Per-stage numbers under `key`.
+struct StageList {
+  const char* key;
+  int64_t TinyVitStage::*member;
+  int64_t max;
+};
+
+constexpr StageList kStageLists[] = {{"embed_dims", &TinyVitStage::width, kMaxLayerWidth},
+                                     {"depths", &TinyVitStage::blocks, kMaxBlocks},
+                                     {"num_heads", &TinyVitStage::heads, kMaxLayerWidth},
+                                     {"window_sizes", &TinyVitStage::window, kMaxWindow}};
+
+std::vector<int64_t> collect_values(const std::vector<TinyVitStage>& stages, int64_t TinyVitStage::*member) {
+  std::vector<int64_t> numbers;
+  numbers.reserve(stages.size());
+  for (const TinyVitStage& stage : stages) numbers.push_back(stage.*member);
+  return numbers;
+}
+
+std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vector<TinyVitStage>& defaults,
+                                      const std::string& source) {
+  std::vector<TinyVitStage> stages;
+  for (const auto& [key, member, max] : kStageLists) {
+    const auto numbers = io::get_or<std::vector<int64_t>>(json, key, collect_values(defaults, member), source);
+    if (stages.empty()) {
+      check_size(std::ssize(numbers), fmt::format("the length of {}", key), kMaxStages, source);
+      stages.resize(numbers.size());
+    }
+    if (numbers.size() != stages.size()) {
+      throw data_error("{}: {} has {} entries, but {} has {}: give each stage one", source, key, numbers.size(),
+                       kStageLists[0].key, stages.size());
+    }
+    for (size_t i = 0; i < stages.size(); ++i) {
+      check_size(numbers[i], key, max, source);
+      stages[i].*member = numbers[i];
+    }
+  }
+  return stages;
+}
+
+void check_stages(const TinyVitConfig& config, const std::string& source) {
+  if (config.stages[0].width % 2 != 0) {
+    throw data_error("{}: embed_dims begins with {}; it must be even, since the first convolution has half of it",
+                     source, config.stages[0].width);
+  }
+  for (size_t i = 1; i < config.stages.size(); ++i) {
+    const TinyVitStage& stage = config.stages[i];
+    if (stage.width % stage.heads == 0) continue;
+    throw data_error("{}: stage {} has {} in embed_dims, which is not a multiple of {} in num_heads", source, i,
+                     stage.width, stage.heads);
+  }
+  if (config.stride() != MaskEncoder::kStride) {
+    throw data_error(
+        "{}: {} stages with last_merging_keeps_size {} make a feature of {} pixels, where masks are drawn from one of "
+        "{}: give 4 stages, the last of which keeps the size, or 3",
+        source, config.stages.size(), config.last_merging_keeps_size, config.stride(), MaskEncoder::kStride);
+  }
+}
+
+void check_widths(const TinyVitConfig& config, const std::string& source) {
+  for (const TinyVitStage& stage : config.stages) {
+    check_size(config.mlp_features(stage.width), "embed_dims times mlp_ratio", kMaxLayerWidth, source);
+    check_size(config.expanded_channels(stage.width), "embed_dims times mbconv_expand_ratio", kMaxLayerWidth, source);
+  }
+}
+
+constexpr double kNeckNormEpsilon = 1e-6;  // LayerNorm2d's in SAM
+
+/// Returns a convolution that halves height and width.
+nn::ConvolutionShape make_embedding_shape(int64_t in_channels, int64_t out_channels) {
+  return {.in_channels = in_channels, .out_channels = out_channels, .kernel = 3, .stride = 2};
+}
+
+void add_stage(RecomputedBlocks& blocks, const nn::ParameterScope& scope, const TinyVitConfig& config, size_t index) {
+  const TinyVitStage& stage = config.stages[index];
+  const bool is_convolutional = index == 0;
+  const at::Tensor offsets =
+      is_convolutional ? at::Tensor() : make_window_offsets(stage.window, scope.store().options().device());
+  for (int64_t i = 0; i < stage.blocks; ++i) {
+    const nn::ParameterScope block_scope = scope / "blocks" / i;
+    if (is_convolutional) {
+      blocks.add(scope.store(),
+                 [&] { return MBConv(block_scope, stage.width, config.expanded_channels(stage.width)); });
+    } else {
+      blocks.add(scope.store(), [&] { return TinyVitBlock(block_scope, config, stage, offsets); });
+    }
+  }
+  if (index + 1 == config.stages.size()) return;
+  blocks.add(scope.store(), [&] {
+    return PatchMerging(scope / "downsample", stage.width, config.stages[index + 1].width,
+                        config.has_downsampling(index) ? 2 : 1);
+  });
+}
+
+RecomputedBlocks make_tiny_vit_blocks(const nn::ParameterScope& scope, const TinyVitConfig& config) {
+  RecomputedBlocks blocks;
+  for (size_t i = 0; i < config.stages.size(); ++i) {
+    add_stage(blocks, scope / static_cast<int64_t>(i), config, i);
+  }
+  return blocks;
+}
+
+}  // namespace
+
+TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::string& source) {
+  TinyVitConfig config;
+  config.image_size = read_size(json, "image_size", config.image_size, kMaxImageSide, source);
+  config.stages = read_stages(json, config.stages, source);
+  config.mlp_ratio = read_number(json, "mlp_ratio", config.mlp_ratio, kWidthRatios, source);
+  config.mbconv_expand_ratio =
+      read_number(json, "mbconv_expand_ratio", config.mbconv_expand_ratio, kWidthRatios, source);
+  config.local_conv_size = read_size(json, "local_conv_size", config.local_conv_size, kMaxWindow, source);
+  config.last_merging_keeps_size =
+      io::get_or<bool>(json, "last_merging_keeps_size", config.last_merging_keeps_size, source);
+  config.out_channels = read_size(json, "out_channels", config.out_channels, kMaxLayerWidth, source);
+  if (config.image_size % MaskEncoder::kStride != 0) {
+    throw data_error("{}: image_size {} is not a multiple of {}", source, config.image_size, MaskEncoder::kStride);
+  }
+  if (config.local_conv_size % 2 == 0) {
+    throw data_error("{}: local_conv_size is {}; it must be odd, to keep height and width", source,
+                     config.local_conv_size);
+  }
+  check_stages(config, source);
+  check_widths(config, source);
+  return config;
+}
+
+int64_t TinyVitConfig::stride() const {
+  int64_t stride = 4;  // of the patch embedding
+  for (size_t i = 0; i + 1 < stages.size(); ++i) stride *= has_downsampling(i) ? 2 : 1;
+  return stride;
+}
+
+int64_t TinyVitConfig::blocks() const {
+  int64_t blocks = 0;
+  for (const TinyVitStage& stage : stages) blocks += stage.blocks;
+  return blocks;
+}
+
+double TinyVitConfig::num_parameters() const {
+  const auto out = static_cast<double>(out_channels);
+  double count = 9 * out * out;
+  double previous_width = 0;
+  for (const TinyVitStage& stage : stages) {
+    const auto width = static_cast<double>(stage.width);
+    const double block = previous_width == 0 ? 2 * mbconv_expand_ratio * width * width
+                                             : (4 + 2 * mlp_ratio) * width * width +
+                                                   static_cast<double>(stage.heads * stage.window * stage.window);
+    count += width * (previous_width + (previous_width == 0 ? 4.5 * width : width)) +
+             static_cast<double>(stage.blocks) * block;
+    previous_width = width;
+  }
+  return count + previous_width * out;
+}
+
+TinyVit::TinyVit(const nn::ParameterScope& scope, const TinyVitConfig& config)
+    : embedding1_(scope / "patch_embed" / "seq" / 0, make_embedding_shape(3, config.stages.front().width / 2)),
+      embedding2_(scope / "patch_embed" / "seq" / 2,
+                  make_embedding_shape(config.stages.front().width / 2, config.stages.front().width)),
+      blocks_(make_tiny_vit_blocks(scope / "layers", config)),
+      neck1_(scope / "neck" / 0, {.in_channels = config.stages.back().width, .out_channels = config.out_channels},
+             /*bias=*/false),
+      neck_norm1_(scope / "neck" / 1, config.out_channels, kNeckNormEpsilon),
+      neck2_(scope / "neck" / 2, {.in_channels = config.out_channels, .out_channels = config.out_channels, .kernel = 3},
+             /*bias=*/false),
+      neck_norm2_(scope / "neck" / 3, config.out_channels, kNeckNormEpsilon) {
+  VLMTRAIN_CHECK(config.stride() == kStride, "an encoder of stride {}", config.stride());
+}
+
+at::Tensor TinyVit::embed(const at::Tensor& pixels) const {
+  return embedding2_(at::gelu(embedding1_(pixels)));
+}
+
+at::Tensor TinyVit::neck(const at::Tensor& x) const {
+  const at::Tensor projected = neck_norm1_(to_channels_last(neck1_(x)));
+  return neck_norm2_(to_channels_last(neck2_(to_channels_first(projected)))).flatten(0, 2);
+}
+
+at::Tensor TinyVit::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
+  VLMTRAIN_CHECK(pixels.size(2) == pixels.size(3) && pixels.size(2) % kStride == 0,
+                 "pictures of {}×{} for a mask encoder of stride {}", pixels.size(2), pixels.size(3), kStride);
+  return neck(blocks_.run(embed(pixels), recomputed_blocks));
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/network/activation.h"
+#include "models/network/block_list.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::models {
+
+/// The mapping from patches to rows of the position table.
+enum class PatchPositions {
+  kInOrder,
+  kBucketed,  ///< by rounded fractions of the tile's side, as in Idefics3
+};
+
+/// The module names in a checkpoint; the defaults are transformers'.
+struct VisionTransformerNames {
+  std::string_view patch_embedding = "embeddings.patch_embedding";
+  std::string_view position_embedding = "embeddings.position_embedding.weight";
+  std::string_view blocks = "encoder.layers";
+  std::string_view norm1 = "layer_norm1", norm2 = "layer_norm2";
+  std::string_view attention = "self_attn", qkv = "qkv_proj";  ///< qkv_proj is the name of a fused projection
+  std::string_view mlp1 = "mlp.fc1", mlp2 = "mlp.fc2";
+  std::string_view post_layernorm = "post_layernorm";
+};
+
+/// The configuration of a vision transformer with pre-norm blocks (Dosovitskiy et al. 2020, arXiv
+/// 2010.11929). It covers SigLIP and CLIP.
+struct VisionTransformerConfig {
+  int64_t hidden_size = 768;
+  int64_t intermediate_size = 3072;
+  int64_t layers = 12;
+  int64_t heads = 12;
+  int64_t image_size = 224;
+  int64_t patch_size = 16;
+  double layer_norm_eps = 1e-6;
+  Activation activation = Activation::kGeluTanh;
+  PatchPositions positions = PatchPositions::kInOrder;
+  bool class_token = false;    ///< one before the patches
+  bool patch_bias = true;      ///< of the patch embedding
+  bool pre_layernorm = false;  ///< a norm of the embeddings, before the first block
+  bool pooling_head = false;   ///< SigLIP's head after the final norm; its weights are kept but not used
+  bool fused_qkv = false;      ///< one Linear for query, key and value, in this order
+  bool qkv_bias = true;
+  bool batched_positions = false;  ///< the position table has a leading dimension of 1
+  VisionTransformerNames names = {};
+
+  /// Number of blocks that run, whose last output is returned. Nothing: all, and the final norm.
+  /// Weights of other blocks are kept, so that a saved checkpoint is complete.
+  std::optional<int64_t> feature_blocks = std::nullopt;
+
+  /// Reads the sizes under transformers' keys; absent ones are those of `defaults`. `source` names
+  /// the file in errors.
+  static VisionTransformerConfig from_json(const nlohmann::json& config, const VisionTransformerConfig& defaults,
+                                           const std::string& source);
+
+  /// Estimates the number of parameters.
+  double num_parameters() const;
+
+  int64_t patches_per_side() const { return image_size / patch_size; }
+  int64_t patches() const { return patches_per_side() * patches_per_side(); }
+  /// Returns the output rows per tile.
+  int64_t rows_per_tile() const { return patches() + (class_token ? 1 : 0); }
+};
+
+/// A pre-norm transformer block.
+class VisionBlock {
+ public:
+  VisionBlock(const nn::ParameterScope& scope, const VisionTransformerConfig& config);
+  /// Maps x [rows, hidden] → [rows, hidden]; each tile is a segment
+  at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
+
+ private:
+  /// Returns the heads' outputs [rows, hidden] for qkv [rows, query | key | value].
+  at::Tensor attend(const at::Tensor& qkv, const nn::Segments& tiles) const;
+
+  int64_t heads_;
+  Activation activation_;
+  nn::LayerNorm norm1_, norm2_;
+  nn::Linears qkv_;
+  nn::Linear out_proj_;
+  nn::Linear fc1_, fc2_;
+};
+
+/// A vision transformer. Each tile attends to itself only.
+class VisionTransformer {
+ public:
+  VisionTransformer(const nn::ParameterScope& scope, const VisionTransformerConfig& config);
+
+  /// Encodes pixels [tiles, 3, image_size, image_size] to [tiles · rows_per_tile, hidden].
+  at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
+  /// Returns the number of blocks that run.
+  int64_t blocks() const { return blocks_.size(); }
+
+ private:
+  at::Tensor embed(const image::BytePixels& pixels) const;
+
+  VisionTransformerConfig config_;
+  at::Tensor class_embedding_;  // [hidden]; undefined: none
+  at::Tensor patch_weight_,
+      patch_bias_;                 // of a convolution, [hidden, 3, patch, patch]
+  at::Tensor position_embedding_;  // [rows_per_tile, hidden], or [1, rows_per_tile, hidden]
+  at::Tensor position_ids_;        // int64 [rows_per_tile]; undefined: in order
+  std::optional<nn::LayerNorm> pre_layernorm_;
+  BlockList<VisionBlock> blocks_;
+  nn::LayerNorm post_layernorm_;
+};
+
+/// Returns the configuration of CLIP's vision transformer (Radford et al. 2021, arXiv 2103.00020)
+/// from a `vision_config` of model_type clip_vision_model, with transformers' defaults. `source`
+/// names the file in errors.
+VisionTransformerConfig clip_config(const nlohmann::json& config, const std::string& source);
+
+/// Returns the configuration of the SigLIP vision transformer (Zhai et al. 2023, arXiv 2303.15343)
+/// from a `vision_config` of model_type siglip_vision_model, with transformers' defaults. `source`
+/// names the file in errors.
+VisionTransformerConfig siglip_config(const nlohmann::json& config, const std::string& source);
+
+/// Returns the configuration of Idefics3's variant of SigLIP, without a head and with other
+/// defaults.
+VisionTransformerConfig idefics3_vision_config(const nlohmann::json& config, const std::string& source);
+
+}  // namespace vlmtrain::models

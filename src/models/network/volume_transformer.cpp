@@ -1,0 +1,268 @@
+#include "models/network/volume_transformer.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "models/checkpoints/config_checks.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/linear.h"
+
+namespace vlmtrain::models {
+
+using nn::InitialValues;
+using nn::ParameterScope;
+
+namespace {
+
+// Implausible sizes are damaged configs: published towers have one to four channels.
+constexpr int64_t kMaxModalities = 1024;
+constexpr int64_t kMaxVolumePatches = 1 << 20;  // of a volume; all attend to each other, so more is a damaged config
+constexpr int64_t kMaxChannels = 64;
+
+/// Returns MONAI's settings: the defaults of nn.LayerNorm and nn.GELU.
+VisionTransformerConfig make_monai_config() {
+  VisionTransformerConfig blocks;
+  blocks.layer_norm_eps = 1e-5;
+  blocks.activation = Activation::kGelu;
+  blocks.fused_qkv = true;
+  blocks.qkv_bias = false;
+  blocks.names.norm1 = "norm1";
+  blocks.names.norm2 = "norm2";
+  blocks.names.attention = "attn";
+  blocks.names.qkv = "qkv";
+  blocks.names.mlp1 = "mlp.linear1";
+  blocks.names.mlp2 = "mlp.linear2";
+  return blocks;
+}
+
+VisionTransformerConfig read_block_config(const nlohmann::json& tower, const std::string& source) {
+  nlohmann::json sizes = tower;
+  // The volume config reads these keys, which can be three numbers here.
+  for (const char* key : {"image_size", "patch_size", "num_channels"}) sizes.erase(key);
+  VisionTransformerConfig blocks = VisionTransformerConfig::from_json(sizes, make_monai_config(), source);
+  blocks.qkv_bias = io::get_or<bool>(tower, "qkv_bias", false, source);
+  return blocks;
+}
+
+VolumePositions read_positions(const nlohmann::json& tower, const std::string& source) {
+  const auto name = io::get_or<std::string>(tower, "positions", "learned", source);
+  if (name == "learned") return VolumePositions::kLearned;
+  if (name == "factorized") return VolumePositions::kFactorized;
+  throw data_error("{}: positions {} are not known; learned and factorized are", source, name);
+}
+
+std::vector<std::string> read_modalities(const nlohmann::json& tower, const std::string& source) {
+  auto names = io::get_or<std::vector<std::string>>(tower, "modalities", {}, source);
+  if (std::ssize(names) > kMaxModalities) {
+    throw data_error("{}: modalities has {} names; a model has at most {}", source, names.size(), kMaxModalities);
+  }
+  std::set<std::string> unique_names;
+  for (const auto& name : names) {
+    if (name.empty() || !unique_names.insert(name).second) {
+      throw data_error("{}: modalities: {} stands twice or is empty; each modality has a name of its own", source,
+                       io::to_json_string(nlohmann::json(name)));
+    }
+  }
+  return names;
+}
+
+int64_t multiply_axes(const VolumeAxes& axes) {
+  return axes[0] * axes[1] * axes[2];
+}
+
+/// As the image towers' (vision_transformer.cpp).
+constexpr double kVolumePositionDeviation = 0.5;
+
+/// MONAI's name of the single table; tables per axis append the axis.
+constexpr std::string_view kPositions = "position_embeddings";
+
+std::vector<at::Tensor> make_position_tables(const ParameterScope& scope, const VolumeTransformerConfig& config) {
+  const int64_t hidden = config.blocks.hidden_size;
+  const VolumeAxes& max_patches = config.max_patches;
+  if (config.positions == VolumePositions::kLearned) {
+    return {scope.embedding(kPositions, {1, max_patches[0] * max_patches[1] * max_patches[2], hidden},
+                            {.mean = 0, .deviation = kVolumePositionDeviation})};
+  }
+  std::vector<at::Tensor> tables;
+  for (size_t axis = 0; axis < max_patches.size(); ++axis) {
+    // The sum of three tables has the deviation of one.
+    tables.push_back(scope.embedding(fmt::format("{}_{}", kPositions, axis), {max_patches[axis], hidden},
+                                     {.mean = 0, .deviation = kVolumePositionDeviation / std::sqrt(3.0)}));
+  }
+  return tables;
+}
+
+}  // namespace
+
+std::string format_axes(const VolumeAxes& axes) {
+  return fmt::format("{}x{}x{}", axes[0], axes[1], axes[2]);
+}
+
+VolumeAxes read_axes(const nlohmann::json& json_config, std::string_view key, const VolumeAxes& fallback, int64_t max,
+                     const std::string& source) {
+  const auto it = json_config.find(key);
+  if (it == json_config.end() || it->is_null()) return fallback;
+  VolumeAxes axes{};
+  if (it->is_array()) {
+    const auto values = io::get<std::vector<int64_t>>(json_config, std::string(key), source);
+    if (values.size() != axes.size()) {
+      throw data_error("{}: {} has {} numbers; a volume has 3 axes: give one number for all, or 3", source, key,
+                       values.size());
+    }
+    std::ranges::copy(values, axes.begin());
+  } else {
+    axes.fill(io::get<int64_t>(json_config, std::string(key), source));
+  }
+  for (const int64_t size : axes) check_size(size, key, max, source);
+  return axes;
+}
+
+VolumeTransformerConfig VolumeTransformerConfig::from_json(const nlohmann::json& tower, const std::string& source) {
+  VolumeTransformerConfig config;
+  config.blocks = read_block_config(tower, source);
+  config.channels = read_size(tower, "num_channels", config.channels, kMaxChannels, source);
+  config.patch_size = read_size(tower, "patch_size", config.patch_size, kMaxImageSide, source);
+  config.image_size = read_axes(tower, "image_size", config.image_size, kMaxImageSide, source);
+  config.positions = read_positions(tower, source);
+  config.class_token = io::get_or<bool>(tower, "class_token", config.class_token, source);
+  config.modalities = read_modalities(tower, source);
+  for (const int64_t side : config.image_size) {
+    if (side % config.patch_size != 0) {
+      throw data_error("{}: image_size {} is not a multiple of patch_size {} on every axis", source,
+                       format_axes(config.image_size), config.patch_size);
+    }
+  }
+  const VolumeAxes grid = config.compute_grid(config.image_size);
+  config.max_patches = grid;
+  if (config.positions == VolumePositions::kFactorized) {
+    config.max_patches = read_axes(tower, "max_patches", grid, kMaxImageSide, source);
+  }
+  for (size_t axis = 0; axis < grid.size(); ++axis) {
+    if (grid[axis] > config.max_patches[axis]) {
+      throw data_error("{}: image_size {} has {} patches and max_patches allows {}; raise it to {}", source,
+                       format_axes(config.image_size), format_axes(grid), format_axes(config.max_patches),
+                       std::ranges::max(grid));
+    }
+  }
+  if (multiply_axes(config.max_patches) > kMaxVolumePatches) {
+    throw data_error("{}: image_size and max_patches allow {} patches of a volume; at most {} are possible", source,
+                     format_axes(config.max_patches), with_commas(kMaxVolumePatches));
+  }
+  return config;
+}
+
+VolumeAxes VolumeTransformerConfig::compute_grid(const VolumeAxes& volume) const {
+  return {volume[0] / patch_size, volume[1] / patch_size, volume[2] / patch_size};
+}
+
+VolumeAxes VolumeTransformerConfig::volume_size(const std::optional<VolumeAxes>& requested) const {
+  const VolumeAxes size = requested.value_or(image_size);
+  if (size != image_size && positions == VolumePositions::kLearned) {
+    throw usage_error(
+        "data.volume.size: is {}, and this tower has positions for {} (image_size in config.json) alone; leave it out, "
+        "or take a model with positions \"factorized\"",
+        format_axes(size), format_axes(image_size));
+  }
+  for (size_t axis = 0; axis < size.size(); ++axis) {
+    if (size[axis] < patch_size || size[axis] % patch_size != 0) {
+      throw usage_error("data.volume.size: is {}, and the tower takes multiples of {} (patch_size in config.json)",
+                        format_axes(size), patch_size);
+    }
+    if (size[axis] > max_patches[axis] * patch_size) {
+      throw usage_error(
+          "data.volume.size: is {}, and the tower has positions for at most {} (max_patches in config.json); give less",
+          format_axes(size),
+          format_axes({max_patches[0] * patch_size, max_patches[1] * patch_size, max_patches[2] * patch_size}));
+    }
+  }
+  return size;
+}
+
+double VolumeTransformerConfig::num_parameters() const {
+  const auto hidden = static_cast<double>(blocks.hidden_size);
+  const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(blocks.intermediate_size));
+  const auto side = static_cast<double>(patch_size);
+  const double num_positions = positions == VolumePositions::kFactorized
+                                   ? static_cast<double>(max_patches[0] + max_patches[1] + max_patches[2])
+                                   : static_cast<double>(multiply_axes(max_patches));
+  return static_cast<double>(blocks.layers) * block +
+         hidden * (static_cast<double>(channels) * side * side * side + num_positions);
+}
+
+VolumeTransformer::VolumeTransformer(const ParameterScope& scope, const VolumeTransformerConfig& config)
+    : config_(config),
+      patch_weight_(
+          (scope / "patch_embedding" / "patch_embeddings")
+              .parameter(
+                  "weight",
+                  {config.blocks.hidden_size, config.channels, config.patch_size, config.patch_size, config.patch_size},
+                  InitialValues::kaiming(config.channels * config.patch_size * config.patch_size * config.patch_size))),
+      patch_bias_((scope / "patch_embedding" / "patch_embeddings")
+                      .parameter("bias", {config.blocks.hidden_size}, InitialValues::zeros())),
+      positions_(make_position_tables(scope / "patch_embedding", config)),
+      class_token_(config.class_token ? scope.parameter("cls_token", {1, 1, config.blocks.hidden_size},
+                                                        {.mean = 0, .deviation = kVolumePositionDeviation})
+                                      : at::Tensor()),
+      // Zeros keep the outputs of a tower that was trained without them.
+      modality_embeddings_(config.modalities.empty()
+                               ? at::Tensor()
+                               : scope.embedding("modality_embeddings",
+                                                 {std::ssize(config.modalities) + 1, config.blocks.hidden_size},
+                                                 InitialValues::zeros())),
+      blocks_(scope / "blocks", config.blocks.layers, config.blocks, memory::Component::kVision),
+      norm_(scope / "norm", config.blocks.hidden_size, config.blocks.layer_norm_eps) {}
+
+VolumeAxes VolumeTransformer::compute_grid(const at::Tensor& volumes) const {
+  return config_.compute_grid({volumes.size(2), volumes.size(3), volumes.size(4)});
+}
+
+at::Tensor VolumeTransformer::compute_positions(const VolumeAxes& grid) const {
+  if (config_.positions == VolumePositions::kLearned) return positions_[0];
+  const auto axis_positions = [&](size_t axis) { return positions_[axis].narrow(0, 0, grid[axis]); };
+  return (axis_positions(0).unsqueeze(1).unsqueeze(1) + axis_positions(1).unsqueeze(1) + axis_positions(2))
+      .flatten(0, 2)
+      .unsqueeze(0);
+}
+
+at::Tensor VolumeTransformer::embed(const at::Tensor& volumes, const at::Tensor& modalities,
+                                    const VolumeAxes& grid) const {
+  const int64_t rows = volumes.size(0), channels = config_.channels, patch = config_.patch_size;
+  const auto [x, y, z] = grid;
+  const at::Tensor patches = volumes.reshape({rows, channels, x, patch, y, patch, z, patch})
+                                 .permute({0, 2, 4, 6, 1, 3, 5, 7})
+                                 .reshape({rows * x * y * z, channels * patch * patch * patch});
+  at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_).view({rows, x * y * z, -1});
+  embedded = embedded + compute_positions(grid);
+  if (modality_embeddings_.defined()) {
+    const at::Tensor modality_ids =
+        modalities.defined() ? modalities : at::zeros({rows}, volumes.options().dtype(at::kLong));
+    embedded = embedded + at::embedding(modality_embeddings_, modality_ids).unsqueeze(1);
+  }
+  if (class_token_.defined()) embedded = at::cat({class_token_.expand({rows, 1, -1}), embedded}, 1);
+  return embedded;
+}
+
+at::Tensor VolumeTransformer::operator()(const at::Tensor& volumes, const at::Tensor& modalities,
+                                         int64_t recomputed_blocks) const {
+  VLMTRAIN_CHECK(volumes.dim() == 5 && volumes.size(1) == config_.channels, "rows of {} axes and {} channels for {}",
+                 volumes.dim(), volumes.size(1), config_.channels);
+  config_.volume_size(VolumeAxes{volumes.size(2), volumes.size(3), volumes.size(4)});
+  const at::Tensor embedded = embed(volumes, modalities, compute_grid(volumes));
+  const int64_t rows = embedded.size(0), length = embedded.size(1);
+  const auto segments = nn::Segments::uniform(rows, length, volumes.device());
+  at::Tensor features = norm_(blocks_.run(embedded.flatten(0, 1), recomputed_blocks, segments).last);
+  if (!class_token_.defined()) return features;
+  return features.view({rows, length, -1}).narrow(1, 1, length - 1).flatten(0, 1);
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/network/block_list.h"
+#include "models/network/vision_transformer.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::models {
+
+/// Values for the three axes of a volume, in the order of its pixels.
+using VolumeAxes = std::array<int64_t, 3>;
+
+/// The position encoding of patches.
+enum class VolumePositions {
+  kLearned,     ///< one table with an entry per patch: volumes of one size only
+  kFactorized,  ///< one table per axis, summed: volumes of any size within the tables
+};
+
+/// The `vision_config` of model_type vit_3d: a vision transformer for volumes with the structure
+/// and parameter names of MONAI's `networks.nets.ViT` (Cardoso et al. 2022, arXiv 2211.02701).
+struct VolumeTransformerConfig {
+  VisionTransformerConfig blocks;  ///< of the blocks and the final norm; other members are not read
+  int64_t channels = 1;
+  int64_t patch_size = 16;            ///< in voxels
+  VolumeAxes image_size{96, 96, 96};  ///< in voxels, of the pretraining's volumes
+  VolumePositions positions = VolumePositions::kLearned;
+  VolumeAxes max_patches{6, 6, 6};  ///< sizes of the position tables
+  bool class_token = false;         ///< one before the patches, which is not a feature
+  /// Embedding i + 1 belongs to modalities[i], embedding 0 to unknown modalities; empty: no
+  /// embeddings.
+  std::vector<std::string> modalities;
+
+  /// Reads a `vision_config`. `source` names the file in errors. Throws UserError (kBadData).
+  static VolumeTransformerConfig from_json(const nlohmann::json& json, const std::string& source);
+
+  /// Returns the volume size for `requested` (nothing: image_size). Throws UserError (kUsage) for
+  /// an unsupported size.
+  VolumeAxes volume_size(const std::optional<VolumeAxes>& requested) const;
+  /// Returns the patches along each axis of a volume.
+  VolumeAxes compute_grid(const VolumeAxes& volume) const;
+  /// Estimates the number of parameters.
+  double num_parameters() const;
+};
+
+/// Returns text such as "96x96x64".
+std::string format_axes(const VolumeAxes& axes);
+
+/// Returns three numbers, or one for all axes, under `key`, each from 1 to `max`; `fallback` if
+/// absent. `source` names the file in errors. Throws UserError (kBadData).
+VolumeAxes read_axes(const nlohmann::json& json, std::string_view key, const VolumeAxes& fallback, int64_t max,
+                     const std::string& source);
+
+/// A vision transformer for volumes. Each volume attends to itself only.
+class VolumeTransformer {
+ public:
+  VolumeTransformer(const nn::ParameterScope& scope, const VolumeTransformerConfig& config);
+
+  /// Encodes `volumes` [rows, channels, x, y, z] of the tower's dtype, in a size that
+  /// config.volume_size() accepts, to [rows · patches, hidden], volume by volume, with the last
+  /// axis fastest. `modalities` is int64 [rows]; undefined: unknown.
+  at::Tensor operator()(const at::Tensor& volumes, const at::Tensor& modalities, int64_t recomputed_blocks) const;
+  int64_t blocks() const { return blocks_.size(); }
+  /// Returns the patches along each axis.
+  VolumeAxes compute_grid(const at::Tensor& volumes) const;
+
+ private:
+  at::Tensor compute_positions(const VolumeAxes& grid) const;
+  at::Tensor embed(const at::Tensor& volumes, const at::Tensor& modalities, const VolumeAxes& grid) const;
+
+  VolumeTransformerConfig config_;
+  at::Tensor patch_weight_, patch_bias_;  // of a convolution, [hidden, channels, patch, patch, patch]
+  std::vector<at::Tensor> positions_;     // [1, patches, hidden], or per axis [max_patches, hidden]
+  at::Tensor class_token_;                // [1, 1, hidden]; undefined: none
+  at::Tensor modality_embeddings_;        // [modalities + 1, hidden]; undefined: none
+  BlockList<VisionBlock> blocks_;
+  nn::LayerNorm norm_;
+};
+
+}  // namespace vlmtrain::models

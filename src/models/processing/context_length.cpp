@@ -1,0 +1,60 @@
+#include "models/processing/context_length.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/family.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+using nlohmann::json;
+
+/// Keeps the conversion to int64_t defined for absurd factors.
+constexpr double kMaxExtendedPositions = 1e12;
+
+double get_number(const json& object, const char* key, double fallback) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number() ? it->get<double>() : fallback;
+}
+
+/// Returns the positions extended by rope settings. `rope`: one set, or one per layer type.
+double extend_positions(const json& rope, double original, double positions) {
+  if (!rope.is_object()) return positions;
+  const double original_positions = get_number(rope, "original_max_position_embeddings", original);
+  double longest = std::max(positions, get_number(rope, "factor", 1) * original_positions);
+  for (const auto& [name, layer_rope] : rope.items()) {
+    if (layer_rope.is_object())
+      longest = std::max(longest, extend_positions(layer_rope, original_positions, positions));
+  }
+  return longest;
+}
+
+}  // namespace
+
+int64_t compute_extended_context(const json& config, int64_t positions) {
+  const auto initial = static_cast<double>(positions);
+  double longest = initial;
+  const auto update = [&](const json& section) {
+    if (!section.is_object()) return;
+    const double original = get_number(section, "original_max_position_embeddings", initial);
+    for (const char* key : {"rope_scaling", "rope_parameters"}) {
+      if (const auto rope = section.find(key); rope != section.end())
+        longest = extend_positions(*rope, original, longest);
+    }
+  };
+  update(config);
+  for (const char* name : {"text_config", "llm_config", "language_config"}) {
+    if (const auto section = config.find(name); section != config.end()) update(*section);
+  }
+  return longest < kMaxExtendedPositions ? std::max(positions, static_cast<int64_t>(std::llround(longest))) : positions;
+}
+
+ContextLength read_context_length(const json& config, const std::filesystem::path& folder) {
+  ContextLength context = find_family(config, folder).context_length(config, folder);
+  if (!context.is_hard_limit) context.tokens = compute_extended_context(config, context.tokens);
+  return context;
+}
+
+}  // namespace vlmtrain::models

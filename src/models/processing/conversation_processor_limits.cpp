@@ -1,0 +1,127 @@
+#include <algorithm>
+
+#include "models/processing/conversation_processor.h"
+#include "vlmtrain/base/error.h"
+
+// Shrinking of samples longer than data.max_length: images first, then video frames, down to the
+// family's minimum. Only sizes are used, so that outlines and samples agree.
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// Returns the highest multiple of the range's step that `fits`; nothing if the minimum does not
+/// fit. REQUIRES: `fits` is monotonic: below a fitting value all values fit.
+template <class Fits>
+std::optional<int64_t> find_highest_limit(const ShrinkRange& range, const Fits& fits) {
+  if (!fits(range.min_pixels)) return std::nullopt;
+  int64_t lower = range.min_pixels / range.step, upper = image::kMaxImagePixels / range.step + 1;
+  while (upper - lower > 1) {
+    const int64_t middle = lower + (upper - lower) / 2;
+    (fits(middle * range.step) ? lower : upper) = middle;
+  }
+  return lower * range.step;
+}
+
+}  // namespace
+
+int64_t ConversationProcessor::count_tokens(const std::vector<Medium>& media, const PixelLimits& limits) const {
+  int64_t tokens = 0;
+  for (const Medium& medium : media) {
+    const bool is_video = medium.kind == data::MediaKind::kVideo;
+    tokens +=
+        is_video ? count_video_tokens(medium.video->info(), limits.frame) : count_tokens(medium.size, limits.image);
+  }
+  return tokens;
+}
+
+std::optional<PixelLimits> ConversationProcessor::find_floor(const std::vector<Medium>& media) const {
+  PixelLimits floor;
+  for (const Medium& medium : media) {
+    const auto range = shrink_range(medium.kind);
+    if (!range) return std::nullopt;
+    (medium.kind == data::MediaKind::kVideo ? floor.frame : floor.image) = range->min_pixels;
+  }
+  return media.empty() ? std::nullopt : std::optional{floor};
+}
+
+std::optional<PixelLimits> ConversationProcessor::find_limits(const std::vector<Medium>& media,
+                                                              const PixelLimits& floor, int64_t token_budget) const {
+  const auto fits = [&](const PixelLimits& limits) { return count_tokens(media, limits) <= token_budget; };
+  if (floor.image) {
+    const auto image_limit = find_highest_limit(*shrink_range(data::MediaKind::kImage),
+                                                [&](int64_t pixels) { return fits({.image = pixels, .frame = {}}); });
+    if (image_limit) return PixelLimits{.image = image_limit, .frame = {}};
+  }
+  if (!floor.frame) return std::nullopt;
+  const auto frame_limit = find_highest_limit(*shrink_range(data::MediaKind::kVideo), [&](int64_t pixels) {
+    return fits({.image = floor.image, .frame = pixels});
+  });
+  return frame_limit ? std::optional{PixelLimits{.image = floor.image, .frame = frame_limit}} : std::nullopt;
+}
+
+ConversationProcessor::SampleLayout ConversationProcessor::fit_layout(const io::Record& record,
+                                                                      const text::RenderedChat& chat,
+                                                                      const std::vector<Medium>& media) const {
+  const int64_t max_tokens = std::min(settings_.max_length, max_positions());
+  const bool may_shrink = settings_.on_too_long == data::LongSamplePolicy::kShrink;
+  const auto floor = may_shrink ? find_floor(media) : std::nullopt;
+  // Text is not generated for media that exceed the limit on their own.
+  const bool is_long = floor && count_tokens(media, {}) > max_tokens;
+  SampleLayout layout = layout_sample(record, chat, media, is_long ? *floor : PixelLimits{});
+  if (!is_long && layout.tokens() <= max_tokens) return layout;
+  if (!floor) throw_too_long(record, layout.tokens(), std::nullopt);
+
+  const int64_t text = layout.tokens() - count_tokens(media, layout.limits);
+  data::ShrinkInfo shrunk{.tokens = text + count_tokens(media, {})};
+  for (const Medium& medium : media) shrunk.pixels += layout_medium(medium, {}).pixel_rows * tower_input_.row.pixels();
+  for (int64_t token_budget = max_tokens - text, excess = 1; excess > 0; token_budget -= excess) {
+    const auto limits = find_limits(media, *floor, token_budget);
+    if (!limits) throw_too_long(record, shrunk.tokens, text + count_tokens(media, *floor));
+    layout = layout_sample(record, chat, media, *limits);
+    // Can be positive although each part fits, if a tokenizer merges text at the media's edges
+    // differently.
+    excess = layout.tokens() - max_tokens;
+  }
+  for (const MediaLayout& media_layout : layout.media_layouts)
+    shrunk.pixels_after += media_layout.pixel_rows * tower_input_.row.pixels();
+  shrunk.tokens_after = layout.tokens();
+  shrunk.image_max_pixels = layout.limits.image.value_or(0);
+  shrunk.frame_max_pixels = layout.limits.frame.value_or(0);
+  layout.shrunk = shrunk;
+  return layout;
+}
+
+std::string ConversationProcessor::describe_shortening(const io::Record& record) const {
+  const bool has_videos = !record.videos.empty();
+  std::string image_hint;
+  if (!record.images.empty() || !has_videos) {
+    image_hint = shrink_range(data::MediaKind::kImage) ? "shrink the images with data.image_max_pixels"
+                                                       : "take pictures out, which all have as many tokens";
+  }
+  if (!has_videos) return image_hint;
+  return fmt::format("{}{}take fewer frames with data.video_max_frames", image_hint, image_hint.empty() ? "" : ", or ");
+}
+
+void ConversationProcessor::throw_too_long(const io::Record& record, int64_t tokens,
+                                           std::optional<int64_t> tokens_at_floor) const {
+  const int64_t shortest = tokens_at_floor.value_or(tokens);
+  const auto message = [&] {
+    if (shortest <= settings_.max_length) return describe_position_overflow(record.id, shortest);
+    if (record.images.empty() && record.videos.empty()) {
+      return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shorten its text",
+                         record.id, tokens, settings_.max_length);
+    }
+    if (!tokens_at_floor) {
+      return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or {}", record.id, tokens,
+                         settings_.max_length, describe_shortening(record));
+    }
+    return fmt::format(
+        "sample {} has {} tokens, and {} with its pictures as small as they may become, more than data.max_length={}; "
+        "raise it, or take pictures, or frames with data.video_max_frames, out",
+        record.id, tokens, shortest, settings_.max_length);
+  };
+  throw data::SampleTooLongError(tokens, message(), settings_.on_too_long == data::LongSamplePolicy::kDrop);
+}
+
+}  // namespace vlmtrain::models

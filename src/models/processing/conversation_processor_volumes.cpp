@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "models/processing/conversation_processor.h"
+#include "models/processing/media_checks.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/image/volume_slices.h"
+
+// Conversion of scans: to volumes for a family whose tower takes volumes, to slices for image
+// towers.
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// Returns the text with each image placeholder repeated by the next entry of `counts`.
+std::string repeat_marks(std::string_view text, std::span<const int64_t> counts, size_t& next_count) {
+  std::string result;
+  for (size_t position = text.find(text::kImagePlaceholder);
+       position != std::string_view::npos && next_count < counts.size();
+       position = text.find(text::kImagePlaceholder)) {
+    result += text.substr(0, position);
+    for (int64_t i = 0; i < counts[next_count]; ++i) result += text::kImagePlaceholder;
+    text.remove_prefix(position + text::kImagePlaceholder.size());
+    ++next_count;
+  }
+  return result += text;
+}
+
+}  // namespace
+
+void ConversationProcessor::check_volumes(const io::Record& record) const {
+  const auto volumes = std::ranges::count(record.images, true, &io::MediaRef::is_volume);
+  if (volumes < std::ssize(record.images) && !supports_images()) {
+    throw data::SampleError(
+        "picture for a family without",
+        fmt::format("sample {} has a picture, and this family takes volumes alone: NIfTI, .nii or .nii.gz; drop the "
+                    "sample or take a model of another family",
+                    record.id));
+  }
+  if (volumes == 0) return;
+  if (!supports_volumes() && !uses_slices()) {
+    throw data::SampleError(
+        "volume for a family without",
+        fmt::format("sample {} has a volume ({}), and this family takes pictures; set data.volume.as=slices, which "
+                    "makes pictures of it, or take a model of a family that takes volumes",
+                    record.id, make_excerpt(std::ranges::find(record.images, true, &io::MediaRef::is_volume)->path)));
+  }
+  if (max_volumes() && volumes > *max_volumes()) {
+    throw data::SampleError("too many volumes",
+                            fmt::format("sample {} has {}, and this model takes {} at most (max_volumes in its "
+                                        "config.json); drop the sample, or some of its volumes",
+                                        record.id, pluralize(volumes, "volume"), *max_volumes()));
+  }
+  if (uses_slices() && !record.masks.empty() && mask_input_) {
+    throw data::SampleError("masks of a volume", fmt::format("sample {} has masks and a volume that is seen as slices, "
+                                                             "and nothing says in which slice they lie; drop it",
+                                                             record.id));
+  }
+}
+
+std::vector<int64_t> ConversationProcessor::count_images_per_mark(const io::Record& record) const {
+  std::vector<int64_t> counts;
+  counts.reserve(record.images.size());
+  for (const io::MediaRef& medium : record.images) {
+    counts.push_back(1);
+    if (!medium.is_volume || !uses_slices()) continue;
+    counts.back() = read_medium(record, data::MediaKind::kVolume, [&] {
+      return image::count_slices(image::read_volume_info(medium), settings_.volume.slice_settings());
+    });
+  }
+  return counts;
+}
+
+std::vector<text::Turn> ConversationProcessor::make_turns(const io::Record& record) const {
+  if (!uses_slices() || std::ranges::none_of(record.images, &io::MediaRef::is_volume)) return record.turns;
+  check_volumes(record);
+  const auto counts = count_images_per_mark(record);
+  std::vector<text::Turn> turns = record.turns;
+  size_t next_count = 0;
+  for (text::Turn& turn : turns) turn.text = repeat_marks(turn.text, counts, next_count);
+  return turns;
+}
+
+void ConversationProcessor::measure_volume(Medium& medium) const {
+  medium.volume = image::read_volume_info(*medium.file);
+  if (medium.slice) {
+    medium.size = image::compute_slice_size(*medium.volume, settings_.volume.slice_settings());
+    check_size(medium.size);
+    medium.decoding_bytes = image::estimate_slice_reading_bytes(*medium.volume, settings_.volume.slice_settings());
+  } else {
+    if (medium.volume->frames > 1 && settings_.volume.series == image::SeriesUse::kRefused) {
+      throw data_error(
+          "a series of {} volumes, such as functional or diffusion MRI, where one is wanted; set "
+          "data.volume.series=mean, or frames for some of them, or save the wanted volume as a file of its own",
+          medium.volume->frames);
+    }
+    medium.decoding_bytes = layout_volume(*medium.volume).decode_bytes;
+  }
+  if (medium.decoding_bytes <= max_sample_bytes(host_bytes())) return;
+  throw data_error(
+      "a volume of {} x {} x {} voxels, whose reading takes {}, and no more than a quarter of this process's {} may go "
+      "to it; resample the file",
+      medium.volume->size[0], medium.volume->size[1], medium.volume->size[2], format_bytes(medium.decoding_bytes),
+      format_bytes(host_bytes()));
+}
+
+MediaLayout ConversationProcessor::layout_volume(const image::VolumeInfo& /*info*/) const {
+  throw InternalError("a plan of a volume in a family that takes none");
+}
+
+at::Tensor ConversationProcessor::preprocess_volume(const io::MediaRef& /*file*/) const {
+  throw InternalError("pixels of a volume in a family that takes none");
+}
+
+at::Tensor ConversationProcessor::read_slice(const Medium& medium, SlicedVolume& cached_volume,
+                                             std::vector<io::Notice>& notices) const {
+  if (cached_volume.file != medium.file) {
+    cached_volume = {.file = medium.file,
+                     .slices = image::read_slices(*medium.file, settings_.volume.slice_settings())};
+    // Single slices beyond the body are black, so only an entirely black scan is reported.
+    add_notice(check_slices(cached_volume.slices, medium.file->path), notices);
+  }
+  if (*medium.slice >= cached_volume.slices.size())
+    throw data_error("has fewer slices than its header said a moment ago");
+  return cached_volume.slices[*medium.slice];
+}
+
+std::vector<MediaPreview> ConversationProcessor::preview_volumes(const at::Tensor& rows) {
+  std::vector<MediaPreview> previews;
+  previews.reserve(static_cast<size_t>(rows.size(0)));
+  for (int64_t row = 0; row < rows.size(0); ++row) {
+    const at::Tensor slices = image::render_orthogonal_slices(rows.select(0, row));
+    previews.push_back({.pixels = slices,
+                        .frame_index = row,
+                        .tile_height = slices.size(1),
+                        .tile_width = slices.size(2),
+                        .voxels = {rows.size(2), rows.size(3), rows.size(4)}});
+  }
+  return previews;
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/video.h"
+
+namespace vlmtrain::models {
+
+/// Returns the indices of all frames of a video that was given as a list of frames, since somebody
+/// selected them, like transformers with do_sample_frames=False. Returns nothing for other videos,
+/// and if there are more than `max_frames` (data.video_max_frames).
+inline std::optional<std::vector<int64_t>> list_all_frames(const image::VideoInfo& video, int64_t max_frames) {
+  if (!video.is_frame_list || video.frames > max_frames) return std::nullopt;
+  std::vector<int64_t> all(static_cast<size_t>(video.frames));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
+}
+
+/// Throws UserError (kBadData) if video frames are normalized differently from images, since all
+/// pixels of a micro-batch are normalized alike. Without videos such a checkpoint is accepted.
+inline void check_frame_normalization(const image::Normalization& images, const image::Normalization& frames) {
+  if (images == frames) return;
+  throw data_error(
+      "the checkpoint's image_mean, image_std or rescale_factor of videos differ from those of images, and the model "
+      "here normalizes both alike; make them equal in its processor files, or train on images alone");
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,22 @@
+#include "models/processing/image_tiles.h"
+
+namespace vlmtrain::models {
+
+void split_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells) {
+  const int64_t rows = image.size(1) / tile, columns = image.size(2) / tile;
+  cells.view({rows, columns, 3, tile, tile}).copy_(image.view({3, rows, tile, columns, tile}).permute({1, 3, 0, 2, 4}));
+}
+
+MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t columns) {
+  const int64_t height = cells.size(2), width = cells.size(3);
+  const at::Tensor merged = cells.view({rows, columns, 3, height, width})
+                                .permute({2, 0, 3, 1, 4})
+                                .reshape({3, rows * height, columns * width});
+  return {.pixels = merged, .tile_height = height, .tile_width = width};
+}
+
+MediaPreview make_overview_preview(const at::Tensor& tile) {
+  return {.pixels = tile, .tile_height = tile.size(1), .tile_width = tile.size(2), .is_overview = true};
+}
+
+}  // namespace vlmtrain::models

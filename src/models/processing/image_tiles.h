@@ -1,0 +1,21 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "vlmtrain/models/media_preview.h"
+
+namespace vlmtrain::models {
+
+/// Copies the cells of `image` [3, rows · tile, columns · tile], row by row, to `cells` [rows ·
+/// columns, 3, tile, tile].
+void split_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells);
+
+/// Returns a preview that joins the cells of split_tiles().
+MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t columns);
+
+/// Returns a preview of the downscaled full image [3, height, width].
+MediaPreview make_overview_preview(const at::Tensor& tile);
+
+}  // namespace vlmtrain::models

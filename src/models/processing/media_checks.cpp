@@ -1,0 +1,79 @@
+#include "models/processing/media_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace vlmtrain::models {
+
+namespace {
+
+/// A sixteenth of 256 values: the range of 12-bit data in 16-bit files.
+constexpr int kNarrowRange = 16;
+
+}  // namespace
+
+std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std::string& name) {
+  const auto* const values = image.const_data_ptr<uint8_t>();
+  const int64_t pixels = image.size(1) * image.size(2);
+  uint8_t low = 255, high = 0;
+  bool is_one_color = true;
+  for (int64_t channel = 0; channel < 3; ++channel) {
+    const uint8_t* const plane = values + channel * pixels;
+    uint8_t channel_low = 255, channel_high = 0;
+    constexpr int64_t kChunk = 4096;  // bytes between two checks; long enough to vectorize the inner loop
+    for (int64_t begin = 0; begin < pixels; begin += kChunk) {
+      for (int64_t i = begin; i < std::min(begin + kChunk, pixels); ++i) {
+        channel_low = std::min(channel_low, plane[i]);
+        channel_high = std::max(channel_high, plane[i]);
+      }
+      if (channel_high - channel_low >= kNarrowRange) return std::nullopt;  // the first piece of most images
+    }
+    is_one_color = is_one_color && channel_low == channel_high;
+    low = std::min(low, channel_low);
+    high = std::max(high, channel_high);
+  }
+  if (is_one_color) return io::Notice{.kind = "an image has one color all over", .example = name};
+  if (high - low >= kNarrowRange) return std::nullopt;
+  return io::Notice{
+      .kind =
+          "an image uses less than a sixteenth of its range of values, as 12 bits in a 16-bit file, which are nearly "
+          "black; scale its values to the whole range and save it again",
+      .example = fmt::format("{} (values {} to {} of 255)", name, low, high)};
+}
+
+std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std::string& name) {
+  const auto bytes = static_cast<size_t>(values.nbytes()), size = static_cast<size_t>(values.element_size());
+  const auto* const data = static_cast<const char*>(values.const_data_ptr());
+  // Data that equals itself shifted by one value is constant.
+  if (bytes <= size || std::memcmp(data, data + size, bytes - size) != 0) return std::nullopt;
+  return io::Notice{.kind =
+                        "a scan has one value all over after its window or normalization; check its units and "
+                        "data.volume.window, or leave it out",
+                    .example = name};
+}
+
+std::optional<io::Notice> check_slices(const std::vector<at::Tensor>& slices, const std::string& name) {
+  if (slices.empty()) return std::nullopt;
+  const at::Tensor first = slices.front();
+  const auto get_value = [](const at::Tensor& slice, int64_t channel) {
+    return *slice[channel].const_data_ptr<uint8_t>();
+  };
+  for (const at::Tensor& slice : slices) {
+    for (int64_t channel = 0; channel < slice.size(0); ++channel) {
+      const bool is_same = get_value(slice, channel) == get_value(first, channel);
+      if (!is_same || !check_scan_values(slice[channel], name)) return std::nullopt;
+    }
+  }
+  return check_scan_values(first[0], name);
+}
+
+void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notices) {
+  if (!notice) return;
+  const bool has_kind =
+      std::ranges::any_of(notices, [&](const io::Notice& existing) { return existing.kind == notice->kind; });
+  if (!has_kind) notices.push_back(*std::move(notice));
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,156 @@
+#include "vlmtrain/models/processor_files.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "models/adapters/adapted_folder.h"
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/family.h"
+#include "models/processing/processor_changes.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/text/template_source.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+using nlohmann::ordered_json;
+using Documents = std::map<std::string, ordered_json>;  // by file name
+
+constexpr const char* kVideoFile = "video_preprocessor_config.json";
+
+ordered_json& load_document(Documents& documents, const std::filesystem::path& folder, const std::string& file) {
+  const auto [it, is_new] = documents.try_emplace(file);
+  if (is_new) it->second = io::read_ordered_json(folder / file);
+  return it->second;
+}
+
+ordered_json& get_settings(ordered_json& document, const ProcessorCopy& copy) {
+  return copy.section.empty() ? document : document.at(copy.section);
+}
+
+/// Applies `edit` to all copies of a setting, so that they agree.
+void edit_copies(const std::vector<ProcessorCopy>& copies, const ProcessorChanges::Edit& edit,
+                 const std::filesystem::path& folder, Documents& documents) {
+  if (!edit) return;
+  for (const ProcessorCopy& copy : copies) {
+    ordered_json& settings = get_settings(load_document(documents, folder, copy.file), copy);
+    for (const auto& key : find_differing_keys(copies.front().settings, copy.settings)) {
+      settings[key] = ordered_json::parse(copies.front().settings.at(key).dump());
+    }
+    edit(settings);
+  }
+}
+
+/// Moves the video settings out of the image processor's file into a file of their own, as
+/// transformers does.
+void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& folder, Documents& documents) {
+  if (!changes.videos) return;
+  const auto video_copies = find_copies(folder, MediaRole::kVideos);
+  const bool uses_image_file = video_copies.empty() || video_copies.front().file == "preprocessor_config.json";
+  if (!uses_image_file) {
+    edit_copies(video_copies, changes.videos, folder, documents);
+    return;
+  }
+  if (!changes.videos_need_file) return;
+  const auto copies = video_copies.empty() ? find_copies(folder, MediaRole::kImages) : video_copies;
+  if (copies.empty()) return;
+  ordered_json settings = ordered_json::parse(copies.front().settings.dump());
+  for (const char* key : {"image_processor_type", "feature_extractor_type"}) settings.erase(key);
+  settings["video_processor_type"] = changes.video_processor_type;
+  changes.videos(settings);
+  documents[kVideoFile] = std::move(settings);
+}
+
+namespace fs = std::filesystem;
+
+/// Returns whether a file may be read by the family's processor: any except weights.
+bool affects_samples(const fs::directory_entry& entry) {
+  constexpr std::array<std::string_view, 4> kExtensions{".json", ".jinja", ".txt", ".model"};
+  const std::string name = entry.path().filename().string();
+  return entry.is_regular_file() && !name.ends_with(".index.json") &&
+         std::ranges::any_of(kExtensions, [&](std::string_view extension) { return name.ends_with(extension); });
+}
+
+void add_folder(ContentHash& hash, const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (affects_samples(entry)) files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  for (const auto& file : files) hash.add(file.filename().native()).add(io::read_file(file));
+}
+
+}  // namespace
+
+ProcessorFiles make_processor_files(const std::filesystem::path& folder, const ProcessorSettings& settings,
+                                    bool has_videos) {
+  if (is_adapter(folder)) return make_processor_files(find_adapter_base(folder), settings, has_videos);
+  if (const auto& adapter = settings.template_folder; !adapter.empty() && is_adapter(adapter)) {
+    ProcessorFiles result;
+    visit_adapted_folder(folder, adapter, [&](const AdaptedFolder& adapted) {
+      ProcessorSettings base_settings = settings;
+      base_settings.template_folder.clear();  // templates do not affect sizes
+      result = make_processor_files(adapted.path, base_settings, has_videos);
+    });
+    return result;
+  }
+  const auto config = read_model_config(folder);
+  const Family& family = find_family(config, folder);
+  if (family.make_processor_changes == nullptr) return {};
+  return rethrow_json_errors(folder, [&] {
+    ProcessorChanges changes = family.make_processor_changes(config, folder, settings, has_videos);
+    Documents documents;
+    edit_videos(changes, folder, documents);
+    edit_copies(find_copies(folder, MediaRole::kImages), changes.images, folder, documents);
+    ProcessorFiles result{.files = {}, .unsaved_settings = std::move(changes.unsaved_settings)};
+    for (const auto& [name, json] : documents) {
+      const auto path = folder / name;
+      if (std::filesystem::exists(path) && io::read_ordered_json(path) == json) continue;
+      result.files.emplace(name, io::to_json_string(json, 2) + "\n");
+    }
+    return result;
+  });
+}
+
+std::string compute_sample_key(const fs::path& folder, const ProcessorSettings& settings) {
+  if (is_adapter(folder)) return compute_sample_key(find_adapter_base(folder), settings);
+  ContentHash hash;
+  add_folder(hash, folder);
+  // An external vision tower's config may give the image size.
+  const nlohmann::json model_config = read_model_config(folder);
+  for (const auto& [key, value] : model_config.items()) {
+    if (!value.is_string() || value.get_ref<const std::string&>().empty()) continue;
+    const auto config = folder / value.get<std::string>() / "config.json";
+    if (std::error_code error; fs::is_regular_file(config, error)) hash.add(io::read_file(config));
+  }
+  hash.add(fmt::format("{} {} {} {} {} {} {} {} {}", settings.max_length, static_cast<int>(settings.on_too_long),
+                       settings.max_images_per_sample.value_or(-1), settings.image_max_pixels.value_or(-1),
+                       settings.video_fps, settings.video_max_frames, static_cast<int>(settings.video_layout),
+                       settings.chat_template, settings.chat_template_date));
+  if (std::error_code error; fs::is_regular_file(settings.chat_template, error)) {
+    hash.add(io::read_file(settings.chat_template));
+  }
+  if (!settings.template_folder.empty()) {
+    if (is_adapter(settings.template_folder)) {
+      const auto files = merge_auxiliary_files(folder, settings.template_folder);
+      if (files != read_auxiliary_files(folder)) {
+        for (const auto& [name, content] : files) hash.add(name).add(content);
+      }
+    }
+    for (const auto& [name, source] : text::load_checkpoint_templates(settings.template_folder))
+      hash.add(name).add(source.jinja);
+  }
+  return hash.hex();
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,215 @@
+#include "models/prs_med/assemble.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "models/checkpoints/auxiliary_files.h"
+#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/load_weights.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/tensor_source.h"
+#include "models/family.h"
+#include "models/llava/config.h"
+#include "models/llava/family.h"
+#include "models/presets.h"
+#include "models/processing/conversation_processor.h"
+#include "models/prs_med/mask_source.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/text/read_tokenizer.h"
+
+namespace vlmtrain::models::prs_med {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Builds the model of `folder` without values.
+std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
+  const auto config = read_model_config(folder);
+  const auto supported_types = llava::make_family().model_types;
+  const auto types = find_family(config, folder).model_types;
+  if (types != supported_types) {
+    throw usage_error("--text-model {}: is no LLaVA (model_type {}); one of {} is taken", folder.string(),
+                      config.value("model_type", types.empty() ? std::string("none") : std::string(types.front())),
+                      fmt::join(supported_types, ", "));
+  }
+  return build_model(folder, at::kMeta, at::kFloat);
+}
+
+using nlohmann::ordered_json;
+
+constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
+
+std::string get_mask_token(const ordered_json& masks) {
+  return io::get<std::string>(masks, "mask_token", "mask_config");
+}
+
+void write_config(const fs::path& folder, const ordered_json& config) {
+  io::write_file(folder / "config.json", io::to_json_string(config, 2) + "\n");
+}
+
+/// Returns the tokenizer.json to use: `tokenizer_override` if given, else the text model's.
+fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_override) {
+  fs::path text_tokenizer = text.folder() / "tokenizer.json";
+  if (tokenizer_override.empty()) {
+    load_tokenizer(text.folder());  // its error says what to do about a missing file
+    return text_tokenizer;
+  }
+  if (fs::exists(text_tokenizer))
+    throw usage_error("--tokenizer: {} has its own; leave it out", text.folder().string());
+  return tokenizer_override;
+}
+
+/// Writes the text model's files to `folder`, with the mask token in tokenizer and vocabulary.
+void write_model_files(const TextSource& text, const ordered_json& masks, const fs::path& tokenizer_override,
+                       const fs::path& folder) {
+  const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
+  const auto added = text::add_token(io::read_file(tokenizer), get_mask_token(masks), tokenizer.string());
+  for (const auto& [name, content] : text.auxiliary_files()) io::write_file(folder / name, content);
+  io::write_file(folder / "tokenizer.json", added.json);
+
+  ordered_json config = text.config();
+  config["architectures"] = {"PrsMedForConditionalGeneration"};
+  config["base_model_type"] = config["model_type"];
+  config["model_type"] = "prs_med";
+  config["mask_config"] = masks;
+  const int64_t new_vocab_size = (added.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
+  if (added.id >= text.vocab_size()) {
+    config[text.vocab_size_key()] = new_vocab_size;
+    spdlog::info("vocabulary: {} rows become {}; the new ones are the mean of the others", text.vocab_size(),
+                 new_vocab_size);
+  }
+  write_config(folder, config);
+}
+
+/// Writes the preset's files with `masks`.
+void write_model_files(const AssemblyOptions& options, const ordered_json& masks, const fs::path& folder) {
+  write_preset_files(options.preset, options.tokenizer, folder);
+  auto config = io::read_ordered_json(folder / "config.json");
+  config["mask_config"] = masks;
+  config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = "float32";
+  write_config(folder, config);
+}
+
+/// Writes the weights of the model in `folder`.
+AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextSource>& text,
+                             const std::optional<MaskSource>& masks, uint64_t seed, const fs::path& folder) {
+  if (masks) masks->check(get_base_parameters(model));
+  const std::vector<WeightSource> sources{
+      [&](const nn::Parameter& parameter) { return masks ? masks->weight(parameter) : std::nullopt; },
+      [&](const nn::Parameter& parameter) { return text ? text->weight(parameter) : std::nullopt; }};
+  const auto combined = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
+  const int64_t num_mask = combined.num_tensors[0], num_text = combined.num_tensors[1];
+  if (text) spdlog::info("text model: {} tensors of {}", num_text, text->folder().string());
+  if (masks) {
+    spdlog::info("mask model: {} tensors of {}, in the layout of {}", num_mask, masks->path().string(),
+                 masks->layout());
+  }
+  spdlog::info("at random: {} tensors ({}), from seed {}; writing {}", combined.num_random_tensors,
+               fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
+  io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
+  return {.num_text_tensors = num_text,
+          .num_mask_tensors = num_mask,
+          .num_random_tensors = combined.num_random_tensors,
+          .vocab_size = model.output_weight().size(0)};
+}
+
+}  // namespace
+
+TextSource::TextSource(const fs::path& folder) : model_(build_llava_model(folder)), base_(folder) {
+  config_ = io::read_ordered_json(folder / "config.json");
+  model_->complete_config(config_);
+  check_weights();
+}
+
+void TextSource::check_weights() const {
+  std::vector<std::string> problems;
+  std::set<std::string> expected;
+  for (const auto& parameter : get_base_parameters(*model_)) {
+    const std::string name = model_->checkpoint_name(parameter.name);
+    expected.insert(name);
+    const BaseWeights::Entry* const entry = base_.find(parameter);
+    if (entry == nullptr) {
+      problems.push_back("missing: " + name);
+      continue;
+    }
+    for (std::string problem :
+         {describe_dtype_mismatch(name, entry->info.dtype), describe_shape_mismatch(parameter, entry->info.shape)}) {
+      if (!problem.empty()) problems.push_back(std::move(problem));
+    }
+  }
+  refuse_differences(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
+  std::vector<std::string> unexpected = io::read_checkpoint_tensor_names(folder());
+  std::erase_if(unexpected, [&](const std::string& name) { return expected.contains(name) || may_be_unused(name); });
+  if (unexpected.empty()) return;
+  const size_t count = unexpected.size();
+  spdlog::warn("{}: {} tensors are of no use in a LLaVA and are left out: {}", folder().string(), count,
+               fmt::join(truncate_list(std::move(unexpected)), ", "));
+}
+
+nlohmann::ordered_json::json_pointer TextSource::vocab_size_key() const {
+  const bool is_top_level = llava::Config::from_json(config_, folder()).layout == llava::Layout::kOriginal;
+  return nlohmann::ordered_json::json_pointer(is_top_level ? "/vocab_size" : "/text_config/vocab_size");
+}
+
+std::map<std::string, std::string> TextSource::auxiliary_files() const {
+  auto files = base_.files();
+  files.erase("config.json");
+  return files;
+}
+
+std::optional<io::LazyTensor> TextSource::weight(const nn::Parameter& parameter) const {
+  const BaseWeights::Entry* const entry = base_.find(parameter);
+  if (entry == nullptr) return std::nullopt;
+  const bool has_all_rows = parameter.sizes() == at::IntArrayRef(entry->info.shape);
+  return io::LazyTensor{
+      .name = model_->checkpoint_name(parameter.name),
+      .dtype = entry->info.dtype,
+      .shape = parameter.sizes().vec(),
+      .materialize = [parameter, read = entry->read,
+                      has_all_rows] { return has_all_rows ? read() : resize_rows(parameter, read()); },
+      .on_written = entry->release};
+}
+
+AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
+  if (!options.volume_tower.empty()) {
+    throw usage_error("--volume-tower: {} has no tower of volumes; leave it out, or name a brain-llava preset",
+                      options.preset);
+  }
+  ordered_json masks = load_preset_mask_config(options.preset);
+  std::optional<TextSource> text;
+  if (!options.text_model.empty()) text.emplace(options.text_model);
+  std::optional<MaskSource> mask_source;
+  if (!options.mask_model.empty()) {
+    mask_source.emplace(options.mask_model);
+    masks = mask_source->config(std::move(masks));
+  }
+  prepare_output_folder(out);
+  io::AtomicDirectory folder(out);
+  if (text) {
+    write_model_files(*text, masks, options.tokenizer, folder.path());
+  } else {
+    write_model_files(options, masks, folder.path());
+  }
+  const std::string token = get_mask_token(masks);
+  const auto token_id = load_processor(folder.path(), {})->tokenizer().token_to_id(token);
+  VLMTRAIN_CHECK(token_id, "{} is not in the tokenizer", token);
+  const auto model = build_model(folder.path(), at::kMeta, at::kFloat);
+  AssemblyResult result = write_weights(*model, text, mask_source, options.seed, folder.path());
+  result.mask_token_id = *token_id;
+  folder.commit();
+  return result;
+}
+
+}  // namespace vlmtrain::models::prs_med

@@ -1,0 +1,216 @@
+#include "models/prs_med/mask_source.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "models/checkpoints/load_parameters.h"
+#include "models/prs_med/mask_sizes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+struct SamRenaming {
+  std::string_view name;
+  std::string_view original;
+};
+
+/// Name prefixes; the first match applies.
+constexpr std::array kSamPrefixes{
+    SamRenaming{"shared_image_embedding.positional_embedding",
+                "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"},
+    SamRenaming{"mask_decoder.upscale_conv1.", "mask_decoder.output_upscaling.0."},
+    SamRenaming{"mask_decoder.upscale_layer_norm.", "mask_decoder.output_upscaling.1."},
+    SamRenaming{"mask_decoder.upscale_conv2.", "mask_decoder.output_upscaling.3."},
+    SamRenaming{"mask_decoder.transformer.layer_norm_final_attn.", "mask_decoder.transformer.norm_final_attn."},
+    SamRenaming{"vision_encoder.patch_embed.projection.", "image_encoder.patch_embed.proj."},
+    SamRenaming{"vision_encoder.neck.conv1.", "image_encoder.neck.0."},
+    SamRenaming{"vision_encoder.neck.layer_norm1.", "image_encoder.neck.1."},
+    SamRenaming{"vision_encoder.neck.conv2.", "image_encoder.neck.2."},
+    SamRenaming{"vision_encoder.neck.layer_norm2.", "image_encoder.neck.3."},
+    SamRenaming{"vision_encoder.", "image_encoder."},
+};
+
+/// Names below `mask_decoder.output_hypernetworks_mlps.N.`.
+constexpr std::array kSamHypernetwork{
+    SamRenaming{"proj_in.", "layers.0."},
+    SamRenaming{"layers.0.", "layers.1."},
+    SamRenaming{"proj_out.", "layers.2."},
+};
+
+template <size_t n>
+std::string replace_prefix(std::string_view text, const std::array<SamRenaming, n>& mapping) {
+  for (const auto& [from, to] : mapping) {
+    if (text.starts_with(from)) return fmt::format("{}{}", to, text.substr(from.size()));
+  }
+  return std::string(text);
+}
+
+struct NumberedName {
+  std::string_view number;
+  std::string_view suffix;  ///< after the dot
+};
+
+/// Returns the number after `prefix` and the rest of the name, if a dot separates them.
+std::optional<NumberedName> parse_numbered_name(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view remainder = name.substr(prefix.size());
+  const size_t dot = remainder.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  return NumberedName{.number = remainder.substr(0, dot), .suffix = remainder.substr(dot + 1)};
+}
+
+/// Returns norm1 for layer_norm1.
+std::string shorten_norm_name(std::string_view name) {
+  constexpr std::string_view kNorm = "layer_norm";
+  return std::string(name.starts_with(kNorm) ? name.substr(kNorm.size() - std::string_view("norm").size()) : name);
+}
+
+}  // namespace
+
+std::string to_original_sam_name(std::string_view name) {
+  constexpr std::string_view kEncoderLayers = "vision_encoder.layers.";
+  constexpr std::string_view kDecoderLayers = "mask_decoder.transformer.layers.";
+  constexpr std::string_view kHypernetworks = "mask_decoder.output_hypernetworks_mlps.";
+  if (const auto layer = parse_numbered_name(name, kEncoderLayers)) {
+    // A layer of TinyViT contains several blocks.
+    const bool is_tiny_vit = layer->suffix.starts_with("blocks.") || layer->suffix.starts_with("downsample.");
+    if (!is_tiny_vit) return fmt::format("image_encoder.blocks.{}.{}", layer->number, shorten_norm_name(layer->suffix));
+  }
+  if (const auto layer = parse_numbered_name(name, kDecoderLayers)) {
+    return fmt::format("{}{}.{}", kDecoderLayers, layer->number, shorten_norm_name(layer->suffix));
+  }
+  if (const auto mask = parse_numbered_name(name, kHypernetworks)) {
+    return fmt::format("{}{}.{}", kHypernetworks, mask->number, replace_prefix(mask->suffix, kSamHypernetwork));
+  }
+  return replace_prefix(name, kSamPrefixes);
+}
+
+}  // namespace vlmtrain::models
+
+namespace vlmtrain::models::prs_med {
+
+namespace {
+
+constexpr std::array<std::string_view, 10> kUnusedModules{"mask_decoder.iou_prediction_head.",
+                                                          "mask_decoder.output_hypernetworks_mlps.",
+                                                          "prompt_encoder.point_embeddings.",
+                                                          "prompt_encoder.not_a_point_embed.",
+                                                          "prompt_encoder.mask_downscaling.",
+                                                          "image_encoder.norm_head.",
+                                                          "image_encoder.head.",
+                                                          "prompt_encoder.point_embed.",
+                                                          "prompt_encoder.mask_embed.",
+                                                          "prompt_encoder.shared_embedding."};
+
+constexpr std::array<std::string_view, 2> kUnusedTables{".num_batches_tracked", ".attention_bias_idxs"};
+
+constexpr std::string_view kMaskModelPrefix = "mask_model.";
+
+TensorSourceMessages make_mask_messages() {
+  return {.not_found =
+              "is no mask model; give a folder with transformers' SamModel, or a .pt, .pth or .safetensors file of SAM "
+              "or MobileSAM",
+          .choose_file = "give the file of SAM or MobileSAM itself"};
+}
+
+}  // namespace
+
+MaskLayout detect_layout(const TensorSource& tensors) {
+  if (tensors.has_prefix("vision_encoder.")) return MaskLayout::kTransformers;
+  if (tensors.has_prefix("image_encoder.blocks.")) return MaskLayout::kSam;
+  if (tensors.has_prefix("image_encoder.layers.")) return MaskLayout::kMobileSam;
+  throw data_error(
+      "{}: is a mask model in no known layout{}; the known ones have tensors vision_encoder.… (SamModel of "
+      "transformers), "
+      "image_encoder.blocks.… (SAM) or image_encoder.layers.… (MobileSAM)",
+      tensors.path().string(),
+      tensors.all().empty() ? "" : fmt::format(" (it has {}, say)", tensors.all().begin()->first));
+}
+
+std::string_view get_layout_name(MaskLayout layout) {
+  switch (layout) {
+    case MaskLayout::kTransformers:
+      return "SamModel of transformers";
+    case MaskLayout::kSam:
+      return "SAM";
+    case MaskLayout::kMobileSam:
+      return "MobileSAM";
+  }
+  throw InternalError("unknown layout of a mask model");
+}
+
+std::string to_checkpoint_key(MaskLayout layout, const std::string& parameter) {
+  return layout == MaskLayout::kTransformers ? parameter : to_original_sam_name(parameter);
+}
+
+bool is_unused(std::string_view name) {
+  return std::ranges::any_of(kUnusedModules, [name](auto module) { return name.starts_with(module); }) ||
+         std::ranges::any_of(kUnusedTables, [name](auto table) { return name.ends_with(table); });
+}
+
+MaskSource::MaskSource(const std::filesystem::path& path)
+    : tensors_(path, make_mask_messages()), layout_(detect_layout(tensors_)) {}
+
+nlohmann::ordered_json MaskSource::config(nlohmann::ordered_json preset) const {
+  preset.update(read_mask_sizes(tensors_, layout_, preset.value("image_size", int64_t{1024})));
+  return preset;
+}
+
+std::optional<std::string> MaskSource::find_stored_name(const nn::Parameter& parameter) const {
+  if (!parameter.name.starts_with(kMaskModelPrefix)) return std::nullopt;
+  return to_checkpoint_key(layout_, parameter.name.substr(kMaskModelPrefix.size()));
+}
+
+void MaskSource::check(const std::vector<nn::Parameter>& parameters) const {
+  std::vector<std::string> problems;
+  std::set<std::string> expected;
+  for (nn::Parameter parameter : parameters) {
+    const auto name = find_stored_name(parameter);
+    if (!name) continue;
+    expected.insert(*name);
+    parameter.name = *name;  // error messages name the stored tensor
+    const StoredTensor* const tensor = tensors_.find(*name);
+    if (tensor == nullptr) {
+      problems.push_back("missing: " + *name);
+      continue;
+    }
+    for (std::string problem :
+         {describe_dtype_mismatch(*name, tensor->dtype), describe_shape_mismatch(parameter, tensor->shape)}) {
+      if (!problem.empty()) problems.push_back(std::move(problem));
+    }
+  }
+  refuse_differences(
+      fmt::format("{}: is no whole mask model in the layout of {}; fetch it again", tensors_.path().string(), layout()),
+      problems);
+  std::vector<std::string> unexpected;
+  for (const auto& [name, tensor] : tensors_.all()) {
+    if (!expected.contains(name) && !is_unused(name)) unexpected.push_back(name);
+  }
+  if (unexpected.empty()) return;
+  const size_t count = unexpected.size();
+  spdlog::warn("{}: {} tensors are of no use in a mask model and are left out: {}", tensors_.path().string(), count,
+               fmt::join(truncate_list(std::move(unexpected)), ", "));
+}
+
+std::optional<io::LazyTensor> MaskSource::weight(const nn::Parameter& parameter) const {
+  const auto name = find_stored_name(parameter);
+  if (!name) return std::nullopt;
+  const StoredTensor* const tensor = tensors_.find(*name);
+  VLMTRAIN_CHECK(tensor != nullptr, "{} has no {}", tensors_.path().string(), *name);
+  return io::LazyTensor{.name = parameter.name,
+                        .dtype = tensor->dtype,
+                        .shape = tensor->shape,
+                        .materialize = tensor->read,
+                        .on_written = tensor->release};
+}
+
+}  // namespace vlmtrain::models::prs_med

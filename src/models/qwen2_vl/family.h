@@ -1,9 +1,0 @@
-#pragma once
-
-#include "models/registry.h"
-
-namespace vlmtrain::models::qwen2_vl {
-
-Family family();
-
-}  // namespace vlmtrain::models::qwen2_vl

@@ -1,9 +1,0 @@
-#pragma once
-
-#include "models/registry.h"
-
-namespace vlmtrain::models::qwen3_vl {
-
-Family family();
-
-}  // namespace vlmtrain::models::qwen3_vl

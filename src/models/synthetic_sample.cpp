@@ -1,0 +1,153 @@
+#include "vlmtrain/models/synthetic_sample.h"
+
+#include <algorithm>
+
+#include "models/checkpoints/read_model_config.h"
+#include "models/family.h"
+#include "models/processing/context_length.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+// Far above any plausible sample, and low enough that products of them fit into 64 bits.
+constexpr int64_t kMaxImages = 10'000;
+constexpr double kMaxFps = 1e4;
+constexpr int64_t kMaxSide = 100'000;
+constexpr int64_t kMaxTextTokens = 10'000'000;
+
+/// The numbers of media in a sample of a family.
+struct MediaCounts {
+  int64_t images = 0;
+  int64_t volumes = 0;
+};
+
+MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
+  const bool supports_images = family.image_shape != nullptr;
+  const bool supports_volumes = family.volume_shape != nullptr;
+  MediaCounts counts{.images = sample.images.value_or(supports_images ? 1 : 0),
+                     .volumes = sample.volumes.value_or(supports_volumes && !supports_images ? 1 : 0)};
+  if (counts.images > 0 && !supports_images) {
+    throw usage_error("a sample of {} images: {} takes volumes, no pictures; give --volumes {} instead", counts.images,
+                      family.model_types.front(), counts.images);
+  }
+  if (counts.volumes != 0 && !supports_volumes) {
+    throw usage_error(
+        "a sample of {} volumes: this model's family takes no volumes; take one that does ({}), or images instead",
+        counts.volumes, list_volume_families());
+  }
+  return counts;
+}
+
+void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
+  if (counts.images < 0 || counts.images > kMaxImages) {
+    throw usage_error("a sample of {} images: give 0 (text only) to {}", counts.images, kMaxImages);
+  }
+  if (counts.volumes < 0 || counts.volumes > kMaxImages) {
+    throw usage_error("a sample of {} volumes: give 0 (text only) to {}", counts.volumes, kMaxImages);
+  }
+  const auto is_side = [](int64_t pixels) { return pixels >= 1 && pixels <= kMaxSide; };
+  if (counts.images > 0 && !(is_side(sample.image_width) && is_side(sample.image_height))) {
+    throw usage_error("an image of {} x {} pixels: give a width and a height of 1 to {}", sample.image_width,
+                      sample.image_height, kMaxSide);
+  }
+  if (sample.video_frames < 0 || sample.video_frames > image::kMaxVideoFrames) {
+    throw usage_error("a video of {} frames: give 0 (no video) to {}", sample.video_frames, image::kMaxVideoFrames);
+  }
+  if (sample.video_frames > 0 && !(is_side(sample.video_width) && is_side(sample.video_height))) {
+    throw usage_error("a video of {} x {} pixels: give a width and a height of 1 to {}", sample.video_width,
+                      sample.video_height, kMaxSide);
+  }
+  if (!(sample.video_fps >= 0 && sample.video_fps <= kMaxFps)) {
+    throw usage_error("a video of {} frames a second: give more than 0 and at most {}", sample.video_fps, kMaxFps);
+  }
+  if (sample.text_tokens < 2 || sample.text_tokens > kMaxTextTokens) {
+    throw usage_error("a sample of {} text tokens: give 2 (one to read, one to learn) to {}", sample.text_tokens,
+                      kMaxTextTokens);
+  }
+  if (sample.label_tokens < 1 || sample.label_tokens >= sample.text_tokens) {
+    throw usage_error("{} label tokens of {} text tokens: give at least 1 and fewer than the text has",
+                      sample.label_tokens, sample.text_tokens);
+  }
+}
+
+/// Adds a medium to a sample's sizes.
+void add_medium(data::SampleShape& shape, const data::SampleShape& medium) {
+  shape.row = medium.row;
+  shape.grids.insert(shape.grids.end(), medium.grids.begin(), medium.grids.end());
+  shape.tokens += medium.tokens;
+  shape.image_tokens += medium.image_tokens;
+  shape.num_media += medium.num_media;
+  shape.pixel_rows += medium.pixel_rows;
+  shape.num_videos += medium.num_videos;
+  shape.video_frames += medium.video_frames;
+  shape.num_volumes += medium.num_volumes;
+}
+
+void add_masks(data::SampleShape& shape, const SyntheticSample& sample, int64_t images, int64_t side) {
+  shape.masks = sample.masks.value_or(images);
+  if (shape.masks == 0) return;
+  if (images == 0) throw usage_error("{} masks without an image: give --images too", shape.masks);
+  if (shape.masks < 0 || shape.masks > sample.label_tokens) {
+    throw usage_error("{} masks in {} tokens of an answer: each has a token of its own; give 0 to {}", shape.masks,
+                      sample.label_tokens, sample.label_tokens);
+  }
+  shape.mask_pictures = std::min(shape.masks, images);
+  shape.mask_side = side;
+}
+
+}  // namespace
+
+data::SampleShape compute_sample_shape(const std::filesystem::path& folder, const SyntheticSample& sample) {
+  const auto config = read_model_config(folder);
+  const Family& family = find_family(config, folder);
+  const MediaCounts counts = count_media(sample, family);
+  check_sample(sample, counts);
+  data::SampleShape shape;
+  if (counts.images > 0) {
+    const image::ImageSize size{.height = sample.image_height, .width = sample.image_width};
+    const auto image =
+        rethrow_json_errors(folder, [&] { return family.image_shape(config, folder, size, sample.image_max_pixels); });
+    for (int64_t i = 0; i < counts.images; ++i) add_medium(shape, image);
+  }
+  if (counts.volumes > 0) {
+    const auto volume = rethrow_json_errors(
+        folder, [&] { return family.volume_shape(config, folder, sample.volume_size, sample.volume_dtype); });
+    for (int64_t i = 0; i < counts.volumes; ++i) add_medium(shape, volume);
+  }
+  if (sample.video_frames > 0) {
+    if (family.video_shape == nullptr) {
+      throw usage_error(
+          "a video of {} frames: this model's family takes no videos; take one that does ({}), or images instead",
+          sample.video_frames, list_video_families());
+    }
+    const image::VideoInfo video{.frames = sample.video_frames,
+                                 .fps = sample.video_fps,
+                                 .size = {.height = sample.video_height, .width = sample.video_width}};
+    ProcessorSettings settings;
+    settings.image_max_pixels = sample.image_max_pixels;
+    settings.video_fps = sample.sampling_fps;
+    settings.video_max_frames = sample.video_max_frames;
+    settings.video_layout = sample.video_layout;
+    add_medium(shape, rethrow_json_errors(folder, [&] { return family.video_shape(config, folder, video, settings); }));
+  }
+  shape.tokens += sample.text_tokens;
+  shape.label_tokens = sample.label_tokens;
+  if (family.mask_side != nullptr) {
+    add_masks(shape, sample, counts.images,
+              rethrow_json_errors(folder, [&] { return family.mask_side(config, folder, sample.mask_image_size); }));
+  } else if (sample.masks.value_or(0) != 0) {
+    throw usage_error("{} masks: this model's family draws none; leave --masks out, or take one that does (prs_med)",
+                      *sample.masks);
+  }
+  return shape;
+}
+
+ContextLength read_context_length(const std::filesystem::path& folder) {
+  const auto config = read_model_config(folder);
+  return rethrow_json_errors(folder, [&] { return read_context_length(config, folder); });
+}
+
+}  // namespace vlmtrain::models

@@ -1,0 +1,299 @@
+#include "vlmtrain/nn/attention/attention.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_efficient_attention_forward.h>
+#include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/softmax.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "nn/attention/attention_kernel.h"
+#include "nn/attention/selective_checkpoint.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device_copy.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+bool has_flash_kernel(const at::Tensor& query) {
+  return nn::has_flash_kernel(query.scalar_type(), query.device());
+}
+
+/// Runs the CPU's flash kernel on `count` segments of equal length.
+at::Tensor cpu_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t count,
+                     bool causal) {
+  const auto per_segment = [count](const at::Tensor& x) {
+    return x.view({count, x.size(0) / count, x.size(1), x.size(2)}).transpose(1, 2);
+  };
+  const at::Tensor output =
+      attend(make_cpu_flash_kernel(causal), per_segment(query), per_segment(key), per_segment(value));
+  return output.transpose(1, 2).reshape(query.sizes());
+}
+
+at::Tensor cpu_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const Segments& segments, bool causal) {
+  if (segments.is_uniform()) {
+    return cpu_flash(query, key, value, static_cast<int64_t>(segments.lengths.size()), causal);
+  }
+  const auto queries = query.split_with_sizes(segments.lengths);
+  const auto keys = key.split_with_sizes(segments.lengths);
+  const auto values = value.split_with_sizes(segments.lengths);
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < queries.size(); ++i) outputs.push_back(cpu_flash(queries[i], keys[i], values[i], 1, causal));
+  return at::cat(outputs);
+}
+
+VarlenArgs make_varlen_args(const Segments& segments, bool causal, std::optional<int64_t> window = std::nullopt) {
+  return {.offsets = segments.offsets, .max_length = segments.max_length, .causal = causal, .window = window};
+}
+
+at::Tensor cuda_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
+                      bool causal, std::optional<int64_t> window) {
+  return attend(make_cuda_flash_kernel(make_varlen_args(segments, causal, window)), query, key, value);
+}
+
+at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                 const Segments& segments, bool causal) {
+  const int64_t group = query.size(1) / key.size(1);
+  const auto expand = [group](const at::Tensor& x) {
+    return (group == 1 ? x : at::repeat_interleave(x, group, 1)).unsqueeze(0);
+  };
+  return attend(make_cuda_memory_efficient_kernel(make_varlen_args(segments, causal)), query.unsqueeze(0), expand(key),
+                expand(value))
+      .squeeze(0);
+}
+
+/// Computes causal attention with a window within one segment: query i attends to keys i − window +
+/// 1 to i.
+at::Tensor windowed_segment_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                      int64_t window) {
+  const int64_t rows = query.size(0), key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
+  std::vector<at::Tensor> outputs;
+  for (int64_t first = 0; first < rows; first += window) {
+    const int64_t count = std::min(window, rows - first);
+    const int64_t first_key = std::max<int64_t>(first - window + 1, 0);
+    const int64_t keys = first + count - first_key;
+    // Entry [i, j] belongs to query first + i and key first_key + j.
+    const at::Tensor visible = at::ones({count, keys}, query.options().dtype(at::kBool))
+                                   .tril_(first - first_key)
+                                   .triu_(first - first_key - window + 1);
+    const at::Tensor heads_first = query.narrow(0, first, count)
+                                       .view({count, key_value_heads, group, -1})
+                                       .permute({1, 2, 0, 3});  // [key_value_heads, group, count, head_dim]
+    const auto expand_keys = [&](const at::Tensor& x) {
+      return x.narrow(0, first_key, keys).permute({1, 0, 2}).unsqueeze(1);
+    };
+    const at::Tensor scores = at::matmul(heads_first, expand_keys(key).transpose(-1, -2)) * attention_scale(query);
+    const at::Tensor weights =
+        at::softmax(scores.masked_fill(visible.logical_not(), -std::numeric_limits<double>::infinity()), -1,
+                    at::toOpMathType(query.scalar_type()));
+    const at::Tensor output = at::matmul(weights.to(query.scalar_type()), expand_keys(value));
+    outputs.push_back(output.permute({2, 0, 1, 3}).reshape({count, query.size(1), query.size(2)}));
+  }
+  return at::cat(outputs);
+}
+
+at::Tensor windowed_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                              const Segments& segments, int64_t window) {
+  const auto queries = query.split_with_sizes(segments.lengths);
+  const auto keys = key.split_with_sizes(segments.lengths);
+  const auto values = value.split_with_sizes(segments.lengths);
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    outputs.push_back(windowed_segment_attention(queries[i], keys[i], values[i], window));
+  }
+  return at::cat(outputs);
+}
+
+at::Tensor cpu_decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                const CacheSlots& slots) {
+  const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
+  std::vector<at::Tensor> outputs;
+  for (int64_t i = 0; i < query.size(0); ++i) {
+    const auto slot = [&](const at::Tensor& x) {
+      const auto index = static_cast<size_t>(i);
+      return x.narrow(0, slots.starts[index], slots.lengths[index]).unsqueeze(0).transpose(1, 2);
+    };
+    // The queries of a group become rows of the head they share, so its keys are read once.
+    const at::Tensor grouped = query[i].view({1, key_value_heads, group, -1});
+    outputs.push_back(std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
+                                      grouped, slot(key), slot(value), /*dropout_p=*/0.0, /*is_causal=*/false,
+                                      /*attn_mask=*/{}, attention_scale(query)))
+                          .reshape({1, query.size(1), query.size(2)}));
+  }
+  return outputs.size() == 1 ? outputs.front() : at::cat(outputs);
+}
+
+at::Tensor cuda_flash_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                             const CacheSlots& slots) {
+  return std::get<0>(at::_flash_attention_forward(
+      query, key, value, slots.cu_seqlens_q, slots.device_starts, /*max_q=*/1, slots.max_length, /*dropout_p=*/0.0,
+      /*is_causal=*/false, /*return_debug_mask=*/false, attention_scale(query), /*window_size_left=*/{},
+      /*window_size_right=*/{}, /*seqused_k=*/slots.device_lengths));
+}
+
+at::Tensor cuda_memory_efficient_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                        const CacheSlots& slots) {
+  // The kernel has no grouped queries, so those of a group become rows of the head they share.
+  const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads, head_dim = query.size(2);
+  const at::Tensor grouped =
+      query.view({-1, key_value_heads, group, head_dim}).transpose(1, 2).reshape({1, -1, key_value_heads, head_dim});
+  constexpr int64_t kNoMask = 0;
+  const auto output = std::get<0>(at::_efficient_attention_forward(
+      grouped, key.unsqueeze(0), value.unsqueeze(0), /*bias=*/{}, slots.cu_seqlens_q * group, slots.device_starts,
+      /*max_seqlen_q=*/group, slots.max_length, /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/false,
+      attention_scale(query), /*seqlen_k=*/slots.device_lengths));
+  return output.view({-1, group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
+}
+
+/// Returns `bias` with rows aligned as the kernel requires.
+at::Tensor align_rows(const at::Tensor& bias) {
+  // Elements; the kernel requires aligned rows of the bias.
+  constexpr int64_t kAlignment = 16;
+  const int64_t keys = bias.size(-1);
+  const int64_t padding = (kAlignment - keys % kAlignment) % kAlignment;
+  if (padding == 0) return bias.contiguous();
+  return at::constant_pad_nd(bias, {0, padding}).narrow(-1, 0, keys);
+}
+
+at::Tensor memory_efficient_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                      const std::optional<at::Tensor>& bias, double scale) {
+  constexpr int64_t kNoMask = 0;
+  if (query.size(0) > kMaxSegmentsPerLaunch) {
+    std::vector<at::Tensor> outputs;
+    for (int64_t first = 0; first < query.size(0); first += kMaxSegmentsPerLaunch) {
+      const int64_t count = std::min(kMaxSegmentsPerLaunch, query.size(0) - first);
+      const auto slice = [&](const at::Tensor& batch) { return batch.narrow(0, first, count); };
+      outputs.push_back(memory_efficient_attention(slice(query), slice(key), slice(value),
+                                                   bias ? std::optional(slice(*bias)) : bias, scale));
+    }
+    return at::cat(outputs);
+  }
+  return std::get<0>(at::_efficient_attention_forward(query, key, value, bias, /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
+                                                      query.size(1), key.size(1),
+                                                      /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));
+}
+
+at::Tensor composite_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const at::Tensor& bias, double scale) {
+  const at::Tensor scores = at::matmul((query * scale).transpose(1, 2), key.permute({0, 2, 3, 1})) + bias;
+  const at::Tensor weights = at::softmax(scores, -1);
+  return at::matmul(weights, value.transpose(1, 2)).transpose(1, 2);
+}
+
+}  // namespace
+
+Segments Segments::from_lengths(std::vector<int64_t> lengths, at::Device device) {
+  Segments segments;
+  segments.lengths = std::move(lengths);
+  at::Tensor offsets = at::empty({static_cast<int64_t>(segments.lengths.size()) + 1}, at::kInt);
+  auto* offset = offsets.mutable_data_ptr<int32_t>();
+  *offset = 0;
+  for (const int64_t length : segments.lengths) {
+    VLMTRAIN_CHECK(length > 0, "a segment of {} rows", length);
+    segments.rows += length;
+    segments.max_length = std::max(segments.max_length, length);
+    *++offset = static_cast<int32_t>(segments.rows);
+  }
+  segments.offsets = memory::copy_to_device(offsets, device);
+  return segments;
+}
+
+Segments Segments::uniform(int64_t count, int64_t length, at::Device device) {
+  Segments segments;
+  segments.lengths.assign(static_cast<size_t>(count), length);
+  segments.offsets = at::arange(0, (count + 1) * length, length, at::TensorOptions(at::kInt).device(device));
+  segments.max_length = length;
+  segments.rows = count * length;
+  return segments;
+}
+
+bool Segments::is_uniform() const {
+  return std::all_of(lengths.begin(), lengths.end(), [this](int64_t length) { return length == max_length; });
+}
+
+Segments Segments::to(at::Device device) const {
+  Segments result = *this;
+  result.offsets = memory::copy_to_device(offsets, device);
+  return result;
+}
+
+CacheSlots CacheSlots::make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
+  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "{} slots with {} lengths", starts.size(),
+                 lengths.size());
+  CacheSlots slots;
+  slots.max_length = *std::ranges::max_element(lengths);
+  auto bounds = starts;
+  bounds.push_back(starts.back() + lengths.back());
+  slots.device_starts = memory::copy_to_device(bounds, device, at::kInt);
+  slots.device_lengths = memory::copy_to_device(lengths, device, at::kInt);
+  slots.cu_seqlens_q = at::arange(std::ssize(bounds), at::TensorOptions(at::kInt).device(device));
+  slots.starts = std::move(starts);
+  slots.lengths = std::move(lengths);
+  return slots;
+}
+
+at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const CacheSlots& slots) {
+  VLMTRAIN_CHECK(query.size(0) == std::ssize(slots.lengths) && query.size(1) % key.size(1) == 0,
+                 "{} rows for {} slots, {} heads for {} key-value heads", query.size(0), slots.lengths.size(),
+                 query.size(1), key.size(1));
+  if (!query.is_cuda()) return cpu_decode_attention(query, key, value, slots);
+  if (has_flash_kernel(query)) return cuda_flash_decode(query, key, value, slots);
+  return cuda_memory_efficient_decode(query, key, value, slots);
+}
+
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
+                     bool causal, std::optional<int64_t> window) {
+  VLMTRAIN_CHECK(query.size(0) == segments.rows && query.size(1) % key.size(1) == 0,
+                 "{} rows for segments of {}, {} heads for {} key-value heads", query.size(0), segments.rows,
+                 query.size(1), key.size(1));
+  VLMTRAIN_CHECK(!window || (causal && *window > 0), "a window goes with causal attention and has at least one row");
+  if (window && segments.max_length <= *window) window.reset();
+  const bool has_flash = query.is_cuda() && has_flash_kernel(query);
+  if (window && !has_flash) return windowed_attention(query, key, value, segments, *window);
+  if (query.is_cuda()) {
+    return attend_chunked(query, key, value, segments, kMaxSegmentsPerLaunch,
+                          [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Segments& chunk) {
+                            return has_flash ? cuda_flash(q, k, v, chunk, causal, window)
+                                             : cuda_memory_efficient(q, k, v, chunk, causal);
+                          });
+  }
+  return cpu_attention(query, key, value, segments, causal);
+}
+
+at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const at::Tensor& bias) {
+  VLMTRAIN_CHECK(bias.dim() == 4 && (bias.size(0) == 1 || bias.size(0) == query.size(0)) &&
+                     bias.size(1) == query.size(2) && bias.size(2) == query.size(1) && bias.size(3) == key.size(1),
+                 "a bias of {} dimensions for {} rows and {} keys", bias.dim(), query.size(1), key.size(1));
+  const double scale = attention_scale(query);
+  if (!query.is_cuda()) return composite_attention(query, key, value, bias, scale);
+  return memory_efficient_attention(query, key, value, align_rows(bias).expand({query.size(0), -1, -1, -1}), scale);
+}
+
+at::Tensor batched_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  const double scale = attention_scale(query);
+  if (query.is_cuda()) return memory_efficient_attention(query, key, value, /*bias=*/std::nullopt, scale);
+  return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query.transpose(1, 2), key.transpose(1, 2),
+                                                                     value.transpose(1, 2), /*dropout_p=*/0.0,
+                                                                     /*is_causal=*/false, /*attn_mask=*/{}, scale))
+      .transpose(1, 2);
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,276 @@
+#include "nn/attention/attention_kernel.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_efficient_attention_backward.h>
+#include <ATen/ops/_efficient_attention_forward.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/logaddexp.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/sigmoid.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+constexpr double kNoDropout = 0;
+
+class CudaFlash : public AttentionKernel {
+ public:
+  explicit CudaFlash(VarlenArgs args) : args_(std::move(args)) {
+    if (!args_.window) return;
+    rows_before_ = *args_.window - 1;
+    rows_after_ = 0;
+  }
+
+  std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value) const override {
+    auto [output, logsumexp, random_state, unused, mask] = at::_flash_attention_forward(
+        query, key, value, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout, args_.causal,
+        /*return_debug_mask=*/false, attention_scale(query), rows_before_, rows_after_);
+    return {output, logsumexp, random_state, unused};
+  }
+
+  Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    auto [dq, dk, dv] =
+        at::_flash_attention_backward(gradient, query, key, value, outputs[0], outputs[1], args_.offsets, args_.offsets,
+                                      args_.max_length, args_.max_length, kNoDropout, args_.causal, outputs[2],
+                                      outputs[3], attention_scale(query), rows_before_, rows_after_);
+    return {dq, dk, dv};
+  }
+
+ private:
+  VarlenArgs args_;
+  std::optional<int64_t> rows_before_, rows_after_;
+};
+
+class CudaMemoryEfficient : public AttentionKernel {
+ public:
+  explicit CudaMemoryEfficient(VarlenArgs args) : args_(std::move(args)) {}
+
+  std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value) const override {
+    auto [output, logsumexp, seed, offset, rows, keys] = at::_efficient_attention_forward(
+        query, key, value, /*bias=*/{}, args_.offsets, args_.offsets, args_.max_length, args_.max_length, kNoDropout,
+        mask_type(), /*compute_log_sumexp=*/true, attention_scale(query));
+    return {output, logsumexp, seed, offset};
+  }
+
+  Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    auto [dq, dk, dv, dbias] = at::_efficient_attention_backward(
+        gradient, query, key, value, /*bias=*/{}, outputs[0], args_.offsets, args_.offsets, args_.max_length,
+        args_.max_length, outputs[1], kNoDropout, outputs[2], outputs[3], mask_type(), /*bias_requires_grad=*/false,
+        attention_scale(query));
+    return {dq, dk, dv};
+  }
+
+ private:
+  int64_t mask_type() const {
+    // Values of CustomMaskType of ATen's kernel.
+    constexpr int64_t kNoMask = 0;
+    constexpr int64_t kCausalFromTopLeft = 1;
+    return args_.causal ? kCausalFromTopLeft : kNoMask;
+  }
+
+  VarlenArgs args_;
+};
+
+class CudaMasked : public AttentionKernel {
+ public:
+  explicit CudaMasked(at::Tensor mask) : mask_(std::move(mask)) {}
+
+  std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value) const override {
+    auto [output, logsumexp, seed, offset, rows, keys] = at::_efficient_attention_forward(
+        query, key, value, expand_bias(query), /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{}, query.size(1), key.size(1),
+        kNoDropout, kNoBuiltinMask, /*compute_log_sumexp=*/true, attention_scale(query));
+    return {output, logsumexp, seed, offset};
+  }
+
+  Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    auto [dq, dk, dv, dbias] = at::_efficient_attention_backward(
+        gradient, query, key, value, expand_bias(query), outputs[0], /*cu_seqlens_q=*/{}, /*cu_seqlens_k=*/{},
+        query.size(1), key.size(1), outputs[1], kNoDropout, outputs[2], outputs[3], kNoBuiltinMask,
+        /*bias_requires_grad=*/false, attention_scale(query));
+    return {dq, dk, dv};
+  }
+
+ private:
+  static constexpr int64_t kNoBuiltinMask = 0;
+
+  at::Tensor expand_bias(const at::Tensor& query) const { return mask_.expand({1, query.size(2), -1, -1}); }
+
+  at::Tensor mask_;
+};
+
+class CpuFlash : public AttentionKernel {
+ public:
+  explicit CpuFlash(bool causal, std::optional<at::Tensor> mask = std::nullopt)
+      : causal_(causal), mask_(std::move(mask)) {}
+
+  std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value) const override {
+    auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, kNoDropout, causal_,
+                                                                               mask_, attention_scale(query));
+    return {output, logsumexp};
+  }
+
+  Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        gradient, query, key, value, outputs[0], outputs[1], kNoDropout, causal_, mask_, attention_scale(query));
+    return {dq, dk, dv};
+  }
+
+ private:
+  bool causal_;
+  std::optional<at::Tensor> mask_;
+};
+
+/// Indices into the outputs of a kernel.
+constexpr int64_t kOutput = 0, kLogSumExp = 1, kKernelState = 2;
+
+/// Reshapes [heads, rows] to factors of [rows, heads, head_dim].
+at::Tensor to_row_factors(const at::Tensor& by_head) {
+  return by_head.t().unsqueeze(-1);
+}
+
+class JoinedKernel : public AttentionKernel {
+ public:
+  JoinedKernel(std::shared_ptr<const AttentionKernel> first, std::shared_ptr<const AttentionKernel> second,
+               ExtraKeys extra)
+      : first_(std::move(first)), second_(std::move(second)), extra_(std::move(extra)) {}
+
+  bool has_autograd_formula() const override { return false; }
+
+  /// After output and log-sum-exp: the state of the first kernel, then that of the second.
+  std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value) const override {
+    auto outputs = first_->forward(query, key, value);
+    const auto extra = second_->forward(select_query_rows(query), select_key_rows(key), select_key_rows(value));
+    VLMTRAIN_CHECK(outputs.size() == extra.size(), "two kernels of attention that keep {} and {} tensors",
+                   outputs.size(), extra.size());
+    merge(outputs[kOutput], outputs[kLogSumExp], extra[kOutput], extra[kLogSumExp]);
+    outputs.insert(outputs.end(), extra.begin() + kKernelState, extra.end());
+    return outputs;
+  }
+
+  /// Each kernel gets the output and log-sum-exp of the whole softmax, so its gradients are its
+  /// keys' share.
+  Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
+                     const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
+    const auto second_state = outputs.begin() + kKernelState + (std::ssize(outputs) - kKernelState) / 2;
+    Gradients gradients = first_->backward(gradient, query, key, value, {outputs.begin(), second_state});
+    std::vector<at::Tensor> second_outputs{select_query_rows(outputs[kOutput]),
+                                           outputs[kLogSumExp].index_select(1, extra_.query_rows)};
+    second_outputs.insert(second_outputs.end(), second_state, outputs.end());
+    const Gradients extra = second_->backward(select_query_rows(gradient), select_query_rows(query),
+                                              select_key_rows(key), select_key_rows(value), second_outputs);
+    gradients.query.index_add_(0, extra_.query_rows, extra.query);
+    gradients.key.index_add_(0, extra_.key_rows, extra.key);
+    gradients.value.index_add_(0, extra_.key_rows, extra.value);
+    return gradients;
+  }
+
+ private:
+  at::Tensor select_query_rows(const at::Tensor& rows) const { return rows.index_select(0, extra_.query_rows); }
+  at::Tensor select_key_rows(const at::Tensor& rows) const { return rows.index_select(0, extra_.key_rows); }
+
+  /// Merges o₁ with sum e^a and o₂ with sum e^b into (e^a o₁ + e^b o₂) / (e^a + e^b) for the
+  /// selected rows, in fp32 with one rounding.
+  void merge(at::Tensor& output, at::Tensor& logsumexp, const at::Tensor& extra,
+             const at::Tensor& extra_logsumexp) const {
+    const at::Tensor base_logsumexp = logsumexp.index_select(1, extra_.query_rows);
+    const at::Tensor extra_share = at::sigmoid(extra_logsumexp - base_logsumexp);  // weight of the second kernel
+    at::Tensor merged = at::mul(select_query_rows(output), to_row_factors(1 - extra_share));
+    merged.addcmul_(extra, to_row_factors(extra_share));
+    output.index_copy_(0, extra_.query_rows, merged.to(output.scalar_type()));
+    logsumexp.index_copy_(1, extra_.query_rows, at::logaddexp(base_logsumexp, extra_logsumexp));
+  }
+
+  std::shared_ptr<const AttentionKernel> first_, second_;
+  ExtraKeys extra_;
+};
+
+/// Returns segments [first, first + count), whose rows begin at `first_row`.
+Segments slice_segments(const Segments& segments, int64_t first, int64_t count, int64_t first_row) {
+  Segments chunk;
+  const auto begin = segments.lengths.begin() + first;
+  chunk.lengths.assign(begin, begin + count);
+  chunk.max_length = *std::ranges::max_element(chunk.lengths);
+  chunk.rows = std::accumulate(chunk.lengths.begin(), chunk.lengths.end(), int64_t{0});
+  chunk.offsets = segments.offsets.narrow(0, first, count + 1) - first_row;
+  return chunk;
+}
+
+}  // namespace
+
+bool has_flash_kernel(at::ScalarType dtype, at::Device device) {
+  // FlashAttention-2 is compiled for sm_80 and newer.
+  constexpr int kMinArchitecture = 80;
+  return dtype != at::kFloat && memory::get_architecture(device) >= kMinArchitecture;
+}
+
+std::shared_ptr<const AttentionKernel> make_cuda_flash_kernel(VarlenArgs args) {
+  return std::make_shared<CudaFlash>(std::move(args));
+}
+
+std::shared_ptr<const AttentionKernel> make_cuda_memory_efficient_kernel(VarlenArgs args) {
+  return std::make_shared<CudaMemoryEfficient>(std::move(args));
+}
+
+std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool causal) {
+  return std::make_shared<CpuFlash>(causal);
+}
+
+std::shared_ptr<const AttentionKernel> make_cpu_masked_kernel(const at::Tensor& mask) {
+  return std::make_shared<CpuFlash>(/*causal=*/false, mask.expand({1, 1, -1, -1}));
+}
+
+std::shared_ptr<const AttentionKernel> make_cuda_masked_kernel(at::Tensor mask) {
+  return std::make_shared<CudaMasked>(std::move(mask));
+}
+
+ExtraKeys make_ahead_keys(const BidirectionalSpans& spans) {
+  const at::Tensor reversed = spans.rows.view({-1, spans.length}).flip(1);
+  return {.query_rows = reversed.narrow(1, 1, spans.length - 1).flatten(),
+          .key_rows = reversed.narrow(1, 0, spans.length - 1).flatten()};
+}
+
+std::shared_ptr<const AttentionKernel> make_joined_kernel(std::shared_ptr<const AttentionKernel> first,
+                                                          std::shared_ptr<const AttentionKernel> second,
+                                                          ExtraKeys extra) {
+  return std::make_shared<JoinedKernel>(std::move(first), std::move(second), std::move(extra));
+}
+
+at::Tensor attend_chunked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const Segments& segments, int64_t max_segments, const SegmentAttention& attend) {
+  const int64_t count = std::ssize(segments.lengths);
+  if (count <= max_segments) return attend(query, key, value, segments);
+  std::vector<at::Tensor> outputs;
+  int64_t row = 0;
+  for (int64_t first = 0; first < count; first += max_segments) {
+    const Segments chunk = slice_segments(segments, first, std::min(max_segments, count - first), row);
+    const auto slice = [&](const at::Tensor& rows) { return rows.narrow(0, row, chunk.rows); };
+    outputs.push_back(attend(slice(query), slice(key), slice(value), chunk));
+    row += chunk.rows;
+  }
+  return at::cat(outputs);
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,92 @@
+#include "vlmtrain/nn/attention/key_value_cache.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device_copy.h"
+
+namespace vlmtrain::nn {
+
+KeyValueCache::KeyValueCache(std::span<const int64_t> capacities, at::Device device) : device_(device) {
+  for (const int64_t capacity : capacities) {
+    slots_.push_back({total_rows_, capacity, 0});
+    total_rows_ += capacity;
+  }
+}
+
+void KeyValueCache::begin_forward(const Segments& rows, std::optional<int64_t> window) {
+  VLMTRAIN_CHECK(rows.lengths.size() == slots_.size(), "{} segments for {} cached sequences", rows.lengths.size(),
+                 slots_.size());
+  is_prefill_ = slots_.front().used == 0;
+  VLMTRAIN_CHECK(is_prefill_ || rows.max_length == 1, "{} rows of a sequence after its prompt", rows.max_length);
+  const at::Tensor row_indices = at::empty({rows.rows}, at::kLong);
+  auto* row_index = row_indices.mutable_data_ptr<int64_t>();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    const int64_t count = rows.lengths[i];
+    VLMTRAIN_CHECK(slot.used + count <= slot.capacity, "{} rows for a cache of {}", slot.used + count, slot.capacity);
+    std::iota(row_index, row_index + count, slot.start + slot.used);
+    row_index += count;
+    slot.used += count;
+  }
+  row_indices_ = memory::copy_to_device(row_indices, device_);
+  segments_ = rows;
+  window_ = window;
+  slots_by_window_.clear();
+}
+
+const CacheSlots& KeyValueCache::find_slots(std::optional<int64_t> window) {
+  const auto it = std::ranges::find(slots_by_window_, window, &WindowSlots::window);
+  if (it != slots_by_window_.end()) return it->slots;
+  std::vector<int64_t> starts, lengths;
+  for (const Slot& slot : slots_) {
+    const int64_t visible = std::min(slot.used, window.value_or(slot.used));
+    starts.push_back(slot.start + slot.used - visible);
+    lengths.push_back(visible);
+  }
+  slots_by_window_.push_back({window, CacheSlots::make(std::move(starts), std::move(lengths), device_)});
+  return slots_by_window_.back().slots;
+}
+
+void KeyValueCache::write(int64_t block, const at::Tensor& key, const at::Tensor& value) {
+  blocks_.resize(std::max(blocks_.size(), static_cast<size_t>(block) + 1));
+  BlockCache& block_cache = blocks_[static_cast<size_t>(block)];
+  if (!block_cache.keys.defined()) {
+    VLMTRAIN_CHECK(is_prefill_, "block {} has not seen the prompts", block);
+    block_cache.keys = at::empty({total_rows_, key.size(1), key.size(2)}, key.options());
+    block_cache.values = at::empty({total_rows_, value.size(1), value.size(2)}, value.options());
+  }
+  block_cache.keys.index_copy_(0, row_indices_, key);
+  block_cache.values.index_copy_(0, row_indices_, value);
+}
+
+at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window) {
+  VLMTRAIN_CHECK(!is_prefill_, "a prompt is read through the cache, which holds rows of its own");
+  const BlockCache& block_cache = blocks_.at(static_cast<size_t>(block));
+  return decode_attention(query, block_cache.keys, block_cache.values, find_slots(window));
+}
+
+at::Tensor KeyValueCache::attention(int64_t block, const at::Tensor& query, const at::Tensor& key,
+                                    const at::Tensor& value) {
+  write(block, key, value);
+  if (is_prefill_) return nn::attention(query, key, value, segments_, /*causal=*/true, window_);
+  return attend(block, query, window_);
+}
+
+void KeyValueCache::batch_select_indices(std::span<const size_t> indices) {
+  std::vector<Slot> selected;
+  for (const size_t index : indices) selected.push_back(slots_.at(index));
+  slots_ = std::move(selected);
+}
+
+int64_t KeyValueCache::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [keys, values] : blocks_) bytes += static_cast<int64_t>(keys.nbytes() + values.nbytes());
+  return bytes;
+}
+
+}  // namespace vlmtrain::nn

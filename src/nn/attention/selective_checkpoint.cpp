@@ -1,0 +1,89 @@
+#include "nn/attention/selective_checkpoint.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+#include "nn/value_capsule.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+thread_local SelectiveCheckpoint* current_checkpoint = nullptr;
+thread_local SelectiveCheckpoint::Mode current_mode = SelectiveCheckpoint::Mode::kRecord;
+
+/// A kernel with the outputs of its forward run.
+struct AttentionCall {
+  std::shared_ptr<const AttentionKernel> kernel;
+  std::vector<at::Tensor> outputs;
+};
+using AttentionCallCapsule = ValueCapsule<AttentionCall>;
+
+struct SavedAttention : torch::autograd::Function<SavedAttention> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
+                            const at::Tensor& value, const c10::intrusive_ptr<AttentionCallCapsule>& call) {
+    variable_list tensors{query, key, value};
+    tensors.insert(tensors.end(), call->value.outputs.begin(), call->value.outputs.end());
+    context->save_for_backward(std::move(tensors));
+    context->saved_data["call"] = c10::IValue::make_capsule(call);
+    at::Tensor output = call->value.outputs.front();
+    call->value.outputs.clear();  // the node alone owns what it saved, and frees it first
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto call = c10::static_intrusive_pointer_cast<AttentionCallCapsule>(context->saved_data["call"].toCapsule());
+    const variable_list saved = context->get_saved_variables();
+    // query, key, value
+    constexpr int64_t kInputs = 3;
+    const auto kernel_gradients = call->value.kernel->backward(gradients[0], saved[0], saved[1], saved[2],
+                                                               {saved.begin() + kInputs, saved.end()});
+    return {kernel_gradients.query, kernel_gradients.key, kernel_gradients.value, at::Tensor()};
+  }
+};
+
+std::vector<at::Tensor> run_kernel(const AttentionKernel& kernel, const at::Tensor& query, const at::Tensor& key,
+                                   const at::Tensor& value) {
+  const at::NoGradGuard no_gradients;
+  return kernel.forward(query, key, value);
+}
+
+}  // namespace
+
+SelectiveCheckpoint::Scope::Scope(SelectiveCheckpoint* checkpoint, Mode mode)
+    : outer_(std::exchange(current_checkpoint, checkpoint)), outer_mode_(std::exchange(current_mode, mode)) {}
+
+SelectiveCheckpoint::Scope::~Scope() {
+  current_checkpoint = outer_;
+  current_mode = outer_mode_;
+}
+
+at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at::Tensor& query, const at::Tensor& key,
+                  const at::Tensor& value) {
+  SelectiveCheckpoint* const checkpoint = current_checkpoint;
+  if (checkpoint == nullptr) {
+    if (kernel->has_autograd_formula() || !at::GradMode::is_enabled())
+      return kernel->forward(query, key, value).front();
+    return SavedAttention::apply(
+        query, key, value,
+        c10::make_intrusive<AttentionCallCapsule>(AttentionCall{kernel, run_kernel(*kernel, query, key, value)}));
+  }
+  if (current_mode == SelectiveCheckpoint::Mode::kRecord) {
+    checkpoint->outputs_.push_back(kernel->forward(query, key, value));
+    return checkpoint->outputs_.back().front();
+  }
+  VLMTRAIN_CHECK(checkpoint->next_ < checkpoint->outputs_.size(),
+                 "attention for the {}th time in the second run of a block, not in its first", checkpoint->next_ + 1);
+  return SavedAttention::apply(query, key, value,
+                               c10::make_intrusive<AttentionCallCapsule>(
+                                   AttentionCall{kernel, std::move(checkpoint->outputs_[checkpoint->next_++])}));
+}
+
+}  // namespace vlmtrain::nn

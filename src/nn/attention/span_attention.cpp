@@ -1,0 +1,116 @@
+#include "vlmtrain/nn/attention/span_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+#include <utility>
+
+#include "nn/attention/attention_kernel.h"
+#include "nn/attention/selective_checkpoint.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/attention/attention.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+/// Elements. The memory-efficient kernel on CUDA requires rows of a mask to be this far apart, or a
+/// multiple.
+constexpr int64_t kMaskAlignment = 16;
+
+/// Returns the masks [queries, keys] of the segments: 0 where a key is visible, else −∞.
+std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64_t> window,
+                                   const BidirectionalSpans& spans, const at::TensorOptions& options) {
+  const auto index_options = options.dtype(at::kLong);
+  const at::Tensor span_ids =
+      at::arange(spans.rows.numel() / spans.length, index_options).unsqueeze(1).expand({-1, spans.length}).flatten();
+  const at::Tensor row_span_ids = at::full({segments.rows}, -1, index_options).index_copy_(0, spans.rows, span_ids);
+  std::vector<at::Tensor> masks;
+  int64_t first = 0;
+  for (const int64_t length : segments.lengths) {
+    const at::Tensor position = at::arange(length, index_options);
+    const at::Tensor distance =
+        position.unsqueeze(0) - position.unsqueeze(1);  // position of the key minus position of the query
+    const at::Tensor span_id = row_span_ids.narrow(0, first, length);
+    // Bitwise operators because the meta device, where host dry runs take place, has no logical
+    // ones.
+    const at::Tensor in_span = (span_id.unsqueeze(0) == span_id.unsqueeze(1)) & (span_id.unsqueeze(0) >= 0);
+    at::Tensor visible = (distance <= 0) | in_span;
+    if (window) visible = visible & (distance > -*window);
+    const at::Tensor mask =
+        at::zeros({length, (length + kMaskAlignment - 1) / kMaskAlignment * kMaskAlignment}, options);
+    masks.push_back(mask.narrow(1, 0, length));
+    masks.back().masked_fill_(visible.bitwise_not(), -std::numeric_limits<double>::infinity());
+    first += length;
+  }
+  return masks;
+}
+
+/// Computes attention with `mask` within one segment.
+at::Tensor attend_masked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const at::Tensor& mask) {
+  if (query.is_cuda()) {
+    const int64_t group = query.size(1) / key.size(1);  // the kernel has no grouped queries
+    const auto expand = [group](const at::Tensor& x) { return at::repeat_interleave(x, group, 1).unsqueeze(0); };
+    return attend(make_cuda_masked_kernel(mask), query.unsqueeze(0), expand(key), expand(value)).squeeze(0);
+  }
+  const auto heads_first = [](const at::Tensor& x) { return x.unsqueeze(0).transpose(1, 2); };
+  return attend(make_cpu_masked_kernel(mask), heads_first(query), heads_first(key), heads_first(value))
+      .transpose(1, 2)
+      .squeeze(0);
+}
+
+}  // namespace
+
+SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, const BidirectionalSpans& spans,
+                             const at::TensorOptions& options)
+    : segments_(std::move(segments)), window_(window), has_spans_(spans.rows.defined() && spans.length > 1) {
+  if (window_ && segments_.max_length <= *window_) window_.reset();
+  if (!has_spans_) return;
+  VLMTRAIN_CHECK(spans.rows.numel() % spans.length == 0, "{} rows in spans of {}", spans.rows.numel(), spans.length);
+  if (options.device().is_cuda() && has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), options.device())) {
+    ExtraKeys extra = make_ahead_keys(spans);
+    query_rows_ = std::move(extra.query_rows);
+    key_rows_ = std::move(extra.key_rows);
+    ahead_segments_ = Segments::uniform(spans.rows.numel() / spans.length, spans.length - 1, options.device());
+    VLMTRAIN_CHECK(std::ssize(segments_.lengths) <= kMaxSegmentsPerLaunch &&
+                       std::ssize(ahead_segments_.lengths) <= kMaxSegmentsPerLaunch,
+                   "{} samples with {} images are more than a launch takes", segments_.lengths.size(),
+                   ahead_segments_.lengths.size());
+  } else {
+    masks_ = make_masks(segments_, window_, spans, options);
+  }
+}
+
+at::Tensor SpanAttention::attend_with_masks(const at::Tensor& query, const at::Tensor& key,
+                                            const at::Tensor& value) const {
+  const auto queries = query.split_with_sizes(segments_.lengths);
+  const auto keys = key.split_with_sizes(segments_.lengths);
+  const auto values = value.split_with_sizes(segments_.lengths);
+  std::vector<at::Tensor> outputs;
+  for (size_t i = 0; i < masks_.size(); ++i)
+    outputs.push_back(attend_masked(queries[i], keys[i], values[i], masks_[i]));
+  return at::cat(outputs);
+}
+
+at::Tensor SpanAttention::operator()(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const {
+  if (!has_spans_) return attention(query, key, value, segments_, /*causal=*/true, window_);
+  VLMTRAIN_CHECK(query.size(0) == segments_.rows && query.size(1) % key.size(1) == 0,
+                 "{} rows for segments of {}, {} heads for {} key-value heads", query.size(0), segments_.rows,
+                 query.size(1), key.size(1));
+  if (!masks_.empty()) return attend_with_masks(query, key, value);
+  const auto kernel = make_joined_kernel(
+      make_cuda_flash_kernel(
+          {.offsets = segments_.offsets, .max_length = segments_.max_length, .causal = true, .window = window_}),
+      make_cuda_flash_kernel(
+          {.offsets = ahead_segments_.offsets, .max_length = ahead_segments_.max_length, .causal = true}),
+      {.query_rows = query_rows_, .key_rows = key_rows_});
+  return attend(kernel, query, key, value);
+}
+
+}  // namespace vlmtrain::nn

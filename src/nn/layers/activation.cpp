@@ -1,0 +1,171 @@
+#include "vlmtrain/nn/layers/activation.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/threshold.h>
+#include <ATen/ops/threshold_backward.h>
+
+#include <memory>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/activation.h"
+#include "vlmtrain/kernels/kernels.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+/// From OpenAI's CLIP.
+constexpr double kQuickGeluSteepness = 1.702;
+
+at::Tensor activate_aten(Activation activation, const at::Tensor& x) {
+  switch (activation) {
+    case Activation::kGelu:
+      return at::gelu(x);
+    case Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case Activation::kQuickGelu:
+      return at::silu(x * kQuickGeluSteepness).mul_(1 / kQuickGeluSteepness);
+    case Activation::kRelu:
+      return at::threshold(x, 0, 0);  // at::relu has no meta kernel, which host dry runs need
+  }
+  throw InternalError("unknown activation");
+}
+
+at::Tensor activation_backward_aten(Activation activation, const at::Tensor& x, const at::Tensor& gradient) {
+  switch (activation) {
+    case Activation::kGelu:
+      return at::gelu_backward(gradient, x);
+    case Activation::kGeluTanh:
+      return at::gelu_backward(gradient, x, "tanh");
+    case Activation::kQuickGelu:
+      return at::silu_backward(gradient, x * kQuickGeluSteepness);
+    case Activation::kRelu:
+      return at::threshold_backward(gradient, x, 0);
+  }
+  throw InternalError("unknown activation");
+}
+
+kernels::ActivationFunction to_kernel_activation(Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+      return kernels::ActivationFunction::kGelu;
+    case Activation::kGeluTanh:
+      return kernels::ActivationFunction::kGeluTanh;
+    case Activation::kQuickGelu:
+      return kernels::ActivationFunction::kQuickGelu;
+    case Activation::kRelu:
+      return kernels::ActivationFunction::kRelu;
+  }
+  throw InternalError("unknown activation");
+}
+
+class ActivationPrologue : public FusedPrologue {
+ public:
+  explicit ActivationPrologue(Activation activation) : activation_(activation) {}
+
+  Output forward(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
+    const at::NoGradGuard no_gradients;
+    const at::Tensor& x = inputs[0];
+    return {.value = uses_custom_kernel(x) ? kernels::activate(x, to_kernel_activation(activation_))
+                                           : activate_aten(activation_, x)};
+  }
+
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& /*made*/,
+                                   const at::Tensor& gradient, const std::vector<bool>& needs_grad) const override {
+    if (!needs_grad[0]) return {at::Tensor()};
+    const at::Tensor& x = inputs[0];
+    return {uses_custom_kernel(x) ? kernels::activation_backward(gradient, x, to_kernel_activation(activation_))
+                                  : activation_backward_aten(activation_, x, gradient)};
+  }
+
+ private:
+  static bool uses_custom_kernel(const at::Tensor& x) {
+    return kernels::has(kernels::Kernel::kActivation, x) && x.is_contiguous();
+  }
+
+  Activation activation_;
+};
+
+struct Silu {
+  static constexpr auto kKernel = kernels::GateActivation::kSilu;
+  static at::Tensor forward(const at::Tensor& gate) { return at::silu(gate); }
+  static void forward_out(at::Tensor& out, const at::Tensor& gate) { at::silu_out(out, gate); }
+  static void backward_out(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
+    at::silu_backward_out(out, gradient, gate);
+  }
+};
+
+struct GeluTanh {
+  static constexpr auto kKernel = kernels::GateActivation::kGeluTanh;
+  static at::Tensor forward(const at::Tensor& gate) { return at::gelu(gate, "tanh"); }
+  static void forward_out(at::Tensor& out, const at::Tensor& gate) { at::gelu_out(out, gate, "tanh"); }
+  static void backward_out(at::Tensor& out, const at::Tensor& gradient, const at::Tensor& gate) {
+    at::gelu_backward_out(out, gradient, gate, "tanh");
+  }
+};
+
+template <class GateFunction>
+class GatedPrologue : public FusedPrologue {
+ public:
+  /// With ATen, scratch is the buffer that backward() returns; its first half holds the activation
+  /// of the gate.
+  Output forward(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
+    const at::NoGradGuard no_gradients;
+    if (uses_custom_kernel(inputs[0])) return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernel)};
+    const auto halves = inputs[0].chunk(2, -1);
+    if (!for_backward) return {.value = GateFunction::forward(halves[0]).mul_(halves[1])};
+    const at::Tensor scratch = activate_gate_half(inputs[0]);
+    return {.value = scratch.chunk(2, -1)[0] * halves[1], .scratch = scratch};
+  }
+
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
+                                   const at::Tensor& gradient, const std::vector<bool>& needs_grad) const override {
+    if (!needs_grad[0]) return {at::Tensor()};
+    if (uses_custom_kernel(inputs[0])) {
+      return {kernels::gated_activation_backward(gradient, inputs[0], GateFunction::kKernel)};
+    }
+    const auto halves = inputs[0].chunk(2, -1);
+    at::Tensor result = output.scratch.defined() ? output.scratch : activate_gate_half(inputs[0]);
+    auto half_gradients = result.chunk(2, -1);
+    at::mul_out(half_gradients[1], gradient, half_gradients[0]);
+    at::mul_out(half_gradients[0], gradient, halves[1]);
+    GateFunction::backward_out(half_gradients[0], half_gradients[0], halves[0]);
+    return {result};
+  }
+
+ private:
+  static bool uses_custom_kernel(const at::Tensor& x) {
+    return kernels::has(kernels::Kernel::kGatedActivation, x) && x.is_contiguous();
+  }
+
+  /// Returns a tensor of x's size whose gate half holds the activation.
+  static at::Tensor activate_gate_half(const at::Tensor& x) {
+    at::Tensor result = at::empty_like(x);
+    at::Tensor gate_output = result.chunk(2, -1)[0];
+    GateFunction::forward_out(gate_output, x.chunk(2, -1)[0]);
+    return result;
+  }
+};
+
+}  // namespace
+
+LinearInput apply_activation(Activation activation, const at::Tensor& x) {
+  return {std::make_shared<ActivationPrologue>(activation), {x}};
+}
+
+LinearInput swiglu(const at::Tensor& x) {
+  return {std::make_shared<GatedPrologue<Silu>>(), {x}};
+}
+
+LinearInput geglu(const at::Tensor& x) {
+  return {std::make_shared<GatedPrologue<GeluTanh>>(), {x}};
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,245 @@
+#include "vlmtrain/nn/layers/linear.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "nn/adjacent_tensors.h"
+#include "nn/layers/linear_group.h"
+#include "nn/value_capsule.h"
+#include "vlmtrain/nn/layers/lora_adapter.h"
+#include "vlmtrain/nn/layers/matmul.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+using PrologueCapsule = ValueCapsule<std::shared_ptr<const FusedPrologue>>;
+
+/// Computes the value, plus a residual if that is the last of `tensors`.
+struct PrologueFunction : torch::autograd::Function<PrologueFunction> {
+  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<PrologueCapsule>& prologue,
+                            at::TensorList tensors, bool has_residual) {
+    variable_list inputs = tensors.vec();
+    at::Tensor residual;
+    if (has_residual) {
+      residual = std::move(inputs.back());
+      inputs.pop_back();
+    }
+    FusedPrologue::Output output = has_residual ? prologue->value->forward_add_residual(inputs, residual)
+                                                : prologue->value->forward(inputs, /*for_backward=*/false);
+    context->saved_data["prologue"] = c10::IValue::make_capsule(prologue);
+    context->saved_data["inputs"] = std::ssize(inputs);
+    context->saved_data["has_residual"] = has_residual;
+    inputs.insert(inputs.end(), output.statistics.begin(), output.statistics.end());
+    context->save_for_backward(std::move(inputs));
+    return output.value;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto prologue =
+        c10::static_intrusive_pointer_cast<PrologueCapsule>(context->saved_data["prologue"].toCapsule());
+    variable_list inputs = context->get_saved_variables();
+    const auto count = context->saved_data["inputs"].toInt();
+    const FusedPrologue::Output output{.statistics = {inputs.begin() + count, inputs.end()}};
+    inputs.resize(static_cast<size_t>(count));
+    std::vector<bool> needs_grad;
+    for (size_t i = 0; i < inputs.size(); ++i) needs_grad.push_back(context->needs_input_grad(i));
+    variable_list result{at::Tensor()};  // for the prologue
+    for (auto& gradient : prologue->value->backward(inputs, output, gradients[0].contiguous(), needs_grad)) {
+      result.push_back(std::move(gradient));
+    }
+    if (context->saved_data["has_residual"].toBool()) result.push_back(gradients[0]);
+    result.emplace_back();  // for has_residual
+    return result;
+  }
+};
+
+/// at::linear on the CPU, with products through matmul_transposed(). `bias` may be undefined.
+struct CpuLinear : torch::autograd::Function<CpuLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias) {
+    // Only the gradient of the weight needs x.
+    context->save_for_backward({weight.requires_grad() ? x : at::Tensor(), weight});
+    context->saved_data["has_bias"] = bias.has_value();
+    at::Tensor y = matmul_transposed(x, weight);
+    if (bias) y.add_(*bias);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const at::Tensor gradient = gradients[0].contiguous();
+    variable_list result(3);
+    if (context->needs_input_grad(0)) result[0] = matmul_transposed(gradient, weight.t());
+    if (context->needs_input_grad(1)) result[1] = matmul_transposed(gradient.t(), x.t());
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) result[2] = gradient.sum(0);
+    return result;
+  }
+};
+
+using WeightCapsule = ValueCapsule<std::shared_ptr<const QuantizedWeight>>;
+
+/// Saves neither x, which only the gradient of a trained weight would need, nor the dequantized
+/// weight.
+struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const c10::intrusive_ptr<WeightCapsule>& weight, const std::optional<at::Tensor>& bias) {
+    context->saved_data["weight"] = c10::IValue::make_capsule(weight);
+    context->saved_data["has_bias"] = bias.has_value();
+    return linear(x, weight->value->dequantize(), bias.value_or(at::Tensor()));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    variable_list result(3);
+    if (context->needs_input_grad(0)) {
+      const auto capsule = c10::static_intrusive_pointer_cast<WeightCapsule>(context->saved_data["weight"].toCapsule());
+      result[0] = matmul_transposed(gradients[0].contiguous(), capsule->value->dequantize().t());
+    }
+    // needs_input_grad() counts tensors only, and the bias is the second.
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) result[2] = gradients[0].sum(0);
+    return result;
+  }
+};
+
+std::vector<ParameterScope> make_scopes(const ParameterScope& scope, const std::vector<const char*>& names) {
+  std::vector<ParameterScope> scopes;
+  scopes.reserve(names.size());
+  for (const char* name : names) scopes.push_back(scope / name);
+  return scopes;
+}
+
+/// Returns adjacent storage if all weights or none are quantized. Quantized weights with DoRA get
+/// separate storage: each is dequantized alone, which takes fewer launches if its own tensors are
+/// adjacent.
+std::vector<WeightStorage> allocate_weights(const std::vector<ParameterScope>& scopes, int64_t in_features,
+                                            const std::vector<int64_t>& out_features, bool uses_dora) {
+  std::vector<WeightStorage> storages(scopes.size());
+  const ParameterStore& store = scopes.front().store();
+  if (std::ranges::all_of(scopes, &ParameterScope::quantizes_linear_weight)) {
+    if (uses_dora) return storages;
+    const auto quantized = store.allocate_quantized(out_features, in_features);
+    for (size_t i = 0; i < storages.size(); ++i) storages[i].quantized = quantized[i];
+  } else if (std::ranges::none_of(scopes, &ParameterScope::quantizes_linear_weight)) {
+    const auto tensors = allocate_adjacent(out_features, {in_features}, store.options());
+    for (size_t i = 0; i < storages.size(); ++i) storages[i].tensor = tensors[i];
+  }
+  return storages;
+}
+
+}  // namespace
+
+FusedPrologue::Output FusedPrologue::forward_add_residual(const std::vector<at::Tensor>& inputs,
+                                                          const at::Tensor& residual) const {
+  const at::NoGradGuard no_gradients;
+  Output output = forward(inputs, /*for_backward=*/false);
+  output.value.add_(residual);
+  return output;
+}
+
+std::vector<at::Tensor> FusedPrologue::backward_with_stream(const std::vector<at::Tensor>& inputs, const Output& output,
+                                                            const at::Tensor& gradient,
+                                                            const std::vector<bool>& needs_grad,
+                                                            const at::Tensor& stream_gradient) const {
+  auto gradients = backward(inputs, output, gradient, needs_grad);
+  gradients.front().add_(stream_gradient);
+  return gradients;
+}
+
+at::Tensor LinearInput::value() const {
+  if (!prologue_) return inputs_.front();
+  return PrologueFunction::apply(c10::make_intrusive<PrologueCapsule>(prologue_), at::TensorList(inputs_),
+                                 /*has_residual=*/false);
+}
+
+at::Tensor LinearInput::add_residual(const at::Tensor& residual) const {
+  if (!prologue_) return inputs_.front() + residual;
+  variable_list tensors = inputs_;
+  tensors.push_back(residual);
+  return PrologueFunction::apply(c10::make_intrusive<PrologueCapsule>(prologue_), at::TensorList(tensors),
+                                 /*has_residual=*/true);
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (x.is_cuda()) return at::linear(x, weight, bias);
+  return CpuLinear::apply(x, weight, bias.defined() ? std::optional{bias} : std::nullopt);
+}
+
+at::Tensor linear(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) {
+  if (!weight.is_quantized()) return linear(x, weight.values(), bias);
+  return QuantizedLinear::apply(x, c10::make_intrusive<WeightCapsule>(weight.quantized()),
+                                bias.defined() ? std::optional{bias} : std::nullopt);
+}
+
+Linears::Linears(const std::vector<ParameterScope>& scopes, int64_t in_features,
+                 const std::vector<int64_t>& out_features, bool bias, double initial_gain) {
+  const at::TensorOptions& options = scopes.front().store().options();
+  std::vector<const LoraSettings*> settings;
+  settings.reserve(scopes.size());
+  for (const ParameterScope& scope : scopes) settings.push_back(scope.register_linear());
+  std::vector<at::Tensor> biases(scopes.size());
+  const bool uses_dora =
+      std::ranges::any_of(settings, [](const LoraSettings* lora) { return lora != nullptr && lora->use_dora; });
+  const auto weights = allocate_weights(scopes, in_features, out_features, uses_dora);
+  if (bias) biases = allocate_adjacent(out_features, {}, options);
+  std::vector<int64_t> ranks;
+  ranks.reserve(settings.size());
+  for (const LoraSettings* lora : settings) ranks.push_back(lora != nullptr ? lora->rank : 0);
+  const auto a_storages = allocate_adjacent(ranks, {in_features}, options);
+
+  auto group = std::make_shared<LinearGroup>();
+  int64_t first_column = 0;
+  for (size_t i = 0; i < scopes.size(); ++i) {
+    const ParameterScope& scope = scopes[i];
+    const int64_t columns = out_features[i];
+    LinearGroup::Member member{
+        .weight =
+            scope.linear_weight({columns, in_features}, InitialValues::kaiming(in_features, initial_gain), weights[i]),
+        .bias = {},
+        .adapter = {},
+        .first_column = first_column,
+        .columns = columns};
+    if (bias) member.bias = scope.parameter("bias", {columns}, InitialValues::zeros(), biases[i]);
+    if (settings[i] != nullptr) member.adapter.emplace(scope, *settings[i], a_storages[i], in_features, columns);
+    group->members.push_back(std::move(member));
+    first_column += columns;
+  }
+  group_ = std::move(group);
+}
+
+Linears::Linears(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
+                 const std::vector<int64_t>& out_features, bool bias)
+    : Linears(make_scopes(scope, names), in_features, out_features, bias) {}
+
+at::Tensor Linears::operator()(const LinearInput& x, const at::Tensor& residual) const {
+  if (!group_->has_dora()) return apply_linear_group(group_, x, residual);
+  const at::Tensor value = x.value();
+  std::vector<at::Tensor> columns;
+  for (const auto& member : group_->members) {
+    columns.push_back(member.adapter ? member.adapter->forward_dora(value, member.weight, member.bias)
+                                     : linear(value, member.weight, member.bias));
+  }
+  const at::Tensor y = columns.size() == 1 ? columns.front() : at::cat(columns, 1);
+  return residual.defined() ? y + residual : y;
+}
+
+Branch Linears::branch(const LinearInput& x) const {
+  const at::Tensor& stream = x.inputs().front();
+  // Without gradients, a prologue, or a fused group, the stream passes through unchanged.
+  if (!stream.requires_grad() || !x.prologue() || group_->has_dora()) return {(*this)(x), stream};
+  return apply_linear_branch(group_, x);
+}
+
+}  // namespace vlmtrain::nn

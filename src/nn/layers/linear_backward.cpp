@@ -1,0 +1,237 @@
+#include "nn/layers/linear_backward.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+#include "nn/adjacent_tensors.h"
+#include "nn/value_capsule.h"
+#include "vlmtrain/nn/layers/gradient_sink.h"
+#include "vlmtrain/nn/layers/matmul.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Member = LinearGroup::Member;
+using DropoutCapsule = ValueCapsule<IndependentDropouts>;
+
+std::vector<at::Tensor> collect_a(const std::vector<const LoraAdapter*>& adapters) {
+  std::vector<at::Tensor> all(adapters.size());
+  std::ranges::transform(adapters, all.begin(), &LoraAdapter::a);
+  return all;
+}
+
+}  // namespace
+
+void LinearSavedState::save(AutogradContext* context) {
+  variable_list all;
+  std::vector<int64_t> counts;
+  variable_list masks{dropout.release_masks()};
+  for (const variable_list* list : {&inputs, &statistics, &lora_hidden, &masks}) {
+    counts.push_back(std::ssize(*list));
+    all.insert(all.end(), list->begin(), list->end());
+  }
+  context->save_for_backward(std::move(all));
+  context->saved_data["counts"] = std::move(counts);
+  if (dropout.is_active()) {
+    context->saved_data["dropout"] = c10::IValue::make_capsule(c10::make_intrusive<DropoutCapsule>(std::move(dropout)));
+  }
+}
+
+LinearSavedState LinearSavedState::load(AutogradContext* context) {
+  LinearSavedState saved;
+  const variable_list all = context->get_saved_variables();
+  const auto counts = context->saved_data["counts"].toIntVector();
+  auto next = all.begin();
+  auto count = counts.begin();
+  variable_list masks;
+  for (variable_list* list : {&saved.inputs, &saved.statistics, &saved.lora_hidden, &masks}) {
+    list->assign(next, next + *count);
+    next += *count++;
+  }
+  if (const auto capsule = context->saved_data.find("dropout"); capsule != context->saved_data.end()) {
+    saved.dropout = c10::static_intrusive_pointer_cast<DropoutCapsule>(capsule->second.toCapsule())->value;
+    saved.dropout.set_masks(masks.front());
+  }
+  return saved;
+}
+
+int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters) {
+  int64_t ranks = 0;
+  for (const LoraAdapter* adapter : adapters) ranks += adapter->rank();
+  return ranks;
+}
+
+at::Tensor merge_a(const std::vector<const LoraAdapter*>& adapters) {
+  return cat_view(collect_a(adapters));
+}
+
+variable_list split_by_adapter(const at::Tensor& all, int64_t dimension,
+                               const std::vector<const LoraAdapter*>& adapters) {
+  std::vector<int64_t> ranks(adapters.size());
+  std::ranges::transform(adapters, ranks.begin(), &LoraAdapter::rank);
+  return all.split_with_sizes(ranks, dimension);
+}
+
+LinearBackward::LinearBackward(const LinearGroup& group, const FusedPrologue* prologue, LinearSavedState saved,
+                               const at::Tensor& gradient, std::vector<bool> needs_grad)
+    : group_(group),
+      prologue_(prologue),
+      saved_(std::move(saved)),
+      gradient_(gradient.contiguous()),
+      needs_grad_(std::move(needs_grad)),
+      adapters_(group_.adapters()) {
+  if (needs_value()) {
+    prologue_output_ = prologue_ != nullptr ? prologue_->forward(saved_.inputs, /*for_backward=*/true)
+                                            : FusedPrologue::Output{.value = saved_.inputs.front()};
+  } else {
+    prologue_output_.statistics = saved_.statistics;
+  }
+  if (!adapters_.empty()) project_gradient();
+}
+
+variable_list LinearBackward::gradients(bool has_residual, const at::Tensor& stream_gradient) {
+  variable_list parameter_gradients = compute_parameter_gradients();
+  prologue_output_.value.reset();
+  variable_list result = compute_input_gradients(stream_gradient);
+  if (has_residual) result.push_back(gradient_);
+  std::ranges::move(parameter_gradients, std::back_inserter(result));
+  return result;
+}
+
+bool LinearBackward::needs_value() const {
+  return std::ranges::any_of(group_.members, &Member::trains_weight) ||
+         std::ranges::any_of(adapters_, [](const LoraAdapter* adapter) { return adapter->a().requires_grad(); });
+}
+
+void LinearBackward::project_gradient() {
+  all_lora_gradients_ = at::empty({gradient_.size(0), compute_total_rank(adapters_)}, gradient_.options());
+  lora_gradients_ = split_by_adapter(all_lora_gradients_, 1, adapters_);
+  auto next = lora_gradients_.begin();
+  for (const Member& member : group_.members) {
+    if (!member.adapter) continue;
+    store_product(*next++, member.slice(gradient_), member.adapter->b().t(), member.adapter->scale());
+  }
+}
+
+variable_list LinearBackward::compute_parameter_gradients() const {
+  const auto weight_gradients = compute_weight_gradients();
+  const at::Tensor bias_gradient =
+      std::ranges::any_of(group_.members, &Member::trains_bias) ? gradient_.sum(0) : at::Tensor();
+  const auto a_gradients = compute_a_gradients();
+  variable_list result;
+  size_t adapter = 0;
+  for (size_t i = 0; i < group_.members.size(); ++i) {
+    const Member& member = group_.members[i];
+    if (member.trains_weight()) result.push_back(weight_gradients[i]);
+    if (member.trains_bias()) result.push_back(bias_gradient.narrow(0, member.first_column, member.columns));
+    if (!member.adapter) continue;
+    if (member.adapter->a().requires_grad()) result.push_back(a_gradients[adapter]);
+    if (member.adapter->b().requires_grad()) {
+      result.push_back(accumulate_or_multiply({member.adapter->b()}, make_dense(member.slice(gradient_).t()),
+                                              make_dense(saved_.lora_hidden[adapter].t())));
+    }
+    ++adapter;
+  }
+  return result;
+}
+
+at::Tensor LinearBackward::accumulate_or_multiply(const variable_list& parameters, const at::Tensor& a,
+                                                  const at::Tensor& b) {
+  return add_product_to_sums(parameters, a, b) ? at::Tensor() : matmul_transposed(a, b);
+}
+
+variable_list LinearBackward::compute_weight_gradients() const {
+  variable_list result(group_.members.size());
+  if (std::ranges::all_of(group_.members, &Member::trains_weight)) {
+    variable_list weights(group_.members.size());
+    std::ranges::transform(group_.members, weights.begin(),
+                           [](const Member& member) { return member.weight.values(); });
+    const at::Tensor all = accumulate_or_multiply(weights, gradient_.t(), prologue_output_.value.t());
+    for (size_t i = 0; all.defined() && i < result.size(); ++i) {
+      result[i] = all.narrow(0, group_.members[i].first_column, group_.members[i].columns);
+    }
+    return result;
+  }
+  for (size_t i = 0; i < result.size(); ++i) {
+    const Member& member = group_.members[i];
+    if (!member.trains_weight()) continue;
+    result[i] = accumulate_or_multiply({member.weight.values()}, make_dense(member.slice(gradient_).t()),
+                                       prologue_output_.value.t());
+  }
+  return result;
+}
+
+variable_list LinearBackward::compute_a_gradients() const {
+  variable_list result;
+  if (adapters_.empty() || !prologue_output_.value.defined()) return result;
+  if (!saved_.dropout.is_active()) {
+    const at::Tensor product =
+        accumulate_or_multiply(collect_a(adapters_), all_lora_gradients_.t(), prologue_output_.value.t());
+    return product.defined() ? split_by_adapter(product, 0, adapters_) : variable_list(adapters_.size());
+  }
+  saved_.dropout.apply(prologue_output_.value, [&](int64_t consumer, const at::Tensor& consumer_input) {
+    const auto i = static_cast<size_t>(consumer);
+    result.push_back(
+        accumulate_or_multiply({adapters_[i]->a()}, make_dense(lora_gradients_[i].t()), consumer_input.t()));
+  });
+  return result;
+}
+
+variable_list LinearBackward::compute_input_gradients(const at::Tensor& stream_gradient) const {
+  if (std::ranges::none_of(needs_grad_, std::identity())) return variable_list(needs_grad_.size());
+  const at::Tensor value_gradient = compute_value_gradient();
+  if (prologue_ == nullptr) return {value_gradient};
+  if (stream_gradient.defined() && needs_grad_.front())
+    return prologue_->backward_with_stream(saved_.inputs, prologue_output_, value_gradient, needs_grad_,
+                                           stream_gradient);
+  return prologue_->backward(saved_.inputs, prologue_output_, value_gradient, needs_grad_);
+}
+
+at::Tensor LinearBackward::multiply_weight() const {
+  const auto weights = group_.weights();
+  const at::Tensor weight = cat_view(weights);
+  if (weight.defined()) return matmul_transposed(gradient_, weight.t());
+  at::Tensor result;
+  for (size_t i = 0; i < group_.members.size(); ++i) {
+    const Member& member = group_.members[i];
+    const at::Tensor values = weights.empty() ? member.weight.values().detach() : weights[i];
+    if (i == 0) {
+      result = matmul_transposed(make_dense(member.slice(gradient_)), values.t());
+    } else {
+      add_product(result, member.slice(gradient_), values);
+    }
+  }
+  return result;
+}
+
+at::Tensor LinearBackward::compute_value_gradient() const {
+  at::Tensor result = multiply_weight();
+  if (adapters_.empty()) return result;
+  if (saved_.dropout.is_active()) {
+    saved_.dropout.add_gradients(result, [&](int64_t consumer, const at::Tensor& output) {
+      const auto i = static_cast<size_t>(consumer);
+      const at::Tensor a = adapters_[i]->a().t();
+      if (!output.defined()) return matmul_transposed(make_dense(lora_gradients_[i]), a);
+      store_product(output, lora_gradients_[i], a);
+      return output;
+    });
+    return result;
+  }
+  const at::Tensor a = merge_a(adapters_);
+  if (a.defined()) {
+    add_product(result, all_lora_gradients_, a);
+    return result;
+  }
+  for (size_t i = 0; i < adapters_.size(); ++i) add_product(result, lora_gradients_[i], adapters_[i]->a());
+  return result;
+}
+
+}  // namespace vlmtrain::nn

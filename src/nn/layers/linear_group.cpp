@@ -1,0 +1,227 @@
+#include "nn/layers/linear_group.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "nn/adjacent_tensors.h"
+#include "nn/layers/linear_backward.h"
+#include "nn/value_capsule.h"
+#include "vlmtrain/nn/layers/matmul.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Member = LinearGroup::Member;
+
+/// The arguments of a call, kept for its backward pass.
+struct LinearCall {
+  std::shared_ptr<const LinearGroup> group;
+  std::shared_ptr<const FusedPrologue> prologue;  // null: the input is a plain tensor
+  size_t inputs = 0;                              // tensors of the LinearInput
+  bool has_residual = false;
+  bool returns_stream = false;  // the first input is returned as second result
+  bool has_dropout = false;     // whether the adapters drop inputs
+};
+using CallCapsule = ValueCapsule<LinearCall>;
+
+/// Computes x Wᵀ member by member, into y if defined. `weights`: of all members, or empty to ask
+/// each member.
+at::Tensor multiply_members(const LinearGroup& group, const std::vector<at::Tensor>& weights, const at::Tensor& x,
+                            at::Tensor y) {
+  if (!y.defined()) y = at::empty({x.size(0), group.columns()}, x.options());
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    const Member& member = group.members[i];
+    store_product(member.slice(y), x, weights.empty() ? member.weight.values() : weights[i]);
+  }
+  return y;
+}
+
+/// Returns x Wᵀ (+ b) (+ residual), [rows, out].
+at::Tensor multiply_group(const LinearGroup& group, const at::Tensor& x, const at::Tensor& residual) {
+  at::Tensor y;
+  // Allocated before the dequantized weights: y may be saved and would leave a gap of their size.
+  if (x.is_cuda()) y = at::empty({x.size(0), group.columns()}, x.options());
+  const auto weights = group.weights();
+  const at::Tensor weight = cat_view(weights);
+  const at::Tensor bias = group.merged_bias();
+  // cuBLAS adds a bias or residual in its epilogue, which is cheaper than another pass over y.
+  if (x.is_cuda() && weight.defined() && bias.defined()) {
+    at::addmm_out(y, bias, x, weight.t());
+  } else if (x.is_cuda() && weight.defined() && !group.has_bias() && residual.defined()) {
+    return at::addmm_out(y, residual, x, weight.t());
+  } else {
+    if (weight.defined()) {
+      y = x.is_cuda() ? at::mm_out(y, x, weight.t()) : matmul_transposed(x, weight);
+    } else {
+      y = multiply_members(group, weights, x, y);
+    }
+    if (bias.defined()) y.add_(bias);
+  }
+  if (group.has_bias() && !bias.defined()) {
+    for (const Member& member : group.members) member.slice(y).add_(member.bias);
+  }
+  return residual.defined() ? y.add_(residual) : y;
+}
+
+/// Adds the outputs of the adapters to y and fills in their part of `saved`.
+void add_adapters(const LinearGroup& group, bool has_dropout, const at::Tensor& x, const at::Tensor& y,
+                  LinearSavedState& saved) {
+  const auto adapters = group.adapters();
+  if (adapters.empty()) return;
+  const at::Tensor lora_hidden = at::empty({x.size(0), compute_total_rank(adapters)}, x.options());
+  saved.lora_hidden = split_by_adapter(lora_hidden, 1, adapters);
+  const at::Tensor a = merge_a(adapters);
+  const auto project_down = [&](int64_t consumer, const at::Tensor& consumer_input) {
+    const auto i = static_cast<size_t>(consumer);
+    store_product(saved.lora_hidden[i], consumer_input, adapters[i]->a(), adapters[i]->scale());
+  };
+  if (has_dropout) {
+    saved.dropout = adapters.front()->make_dropout(x, std::ssize(adapters));
+    saved.dropout.apply(x, project_down);
+  } else if (a.defined()) {
+    store_product(lora_hidden, x, a, adapters.front()->scale());
+  } else {
+    for (int64_t i = 0; i < std::ssize(adapters); ++i) project_down(i, x);
+  }
+  auto next = saved.lora_hidden.begin();
+  for (const Member& member : group.members) {
+    if (member.adapter) add_product(member.slice(y), *next++, member.adapter->b().t());
+  }
+}
+
+struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
+  /// `tensors`: the inputs, the residual, and the trained tensors of each member in order: weight,
+  /// bias, A, B.
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<CallCapsule>& capsule,
+                               at::TensorList tensors) {
+    const LinearCall& call = capsule->value;
+    LinearSavedState saved{
+        .inputs = tensors.slice(0, call.inputs).vec(), .statistics = {}, .lora_hidden = {}, .dropout = {}};
+    FusedPrologue::Output prologue_output = call.prologue ? call.prologue->forward(saved.inputs, /*for_backward=*/false)
+                                                          : FusedPrologue::Output{.value = saved.inputs.front()};
+    saved.statistics = std::move(prologue_output.statistics);
+    at::Tensor y =
+        multiply_group(*call.group, prologue_output.value, call.has_residual ? tensors[call.inputs] : at::Tensor());
+    add_adapters(*call.group, call.has_dropout, prologue_output.value, y, saved);
+    saved.save(context);
+    context->saved_data["call"] = c10::IValue::make_capsule(capsule);
+    context->saved_data["tensors"] = static_cast<int64_t>(tensors.size());
+    context->set_materialize_grads(false);
+    if (call.returns_stream) return {std::move(y), saved.inputs.front()};
+    return {std::move(y)};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto capsule = c10::static_intrusive_pointer_cast<CallCapsule>(context->saved_data["call"].toCapsule());
+    const LinearCall& call = capsule->value;
+    std::vector<bool> needs_grad;
+    for (size_t i = 0; i < call.inputs; ++i) needs_grad.push_back(context->needs_input_grad(i));
+    const at::Tensor stream_gradient = call.returns_stream ? gradients[1] : at::Tensor();
+    if (!gradients[0].defined()) return make_stream_gradients(context, stream_gradient);
+    LinearBackward pass(*call.group, call.prologue.get(), LinearSavedState::load(context), gradients[0],
+                        std::move(needs_grad));
+    variable_list result = pass.gradients(call.has_residual, stream_gradient);
+    result.insert(result.begin(), at::Tensor());  // for the call
+    return result;
+  }
+
+ private:
+  /// Returns the gradients of a call whose own result was not used.
+  static variable_list make_stream_gradients(AutogradContext* context, const at::Tensor& stream_gradient) {
+    // The first gradient belongs to the call, the second to the first tensor.
+    constexpr size_t kCall = 1;
+    variable_list result(kCall + static_cast<size_t>(context->saved_data["tensors"].toInt()));
+    result[kCall] = stream_gradient;
+    return result;
+  }
+};
+
+/// Appends the trained tensors of a group in the order of LinearGroupFunction::forward().
+void append_trainable(const LinearGroup& group, std::vector<at::Tensor>& tensors) {
+  for (const Member& member : group.members) {
+    if (member.trains_weight()) tensors.push_back(member.weight.values());
+    if (member.trains_bias()) tensors.push_back(member.bias);
+    if (!member.adapter) continue;
+    for (const at::Tensor& tensor : {member.adapter->a(), member.adapter->b()}) {
+      if (tensor.requires_grad()) tensors.push_back(tensor);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> LinearGroup::weights() const {
+  if (members.size() == 1) return {members.front().weight.values().detach()};
+  std::vector<at::Tensor> tensors;
+  std::vector<std::shared_ptr<const QuantizedWeight>> quantized;
+  for (const Member& member : members) {
+    if (member.weight.is_quantized()) {
+      quantized.push_back(member.weight.quantized());
+    } else {
+      tensors.push_back(member.weight.values().detach());
+    }
+  }
+  if (quantized.empty()) return tensors;
+  return tensors.empty() ? dequantize_group(quantized) : std::vector<at::Tensor>();
+}
+
+at::Tensor LinearGroup::merged_bias() const {
+  if (!has_bias()) return {};
+  std::vector<at::Tensor> biases;
+  for (const Member& member : members) biases.push_back(member.bias);
+  return cat_view(biases);
+}
+
+std::vector<const LoraAdapter*> LinearGroup::adapters() const {
+  std::vector<const LoraAdapter*> result;
+  for (const Member& member : members) {
+    if (member.adapter) result.push_back(&*member.adapter);
+  }
+  return result;
+}
+
+bool LinearGroup::has_dora() const {
+  return std::ranges::any_of(adapters(), &LoraAdapter::has_dora);
+}
+
+namespace {
+
+variable_list apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
+                                 const at::Tensor& residual, bool returns_stream) {
+  std::vector<at::Tensor> tensors = x.inputs();
+  if (residual.defined()) tensors.push_back(residual);
+  append_trainable(*group, tensors);
+  // Read here because inside of the Function gradients are disabled.
+  const LinearCall call{.group = group,
+                        .prologue = x.prologue(),
+                        .inputs = x.inputs().size(),
+                        .has_residual = residual.defined(),
+                        .returns_stream = returns_stream,
+                        .has_dropout = std::ranges::any_of(group->adapters(), &LoraAdapter::is_dropout_active)};
+  return LinearGroupFunction::apply(c10::make_intrusive<CallCapsule>(call), at::TensorList(tensors));
+}
+
+}  // namespace
+
+at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
+                              const at::Tensor& residual) {
+  return apply_linear_group(group, x, residual, /*returns_stream=*/false).front();
+}
+
+Branch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x) {
+  auto results = apply_linear_group(group, x, /*residual=*/{}, /*returns_stream=*/true);
+  return {std::move(results[0]), std::move(results[1])};
+}
+
+}  // namespace vlmtrain::nn

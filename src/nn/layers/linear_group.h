@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/lora_adapter.h"
+#include "vlmtrain/nn/weights/quantization.h"
+
+namespace vlmtrain::nn {
+
+/// The weights, biases and adapters of Linears. Immutable.
+struct LinearGroup {
+  /// One Linear of the group.
+  struct Member {
+    LinearWeight weight;
+    at::Tensor bias;  // undefined if it has none
+    std::optional<LoraAdapter> adapter;
+    int64_t first_column, columns;  // columns of the result
+
+    /// Returns whether the weight needs a gradient.
+    bool trains_weight() const { return !weight.is_quantized() && weight.values().requires_grad(); }
+    /// Returns whether the bias needs a gradient.
+    bool trains_bias() const { return bias.defined() && bias.requires_grad(); }
+    /// Returns its columns of a result or gradient, [rows, out] → [rows, columns].
+    at::Tensor slice(const at::Tensor& rows) const { return rows.narrow(1, first_column, columns); }
+  };
+
+  std::vector<Member> members;
+
+  /// Returns the columns of the result of all members.
+  int64_t columns() const { return members.back().first_column + members.back().columns; }
+  /// Returns whether the members have biases.
+  bool has_bias() const { return members.front().bias.defined(); }
+  /// Returns the weights of all members, each [out, in], without gradients: the tensors themselves,
+  /// or new dequantized ones. Returns an empty vector if the members must be dequantized one at a
+  /// time.
+  std::vector<at::Tensor> weights() const;
+  /// Returns the biases of all members as one view [out], without gradients; undefined if they are
+  /// not adjacent.
+  at::Tensor merged_bias() const;
+  /// Returns whether any adapter uses DoRA.
+  bool has_dora() const;
+  /// Returns the adapters of the members that have one, in order.
+  std::vector<const LoraAdapter*> adapters() const;
+};
+
+/// Implements Linears::operator() for a group without DoRA.
+at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x,
+                              const at::Tensor& residual);
+
+/// Implements Linears::branch() for a group without DoRA and an input with a prologue whose first
+/// input needs a gradient.
+Branch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x);
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,321 @@
+#include "vlmtrain/nn/layers/losses.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/upsample_bilinear2d.h>
+#include <ATen/ops/upsample_bilinear2d_backward.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/cross_entropy.h"
+#include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/nn/layers/matmul.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+/// Gradients divided by thousands of labels underflow fp16. With fp16 the division therefore
+/// happens in the backward pass, together with the loss scale and in fp32.
+bool defers_division(const at::Tensor& hidden) {
+  return hidden.scalar_type() == at::kHalf;
+}
+
+/// A gradient of a weight, summed over the rows of a chunk, could exceed the largest fp16 number. A
+/// power of two, so that the division is exact.
+constexpr double kFp16Headroom = 64;
+
+/// Computes log softmax of logits fp32 [rows, vocabulary] in place: a row is read entirely before
+/// it is written.
+void log_softmax_in_place(at::Tensor logits) {
+  at::_log_softmax_out(logits, logits, /*dim=*/1, /*half_to_float=*/false);
+}
+
+/// Returns scores · factors in the dtype of `hidden`, in place if the scores have it.
+at::Tensor scale_scores(const at::Tensor& hidden, const at::Tensor& scores, const at::Tensor& factors) {
+  if (hidden.scalar_type() == scores.scalar_type()) return scores.mul_(factors);
+  at::Tensor result = at::empty(scores.sizes(), scores.options().dtype(hidden.scalar_type()));
+  return at::mul_out(result, scores, factors);
+}
+
+/// The arguments of one chunk of rows.
+struct ChunkArgs {
+  at::Tensor labels;       ///< int64 [rows, 1]
+  at::Tensor row_weights;  ///< fp32 [rows, 1], or undefined
+  double divisor;
+  bool needs_gradient;
+  bool needs_accuracy;
+};
+
+struct ChunkLoss {
+  at::Tensor cross_entropy, is_right;  ///< fp32 [rows, 1]; is_right undefined unless requested
+  /// (softmax − one-hot) · weight / divisor: the gradient of the loss with respect to the logits in
+  /// their dtype, rounded once. Undefined unless requested. May share memory with the logits.
+  at::Tensor logits_gradient;
+};
+
+ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkArgs& args) {
+  const at::Tensor scores = logits.to(at::kFloat);
+  log_softmax_in_place(scores);
+  ChunkLoss loss;
+  loss.cross_entropy = scores.gather(1, args.labels).neg_();
+  if (args.needs_accuracy) {
+    const at::Tensor min_loss = at::amax(scores, 1, /*keepdim=*/true).neg_();
+    loss.is_right = loss.cross_entropy.eq(min_loss).to(at::kFloat);
+  }
+  if (!args.needs_gradient) return loss;
+  scores.exp_().scatter_add_(1, args.labels, at::full({scores.size(0), 1}, -1.0, scores.options()));
+  const at::Tensor factors = args.row_weights.defined() ? args.row_weights / args.divisor
+                                                        : at::full({1, 1}, 1.0 / args.divisor, scores.options());
+  loss.logits_gradient = scale_scores(logits, scores, factors);
+  return loss;
+}
+
+ChunkLoss compute_chunk_loss_fused(const at::Tensor& logits, const ChunkArgs& args) {
+  auto rows = kernels::cross_entropy(logits, args.labels, 1 / args.divisor, args.row_weights, args.needs_gradient);
+  return {rows.cross_entropy, rows.is_correct, logits};
+}
+
+/// The rows of one chunk in a PerTaskLoss.
+class PerTaskChunk {
+ public:
+  PerTaskChunk(const PerTaskLoss& per_task, int64_t first, int64_t rows)
+      : per_task_(per_task), task_one_hot_(per_task.task_one_hot.narrow(1, first, rows)) {
+    if (per_task.weights.defined()) weights_ = per_task.weights.narrow(0, first, rows).unsqueeze(1);
+  }
+
+  /// Returns fp32 [rows, 1], or undefined.
+  const at::Tensor& weights() const { return weights_; }
+
+  /// Adds the results of the chunk, both fp32 [rows, 1].
+  void add(const at::Tensor& cross_entropy, const at::Tensor& is_right) const {
+    per_task_.sums.add_(matmul_transposed(task_one_hot_, at::cat({cross_entropy, is_right}, 1).t()));
+  }
+
+  /// Adds to scale_gradients. Both arguments [rows, features]; the gradient is not yet divided by
+  /// `divisor`.
+  void add_scale_gradients(const at::Tensor& hidden, const at::Tensor& gradient, double divisor) const {
+    per_task_.scale_gradients.add_(matmul_transposed(task_one_hot_, gradient.to(at::kFloat).mul(hidden).t()),
+                                   1.0 / divisor);
+  }
+
+ private:
+  const PerTaskLoss& per_task_;
+  at::Tensor task_one_hot_;  // [tasks, rows]
+  at::Tensor weights_;
+};
+
+struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
+                            const at::Tensor& weight, const at::Tensor& labels, double normalizer, int64_t chunk_rows,
+                            const PerTaskLoss* per_task) {
+    const bool needs_scale_gradients = per_task != nullptr && per_task->scale_gradients.defined();
+    const bool needs_hidden_gradient = hidden.requires_grad() || needs_scale_gradients;
+    const bool needs_weight_gradient = weight.requires_grad();
+    const auto fp32 = hidden.options().dtype(at::kFloat).requires_grad(false);
+    at::Tensor loss = at::zeros({}, fp32);
+    at::Tensor hidden_gradient, weight_gradient;
+    const bool is_deferred = defers_division(hidden);
+    const double divisor = is_deferred ? 1.0 : normalizer;
+    if (needs_hidden_gradient) hidden_gradient = at::empty_like(hidden);
+    if (needs_weight_gradient) weight_gradient = at::zeros(weight.sizes(), fp32);
+
+    for (int64_t first = 0; first < hidden.size(0); first += chunk_rows) {
+      const int64_t rows = std::min(chunk_rows, hidden.size(0) - first);
+      const at::Tensor chunk = hidden.narrow(0, first, rows);
+      const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
+      std::optional<PerTaskChunk> tasks;
+      if (per_task != nullptr) tasks.emplace(*per_task, first, rows);
+      const ChunkArgs args{.labels = chunk_labels,
+                           .row_weights = tasks ? tasks->weights() : at::Tensor(),
+                           .divisor = divisor,
+                           .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
+                           .needs_accuracy = tasks.has_value()};
+      const at::Tensor logits = matmul_transposed(chunk, weight);
+      const auto [cross_entropy, is_right, logits_gradient] = kernels::has(kernels::Kernel::kCrossEntropy, logits)
+                                                                  ? compute_chunk_loss_fused(logits, args)
+                                                                  : compute_chunk_loss_aten(logits, args);
+      if (tasks) tasks->add(cross_entropy, is_right);
+      loss += args.row_weights.defined() ? cross_entropy.mul(args.row_weights).sum() : cross_entropy.sum();
+      if (!args.needs_gradient) continue;
+
+      if (needs_hidden_gradient) {
+        const at::Tensor chunk_gradient = hidden_gradient.narrow(0, first, rows);
+        chunk_gradient.copy_(matmul_transposed(logits_gradient, weight.t()));
+        if (needs_scale_gradients) tasks->add_scale_gradients(chunk, chunk_gradient, is_deferred ? normalizer : 1.0);
+      }
+      if (!needs_weight_gradient) continue;
+      if (is_deferred) {
+        weight_gradient.add_(matmul_transposed(logits_gradient.t(), (chunk / kFp16Headroom).t()), kFp16Headroom);
+      } else {
+        weight_gradient += matmul_transposed(logits_gradient.t(), chunk.t());
+      }
+    }
+    if (needs_weight_gradient && !is_deferred) weight_gradient = weight_gradient.to(weight.scalar_type());
+    if (!hidden.requires_grad()) hidden_gradient.reset();
+    context->saved_data["late_divisor"] = is_deferred ? normalizer : 0.0;
+    context->saved_data["hidden_gradient"] = hidden_gradient;
+    context->saved_data["weight_gradient"] = weight_gradient;
+    return loss.div_(normalizer);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    // The incoming gradient is the loss scale; it stays on the device.
+    const double deferred_divisor = context->saved_data["late_divisor"].toDouble();
+    const at::Tensor factor = deferred_divisor > 0 ? gradients[0] / deferred_divisor : gradients[0];
+    const auto scaled = [&](const char* name) {
+      at::Tensor gradient = context->saved_data[name].toTensor();
+      context->saved_data.erase(name);
+      if (!gradient.defined()) return gradient;
+      // Multiplied by a 16-bit tensor, the factor would be 16-bit too, and the loss scale may
+      // exceed the range of fp16.
+      if (deferred_divisor > 0) return gradient.to(at::kFloat).mul_(factor).to(at::kHalf);
+      return gradient.mul_(factor);
+    };
+    return {scaled("hidden_gradient"), scaled("weight_gradient"), {}, {}, {}, {}};
+  }
+};
+
+at::Tensor compute_linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                        double normalizer, int64_t chunk_rows, const PerTaskLoss* per_task) {
+  VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0), "{} hidden states for {} labels",
+                 hidden.size(0), labels.size(0));
+  VLMTRAIN_CHECK(per_task == nullptr || per_task->task_one_hot.size(1) == labels.size(0),
+                 "tasks of {} labels for {} labels", per_task->task_one_hot.size(1), labels.size(0));
+  return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows, per_task);
+}
+
+constexpr double kDiceSmoothing = 1e-5;  // MONAI's smooth_nr and smooth_dr
+
+/// Bilinear resizing of one mask that computes only the first rows and columns of the result.
+class MaskResizer {
+ public:
+  MaskResizer(at::IntArrayRef from, at::IntArrayRef to)
+      : height_(from[1]), width_(from[2]), rows_scale_(scale(to[1], height_)), columns_scale_(scale(to[2], width_)) {}
+
+  /// Resizes [height, width] to `size`.
+  at::Tensor operator()(const at::Tensor& logits, const std::array<int64_t, 2>& size) const {
+    return at::upsample_bilinear2d(logits.view({1, 1, height_, width_}), size, /*align_corners=*/false, rows_scale_,
+                                   columns_scale_)
+        .view(size);
+  }
+
+  /// Returns the gradient for [height, width], given that for `size`.
+  at::Tensor backward(const at::Tensor& gradient, const std::array<int64_t, 2>& size) const {
+    return at::upsample_bilinear2d_backward(gradient.view({1, 1, size[0], size[1]}), size, {1, 1, height_, width_},
+                                            /*align_corners=*/false, rows_scale_, columns_scale_)
+        .view({height_, width_});
+  }
+
+ private:
+  static double scale(int64_t to, int64_t from) { return static_cast<double>(to) / static_cast<double>(from); }
+
+  int64_t height_, width_;
+  double rows_scale_, columns_scale_;
+};
+
+/// The weights and divisors of the loss of a mask, and where its sums go.
+struct MaskLossTerms {
+  at::Tensor targets;
+  const std::vector<std::array<int64_t, 2>>& sizes;
+  double bce_weight, dice_weight;
+  double pixels, masks;
+  at::Tensor sums;  // MaskLoss::sums
+};
+
+/// Adds the sums of one mask, `logits` and `targets` fp32 [rows, columns]. Returns the gradient of
+/// the loss with respect to the logits; undefined unless requested.
+at::Tensor add_mask_loss(const at::Tensor& logits, const at::Tensor& targets, const MaskLossTerms& terms,
+                         bool needs_gradient) {
+  const at::Tensor entropy =
+      at::binary_cross_entropy_with_logits(logits, targets, /*weight=*/{}, /*pos_weight=*/{}, at::Reduction::Sum);
+  at::Tensor probabilities = logits.sigmoid();
+  const at::Tensor overlap = (probabilities * targets).sum().mul_(2).add_(kDiceSmoothing);
+  const at::Tensor total = (probabilities.sum() + targets.sum()).add_(kDiceSmoothing);
+  const at::Tensor ratio = overlap / total;
+  terms.sums.select(0, 0).add_(entropy, 1.0 / terms.pixels);
+  terms.sums.select(0, 1).add_(1.0 - ratio, 1.0 / terms.masks);
+  if (!needs_gradient) return {};
+
+  // The Dice loss has the gradient (ratio − 2 g) / total with respect to p, and p has p (1 − p)
+  // with respect to the logits.
+  at::Tensor gradient = (ratio - targets * 2).mul_(terms.dice_weight / terms.masks / total);
+  gradient.mul_(probabilities).mul_(1.0 - probabilities);
+  return gradient.add_(probabilities.sub_(targets), terms.bce_weight / terms.pixels);
+}
+
+struct MaskLossFunction : torch::autograd::Function<MaskLossFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
+                            const MaskLossTerms* terms) {
+    const bool needs_gradient = logits.requires_grad();
+    const at::Tensor gradients = needs_gradient ? at::empty_like(logits, at::MemoryFormat::Contiguous) : at::Tensor();
+    const MaskResizer resize(logits.sizes(), terms->targets.sizes());
+    for (int64_t i = 0; i < logits.size(0); ++i) {
+      const auto& size = terms->sizes[static_cast<size_t>(i)];
+      const at::Tensor targets = terms->targets[i].narrow(0, 0, size[0]).narrow(1, 0, size[1]).to(at::kFloat);
+      const at::Tensor gradient =
+          add_mask_loss(resize(logits[i].contiguous(), size), targets.contiguous(), *terms, needs_gradient);
+      if (needs_gradient) gradients[i].copy_(resize.backward(gradient, size));
+    }
+    context->saved_data["gradients"] = gradients;
+    return terms->sums[0] * terms->bce_weight + terms->sums[1] * terms->dice_weight;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    // The incoming gradient is the loss scale; it stays on the device.
+    at::Tensor gradient = context->saved_data["gradients"].toTensor();
+    context->saved_data.erase("gradients");
+    return {gradient.mul_(gradients[0]), {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                double normalizer, int64_t chunk_rows) {
+  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, nullptr);
+}
+
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                                double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task) {
+  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, &per_task);
+}
+
+MaskLoss mask_loss(const at::Tensor& logits, const at::Tensor& targets,
+                   const std::vector<std::array<int64_t, 2>>& sizes, double bce_weight, double dice_weight,
+                   double pixels, double masks) {
+  VLMTRAIN_CHECK(logits.dim() == 3 && targets.dim() == 3 && logits.size(0) == targets.size(0) &&
+                     logits.size(0) == std::ssize(sizes),
+                 "{} masks, {} targets and {} sizes", logits.size(0), targets.size(0), sizes.size());
+  for (const auto& [rows, columns] : sizes) {
+    VLMTRAIN_CHECK(rows > 0 && rows <= targets.size(1) && columns > 0 && columns <= targets.size(2),
+                   "{}×{} pixels of a target of {}×{}", rows, columns, targets.size(1), targets.size(2));
+  }
+  const MaskLossTerms terms{
+      .targets = targets,
+      .sizes = sizes,
+      .bce_weight = bce_weight,
+      .dice_weight = dice_weight,
+      .pixels = pixels,
+      .masks = masks,
+      .sums = at::zeros({2}, at::TensorOptions(at::kFloat).device(logits.device())),
+  };
+  return {.loss = MaskLossFunction::apply(logits, &terms), .sums = terms.sums};
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,158 @@
+#include "vlmtrain/nn/layers/matmul.h"
+
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "vlmtrain/memory/allocation_tracking.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using Scalars = c10::List<std::optional<at::Scalar>>;
+using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                                   std::string_view, Scalars, std::optional<std::string_view>);
+
+/// Whether each operand is a transposed view.
+struct TransposedOperands {
+  bool first = false;
+  bool second = false;
+};
+
+/// Rows, columns and depth of the autotuned product. ATen's own 16-bit loops reach one GFLOP/s, so
+/// a round takes 4 ms; larger sizes would delay the first step.
+constexpr int64_t kTuneSize = 128;
+/// Enough rounds that at least one is undisturbed by other processes.
+constexpr int kTuneRounds = 8;
+/// The minimum speedup of fp32 over LibTorch's 16-bit product. Processors without 16-bit
+/// instructions are far above it and others below, so every process on a machine chooses alike.
+constexpr double kMinSpeedup = 3;
+/// A backend this many times slower than the other, in each of the first rounds, is not timed
+/// again. One slow round alone may be caused by other processes.
+constexpr double kGiveUpRatio = 8;
+constexpr int kMinTuneRounds = 4;
+
+at::Tensor multiply_fp32(const at::Tensor& a, const at::Tensor& b) {
+  return onednn_matmul(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
+}
+
+at::Tensor make_operand(bool is_transposed, at::ScalarType dtype) {
+  const at::Tensor operand = at::full({kTuneSize, kTuneSize}, 0.5, at::TensorOptions(at::kCPU).dtype(dtype));
+  return is_transposed ? operand.t() : operand;
+}
+
+template <typename Product>
+void record_shortest_time(const Product& run, double& shortest) {
+  const auto start = std::chrono::steady_clock::now();
+  static_cast<void>(run());
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  shortest = std::min(shortest, elapsed.count());
+}
+
+/// Takes the shortest of several times, alternating between backends, because other processes slow
+/// down both. The first call of each is not timed: oneDNN compiles its kernel then, which takes a
+/// hundred times as long.
+MatmulBackend autotune(TransposedOperands transposed, at::ScalarType dtype) {
+  const at::NoGradGuard no_gradients;
+  const memory::ScopedDisableTracking untracked;
+  const at::DisableRecordFunctionGuard no_record_functions;
+  const at::Tensor a = make_operand(transposed.first, dtype), b = make_operand(transposed.second, dtype);
+  double native_seconds = std::numeric_limits<double>::infinity(), fp32_seconds = native_seconds;
+  const auto native_product = [&] { return at::mm(a, b.t()); };
+  const auto fp32_product = [&] { return multiply_fp32(a, b); };
+  static_cast<void>(native_product());
+  static_cast<void>(fp32_product());
+  for (int round = 0; round < kTuneRounds; ++round) {
+    if (round < kMinTuneRounds || native_seconds < kGiveUpRatio * fp32_seconds)
+      record_shortest_time(native_product, native_seconds);
+    record_shortest_time(fp32_product, fp32_seconds);
+  }
+  return fp32_seconds * kMinSpeedup < native_seconds ? MatmulBackend::kFp32 : MatmulBackend::kAten;
+}
+
+/// Returns the autotuned backend, determined once per process.
+template <at::ScalarType dtype>
+MatmulBackend get_tuned_backend(TransposedOperands transposed) {
+  static const std::array<MatmulBackend, 4> backends{autotune({false, false}, dtype), autotune({false, true}, dtype),
+                                                     autotune({true, false}, dtype), autotune({true, true}, dtype)};
+  return backends[(transposed.first ? 2U : 0U) + (transposed.second ? 1U : 0U)];
+}
+
+bool is_transposed(const at::Tensor& x) {
+  return !x.is_contiguous() && x.t().is_contiguous();
+}
+
+/// Rows of the first operand below which oneDNN's fixed cost per call, or the fp32 copy of a
+/// weight, outweighs its speed.
+constexpr int64_t kMinOneDnnRows = 16;
+
+}  // namespace
+
+MatmulBackend select_matmul_backend(const at::Tensor& a, const at::Tensor& b) {
+  const TransposedOperands transposed{is_transposed(a), is_transposed(b)};
+  switch (a.scalar_type()) {
+    case at::kFloat:
+      return MatmulBackend::kOneDnn;
+    case at::kBFloat16:
+      return get_tuned_backend<at::kBFloat16>(transposed);
+    case at::kHalf:
+      return get_tuned_backend<at::kHalf>(transposed);
+    default:
+      return MatmulBackend::kAten;
+  }
+}
+
+at::Tensor onednn_matmul(const at::Tensor& a, const at::Tensor& b) {
+  static const auto operation =
+      c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_linear_pointwise", "").typed<LinearPointwise>();
+  return operation.call(a, b, /*bias=*/std::nullopt, /*attr=*/"none", Scalars(), /*algorithm=*/std::nullopt);
+}
+
+at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b) {
+  const at::NoGradGuard no_gradients;
+  if (a.is_cuda() || a.size(0) < kMinOneDnnRows) return at::mm(a, b.t());
+  switch (select_matmul_backend(a, b)) {
+    case MatmulBackend::kOneDnn:
+      return onednn_matmul(a, b);
+    case MatmulBackend::kFp32:
+      return matmul_transposed(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
+    case MatmulBackend::kAten:
+      break;
+  }
+  return at::mm(a, b.t());
+}
+
+at::Tensor make_dense(const at::Tensor& matrix) {
+  return matrix.is_cuda() || matrix.is_non_overlapping_and_dense() ? matrix : matrix.contiguous();
+}
+
+void store_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double scale) {
+  if (out.is_cuda()) {
+    at::addmm_out(out, out, a, b.t(), /*beta=*/0, /*alpha=*/scale);
+    return;
+  }
+  out.copy_(matmul_transposed(make_dense(a), make_dense(b)));
+  if (scale != 1) out.mul_(scale);
+}
+
+void add_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
+  if (y.is_cuda() || y.scalar_type() == at::kFloat) {
+    y.addmm_(a, b);
+  } else {
+    y.add_(matmul_transposed(make_dense(a), make_dense(b.t())));
+  }
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,246 @@
+#include "vlmtrain/nn/layers/norm.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_rms_norm.h>
+#include <ATen/ops/_fused_rms_norm_backward.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "vlmtrain/kernels/norm.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+std::optional<at::Tensor> to_optional(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
+/// Computes at::_fused_rms_norm, which has a CUDA kernel only.
+RmsNormResult rms_norm_composite(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const auto accumulate_type = at::toOpMathType(x.scalar_type());
+  const at::Tensor length = at::linalg_vector_norm(x, 2, /*dim=*/-1, /*keepdim=*/true, accumulate_type);
+  const at::Tensor rstd = length.square().div_(static_cast<double>(x.size(-1))).add_(eps).rsqrt_();
+  at::Tensor value = x * rstd;
+  if (weight.defined()) value.mul_(weight);
+  return {value.to(x.scalar_type()), rstd};
+}
+
+/// Computes, with r = rstd and ŷ = x r: dx = r (g w − ŷ mean(g w ŷ)), dw = Σ g ŷ over rows.
+RmsNormGradients rms_norm_backward_composite(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& rstd,
+                                             const at::Tensor& weight, bool needs_dx, bool needs_dweight) {
+  const at::Tensor normalized = x * rstd;
+  RmsNormGradients gradients;
+  if (needs_dweight) {
+    gradients.weight = (normalized * gradient).view({-1, x.size(-1)}).sum(0).to(weight.scalar_type());
+  }
+  if (needs_dx) {
+    at::Tensor weighted = (weight.defined() ? gradient * weight : gradient).to(normalized.scalar_type());
+    const at::Tensor mean = (weighted * normalized).mean(-1, /*keepdim=*/true);
+    gradients.x = weighted.addcmul(normalized, mean, -1).mul_(rstd).to(x.scalar_type());
+  }
+  return gradients;
+}
+
+/// A norm as prologue of Linears; inputs are x, weight, and the bias of a LayerNorm. Uses a custom
+/// kernel if available, else ATen. Gradients of weights always use ATen.
+class NormPrologue : public FusedPrologue {
+ public:
+  Output forward(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const final {
+    return forward_add_residual(inputs, {});
+  }
+
+  Output forward_add_residual(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const final {
+    const at::NoGradGuard no_gradients;
+    const kernels::Norm norm = make_kernel_norm(inputs);
+    if (kernels::can_run_norm(inputs[0], norm)) {
+      auto [value, statistics] = kernels::norm(inputs[0], norm, residual);
+      if (!norm.is_centered) return {.value = value, .statistics = {statistics.rstd}};
+      return {.value = value, .statistics = {statistics.mean, statistics.rstd}};
+    }
+    Output output = forward_aten(inputs);
+    if (residual.defined()) output.value.add_(residual);
+    return output;
+  }
+
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
+                                   const at::Tensor& gradient, const std::vector<bool>& needs_grad) const final {
+    return backward_with_stream(inputs, output, gradient, needs_grad, {});
+  }
+
+  std::vector<at::Tensor> backward_with_stream(const std::vector<at::Tensor>& inputs, const Output& output,
+                                               const at::Tensor& gradient, const std::vector<bool>& needs_grad,
+                                               const at::Tensor& stream_gradient) const final {
+    const kernels::Norm norm = make_kernel_norm(inputs);
+    if (!kernels::can_run_norm(inputs[0], norm)) {
+      auto gradients = backward_aten(inputs, output, gradient, needs_grad);
+      if (stream_gradient.defined()) gradients[0].add_(stream_gradient);
+      return gradients;
+    }
+    std::vector<at::Tensor> gradients(inputs.size());
+    std::vector<bool> needs_weight_grad = needs_grad;
+    needs_weight_grad[0] = false;
+    if (std::ranges::any_of(needs_weight_grad, std::identity())) {
+      gradients = backward_aten(inputs, output, gradient, needs_weight_grad);
+    }
+    if (needs_grad[0])
+      gradients[0] = kernels::norm_backward(gradient, inputs[0], get_statistics(output), norm, stream_gradient);
+    return gradients;
+  }
+
+ protected:
+  NormPrologue(bool is_centered, NormGain gain, double eps) : is_centered_(is_centered), gain_(gain), eps_(eps) {}
+
+  double eps() const { return eps_; }
+
+ private:
+  virtual Output forward_aten(const std::vector<at::Tensor>& inputs) const = 0;
+  virtual std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
+                                                const at::Tensor& gradient,
+                                                const std::vector<bool>& needs_grad) const = 0;
+
+  kernels::Norm make_kernel_norm(const std::vector<at::Tensor>& inputs) const {
+    return {.weight = inputs[1],
+            .bias = inputs.size() > 2 ? inputs[2] : at::Tensor(),
+            .gain = gain_ == NormGain::kWeight ? kernels::Gain::kWeight : kernels::Gain::kOnePlusWeight,
+            .is_centered = is_centered_,
+            .eps = eps_};
+  }
+
+  kernels::NormStatistics get_statistics(const Output& output) const {
+    return {.mean = is_centered_ ? output.statistics.front() : at::Tensor(), .rstd = output.statistics.back()};
+  }
+
+  bool is_centered_;
+  NormGain gain_;
+  double eps_;
+};
+
+class LayerNormPrologue final : public NormPrologue {
+ public:
+  explicit LayerNormPrologue(double eps) : NormPrologue(/*is_centered=*/true, NormGain::kWeight, eps) {}
+
+ private:
+  Output forward_aten(const std::vector<at::Tensor>& inputs) const override {
+    auto [value, mean, rstd] = at::native_layer_norm(inputs[0], {inputs[0].size(-1)}, inputs[1], inputs[2], eps());
+    return {.value = value, .statistics = {mean, rstd}};
+  }
+
+  std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
+                                        const at::Tensor& gradient,
+                                        const std::vector<bool>& needs_grad) const override {
+    auto [x, weight, bias] = at::native_layer_norm_backward(gradient, inputs[0], {inputs[0].size(-1)},
+                                                            output.statistics[0], output.statistics[1], inputs[1],
+                                                            inputs[2], {needs_grad[0], needs_grad[1], needs_grad[2]});
+    return {x, weight, bias};
+  }
+};
+
+class RmsNormPrologue final : public NormPrologue {
+ public:
+  explicit RmsNormPrologue(double eps) : NormPrologue(/*is_centered=*/false, NormGain::kWeight, eps) {}
+
+ private:
+  Output forward_aten(const std::vector<at::Tensor>& inputs) const override {
+    const RmsNormResult normed = rms_norm(inputs[0], inputs[1], eps());
+    return {.value = normed.value, .statistics = {normed.rstd}};
+  }
+
+  std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
+                                        const at::Tensor& gradient,
+                                        const std::vector<bool>& needs_grad) const override {
+    const RmsNormGradients gradients =
+        rms_norm_backward(gradient, inputs[0], output.statistics[0], inputs[1], needs_grad[0], needs_grad[1]);
+    return {gradients.x, gradients.weight};
+  }
+};
+
+/// ATen's kernel runs without a weight; the product with its rounded result is rounded once more.
+class OnePlusRmsNormPrologue final : public NormPrologue {
+ public:
+  explicit OnePlusRmsNormPrologue(double eps) : NormPrologue(/*is_centered=*/false, NormGain::kOnePlusWeight, eps) {}
+
+ private:
+  Output forward_aten(const std::vector<at::Tensor>& inputs) const override {
+    RmsNormResult normed = rms_norm(inputs[0], {}, eps());
+    multiply_by_gain(normed.value, inputs[1], NormGain::kOnePlusWeight);
+    return {.value = normed.value, .statistics = {normed.rstd}};
+  }
+
+  std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
+                                        const at::Tensor& gradient,
+                                        const std::vector<bool>& needs_grad) const override {
+    at::Tensor dx, dweight;
+    if (needs_grad[1]) {
+      dweight = rms_norm_backward(gradient, inputs[0], output.statistics[0], inputs[1], false, true).weight;
+    }
+    if (needs_grad[0]) {
+      const at::Tensor dnormed = at::addcmul(gradient, gradient, inputs[1]);
+      dx = rms_norm_backward(dnormed, inputs[0], output.statistics[0], {}, true, false).x;
+    }
+    return {std::move(dx), std::move(dweight)};
+  }
+};
+
+}  // namespace
+
+RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const at::NoGradGuard no_gradients;
+  if (!x.is_cuda()) return rms_norm_composite(x, weight, eps);
+  auto [value, rstd] = at::_fused_rms_norm(x, {x.size(-1)}, to_optional(weight), eps);
+  return {value, rstd};
+}
+
+void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain) {
+  switch (gain) {
+    case NormGain::kWeight:
+      value.mul_(weight);
+      return;
+    case NormGain::kOnePlusWeight:
+      value.addcmul_(value, weight);  // in fp32, rounded once
+      return;
+  }
+}
+
+InitialValues unit_gain(NormGain gain) {
+  return gain == NormGain::kWeight ? InitialValues::ones() : InitialValues::zeros();
+}
+
+RmsNormGradients rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& rstd,
+                                   const at::Tensor& weight, bool needs_dx, bool needs_dweight) {
+  if (!x.is_cuda()) return rms_norm_backward_composite(gradient, x, rstd, weight, needs_dx, needs_dweight);
+  auto [dx, dweight] =
+      at::_fused_rms_norm_backward(gradient, x, {x.size(-1)}, rstd, to_optional(weight), {needs_dx, needs_dweight});
+  return {dx, dweight};
+}
+
+LayerNorm::LayerNorm(const ParameterScope& scope, int64_t features, double eps)
+    : weight_(scope.parameter("weight", {features}, InitialValues::ones())),
+      bias_(scope.parameter("bias", {features}, InitialValues::zeros())),
+      eps_(eps) {}
+
+LinearInput LayerNorm::make_linear_input(const at::Tensor& x) const {
+  return {std::make_shared<LayerNormPrologue>(eps_), {x, weight_, bias_}};
+}
+
+RmsNorm::RmsNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
+    : weight_(scope.parameter("weight", {features}, unit_gain(gain))), eps_(eps), gain_(gain) {}
+
+LinearInput RmsNorm::make_linear_input(const at::Tensor& x) const {
+  if (gain_ == NormGain::kOnePlusWeight) return {std::make_shared<OnePlusRmsNormPrologue>(eps_), {x, weight_}};
+  return {std::make_shared<RmsNormPrologue>(eps_), {x, weight_}};
+}
+
+}  // namespace vlmtrain::nn

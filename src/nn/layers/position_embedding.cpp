@@ -1,0 +1,273 @@
+#include "vlmtrain/nn/layers/position_embedding.h"
+
+#include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/pow.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/kernels/rope.h"
+#include "vlmtrain/nn/layers/norm.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+/// Rotates x into `rotated`, both [rows, heads, head_dim], by the angle for `direction` 1 and back
+/// for −1. The gradient of a rotation is the rotation back.
+void apply_rope(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                double direction) {
+  const int64_t half = x.size(-1) / 2;
+  const at::Tensor halves = x.unflatten(-1, {2, half});
+  const at::Tensor rotated_halves = rotated.unflatten(-1, {2, half});
+  at::Tensor all = rotated_halves;
+  at::mul_out(all, halves, cos.unsqueeze(2));
+  rotated_halves.select(2, 0).addcmul_(halves.select(2, 1), sin, -direction);
+  rotated_halves.select(2, 1).addcmul_(halves.select(2, 0), sin, direction);
+}
+
+/// Returns heads [first, first + count) of x [rows, heads · features] as a view [rows, count,
+/// features].
+at::Tensor view_heads(const at::Tensor& x, int64_t first, int64_t count, int64_t features) {
+  return x.narrow(1, first * features, count * features).unflatten(1, {count, features});
+}
+
+/// Returns views of query, key and value in x [rows, query | key | value].
+kernels::Heads split_heads(const at::Tensor& x, int64_t query_heads, int64_t key_value_heads, int64_t features) {
+  return {view_heads(x, 0, query_heads, features), view_heads(x, query_heads, key_value_heads, features),
+          view_heads(x, query_heads + key_value_heads, key_value_heads, features)};
+}
+
+/// Returns `heads` if the heads of a row are adjacent, as attention returns them; else a contiguous
+/// copy.
+at::Tensor make_rows_contiguous(const at::Tensor& heads) {
+  const bool dense_rows = heads.stride(2) == 1 && heads.stride(1) == heads.size(2);
+  return dense_rows ? heads : heads.contiguous();
+}
+
+/// Makes MKL select its kernels for cosine and sine on this thread. If several threads trigger the
+/// selection at once, one may get values with half the bits (seen in 6 of 190 processes on two
+/// cores).
+void init_trig_kernels() {
+  static const at::Tensor warmup = at::ones({1}, at::kFloat).cos().sin();
+}
+
+RotaryTable make_table(const at::Tensor& angles, double scale) {
+  init_trig_kernels();
+  if (scale == 1) return {angles.cos(), angles.sin()};
+  return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
+}
+
+struct RopeFunction : torch::autograd::Function<RopeFunction> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                                                const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
+                                                int64_t key_value_heads, int64_t features) {
+    context->save_for_backward({cos, sin});
+    const int64_t num_rotated_heads = query_heads + key_value_heads;
+    // A separate tensor, so x can be freed.
+    const at::Tensor rotated = at::empty({x.size(0), num_rotated_heads, features}, x.options());
+    const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
+    if (kernels::has(kernels::Kernel::kRope, x)) {
+      const at::Tensor value = at::empty({x.size(0), key_value_heads, features}, x.options());
+      kernels::rope({query, key, value}, split_heads(x, query_heads, key_value_heads, features), cos, sin, 1);
+      return {query, key, value};
+    }
+    apply_rope(rotated, view_heads(x, 0, num_rotated_heads, features), cos, sin, 1);
+    return {query, key, view_heads(x, num_rotated_heads, key_value_heads, features).contiguous()};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& query = gradients[0];
+    const int64_t query_heads = query.size(1), key_value_heads = gradients[1].size(1), features = query.size(2);
+    const at::Tensor result =
+        at::empty({query.size(0), (query_heads + 2 * key_value_heads) * features}, query.options());
+    if (kernels::has(kernels::Kernel::kRope, query)) {
+      kernels::rope(
+          split_heads(result, query_heads, key_value_heads, features),
+          {make_rows_contiguous(query), make_rows_contiguous(gradients[1]), make_rows_contiguous(gradients[2])},
+          saved[0], saved[1], -1);
+      return {result, {}, {}, {}, {}, {}};
+    }
+    apply_rope(view_heads(result, 0, query_heads, features), query, saved[0], saved[1], -1);
+    apply_rope(view_heads(result, query_heads, key_value_heads, features), gradients[1], saved[0], saved[1], -1);
+    view_heads(result, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
+    return {result, {}, {}, {}, {}, {}};
+  }
+};
+
+/// Returns the weights of all normalized heads, [query + key_value heads, features].
+at::Tensor expand_head_weights(const at::Tensor& query, const at::Tensor& key, int64_t query_heads,
+                               int64_t key_value_heads) {
+  return at::cat({query.expand({query_heads, -1}), key.expand({key_value_heads, -1})});
+}
+
+kernels::Gain to_kernel_gain(int64_t gain) {
+  return static_cast<NormGain>(gain) == NormGain::kWeight ? kernels::Gain::kWeight : kernels::Gain::kOnePlusWeight;
+}
+
+/// Normalizes queries and keys without their weights, which then multiply the rounded result, as
+/// transformers does.
+struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                                                const at::Tensor& query_weight, const at::Tensor& key_weight,
+                                                const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
+                                                int64_t key_value_heads, int64_t features, double eps, int64_t gain) {
+    const int64_t num_normed_heads = query_heads + key_value_heads;
+    if (kernels::can_qk_norm_rope(x, features)) {
+      // Without copies: all of x is saved, and the values remain in it.
+      const at::Tensor rotated = at::empty({x.size(0), num_normed_heads, features}, x.options());
+      const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
+      const auto parts = split_heads(x.detach(), query_heads, key_value_heads, features);
+      const kernels::HeadNorm norm{query_weight, key_weight, to_kernel_gain(gain), eps};
+      const at::Tensor rstd = kernels::qk_norm_rope({query, key, {}}, parts, norm, cos, sin);
+      context->save_for_backward({x, rstd, query_weight, key_weight, cos, sin});
+      context->saved_data["eps"] = eps;
+      context->saved_data["gain"] = gain;
+      return {query, key, parts.value};
+    }
+    const at::Tensor heads = view_heads(x, 0, num_normed_heads, features).contiguous();
+    auto [value, rstd] = rms_norm(heads, {}, eps);
+    multiply_by_gain(value, expand_head_weights(query_weight, key_weight, query_heads, key_value_heads),
+                     static_cast<NormGain>(gain));
+    const at::Tensor rotated = at::empty_like(value);
+    apply_rope(rotated, value, cos, sin, 1);
+    context->save_for_backward({heads, rstd, query_weight, key_weight, cos, sin});
+    context->saved_data["eps"] = eps;
+    context->saved_data["gain"] = gain;
+    return {rotated.narrow(1, 0, query_heads), rotated.narrow(1, query_heads, key_value_heads),
+            view_heads(x, num_normed_heads, key_value_heads, features).contiguous()};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    if (saved[0].dim() == 2) return fused_backward(context, saved, gradients);
+    const at::Tensor &heads = saved[0], &query_weight = saved[2], &key_weight = saved[3];
+    const int64_t rows = heads.size(0), features = heads.size(2);
+    const int64_t query_heads = gradients[0].size(1), key_value_heads = gradients[1].size(1);
+    at::Tensor dnormed = at::empty_like(heads);
+    apply_rope(dnormed.narrow(1, 0, query_heads), gradients[0], saved[4], saved[5], -1);
+    apply_rope(dnormed.narrow(1, query_heads, key_value_heads), gradients[1], saved[4], saved[5], -1);
+
+    at::Tensor dquery_weight, dkey_weight;
+    if (context->needs_input_grad(1) || context->needs_input_grad(2)) {
+      const at::Tensor normed = rms_norm(heads, {}, context->saved_data["eps"].toDouble()).value;
+      const at::Tensor by_head = (normed * dnormed).sum(0, /*keepdim=*/false, saved[1].scalar_type());
+      dquery_weight = by_head.narrow(0, 0, query_heads).sum(0).to(query_weight.scalar_type());
+      dkey_weight = by_head.narrow(0, query_heads, key_value_heads).sum(0).to(key_weight.scalar_type());
+    }
+    at::Tensor dx;
+    if (context->needs_input_grad(0)) {
+      multiply_by_gain(dnormed, expand_head_weights(query_weight, key_weight, query_heads, key_value_heads),
+                       static_cast<NormGain>(context->saved_data["gain"].toInt()));
+      dx = at::empty({rows, (query_heads + 2 * key_value_heads) * features}, heads.options());
+      view_heads(dx, 0, query_heads + key_value_heads, features)
+          .copy_(rms_norm_backward(dnormed, heads, saved[1], {}, true, false).x);
+      view_heads(dx, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
+    }
+    return {dx, dquery_weight, dkey_weight, {}, {}, {}, {}, {}, {}, {}};
+  }
+
+  static torch::autograd::variable_list fused_backward(torch::autograd::AutogradContext* context,
+                                                       const torch::autograd::variable_list& saved,
+                                                       const torch::autograd::variable_list& gradients) {
+    const at::Tensor& x = saved[0];
+    const int64_t query_heads = gradients[0].size(1), key_value_heads = gradients[1].size(1);
+    const int64_t features = gradients[0].size(2);
+    const auto parts = [&](const at::Tensor& whole) {
+      return split_heads(whole, query_heads, key_value_heads, features);
+    };
+    const kernels::HeadNorm norm{saved[2], saved[3], to_kernel_gain(context->saved_data["gain"].toInt()),
+                                 context->saved_data["eps"].toDouble()};
+    const bool needs_weight_gradients = context->needs_input_grad(1) || context->needs_input_grad(2);
+    const at::Tensor dx = at::empty_like(x);
+    auto weight_gradients = kernels::qk_norm_rope_backward(
+        parts(dx),
+        {make_rows_contiguous(gradients[0]), make_rows_contiguous(gradients[1]), make_rows_contiguous(gradients[2])},
+        parts(x), saved[1], norm, saved[4], saved[5], needs_weight_gradients);
+    return {dx, weight_gradients.query_weight, weight_gradients.key_weight, {}, {}, {}, {}, {}, {}, {}};
+  }
+};
+
+struct WeightedRows : torch::autograd::Function<WeightedRows> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& table,
+                            const at::Tensor& indices, const at::Tensor& weights) {
+    context->save_for_backward({indices, weights});
+    context->saved_data["rows"] = table.size(0);
+    const auto accumulate_type = at::toOpMathType(table.scalar_type());
+    at::Tensor sum;
+    for (int64_t k = 0; k < indices.size(0); ++k) {
+      const at::Tensor rows = table.index_select(0, indices[k]), weight = weights[k].unsqueeze(1).to(accumulate_type);
+      sum = k == 0 ? rows * weight : sum.addcmul_(rows.to(accumulate_type), weight);
+    }
+    return sum.to(table.scalar_type());
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &indices = saved[0], &weights = saved[1], &gradient = gradients[0];
+    const auto accumulate_type = at::toOpMathType(gradient.scalar_type());
+    at::Tensor sum;
+    for (int64_t k = 0; k < indices.size(0); ++k) {
+      const at::Tensor tap_gradient = at::embedding_dense_backward(
+          gradient * weights[k].unsqueeze(1).to(accumulate_type), indices[k], context->saved_data["rows"].toInt(),
+          /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+      sum = k == 0 ? tap_gradient : sum.add_(tap_gradient);
+    }
+    return {sum.to(gradient.scalar_type()), {}, {}};
+  }
+};
+
+}  // namespace
+
+RotaryTable RotaryTable::from_positions(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale) {
+  return make_table(position_ids.to(at::kFloat).view({-1, 1, 1}) * frequencies, scale);
+}
+
+RotaryTable RotaryTable::from_axes(const at::Tensor& position_ids, const at::Tensor& axes_of_pairs,
+                                   const at::Tensor& frequencies, double scale) {
+  const at::Tensor positions = position_ids.to(at::kFloat).t().index_select(1, axes_of_pairs);  // [rows, pairs]
+  return make_table(positions.unsqueeze(1) * frequencies, scale);
+}
+
+at::Tensor compute_inv_freq(int64_t head_dim, double theta) {
+  const at::Tensor exponents = at::arange(0, head_dim, 2, at::kFloat).div_(static_cast<double>(head_dim));
+  return at::pow(theta, exponents).reciprocal_();
+}
+
+QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) {
+  auto parts = RopeFunction::apply(x, table.cos, table.sin, heads.num_heads, heads.num_key_value_heads, heads.head_dim);
+  return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
+}
+
+QkNorm::QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
+    : query_weight_((scope / "q_norm").parameter("weight", {features}, unit_gain(gain))),
+      key_weight_((scope / "k_norm").parameter("weight", {features}, unit_gain(gain))),
+      eps_(eps),
+      gain_(gain) {}
+
+QueryKeyValue QkNorm::split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads,
+                                             const RotaryTable& table) const {
+  auto parts = QkNormRopeFunction::apply(x, query_weight_, key_weight_, table.cos, table.sin, heads.num_heads,
+                                         heads.num_key_value_heads, heads.head_dim, eps_, static_cast<int64_t>(gain_));
+  return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
+}
+
+at::Tensor weighted_row_sum(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights) {
+  return WeightedRows::apply(table, indices, weights);
+}
+
+}  // namespace vlmtrain::nn

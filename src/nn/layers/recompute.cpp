@@ -1,0 +1,164 @@
+#include "vlmtrain/nn/layers/recompute.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "nn/attention/selective_checkpoint.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/layers/dropout.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::AutogradContext;
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+thread_local bool in_first_forward = false;
+
+/// A guard that marks the first run of a checkpointed block, whose gradients are needed though not
+/// recorded.
+class FirstForwardGuard {
+ public:
+  explicit FirstForwardGuard(bool needs_gradients) : outer_(std::exchange(in_first_forward, needs_gradients)) {}
+  ~FirstForwardGuard() { in_first_forward = outer_; }
+  FirstForwardGuard(const FirstForwardGuard&) = delete;
+  FirstForwardGuard& operator=(const FirstForwardGuard&) = delete;
+
+ private:
+  bool outer_;
+};
+
+/// A block with the state of its first run.
+struct CheckpointedBlock : torch::CustomClassHolder {
+  CheckpointedBlock(std::function<at::Tensor(const at::Tensor&)> function, CheckpointMode mode)
+      : run(std::move(function)) {
+    if (mode == CheckpointMode::kSelective) attention = std::make_unique<SelectiveCheckpoint>();
+  }
+  std::function<at::Tensor(const at::Tensor&)> run;
+  std::unique_ptr<SelectiveCheckpoint> attention;  // null in CheckpointMode::kFull
+  DropoutSegments dropout_segments = DropoutScope::current();
+};
+
+bool requires_gradient(const at::Tensor& tensor) {
+  return tensor.requires_grad();
+}
+
+[[noreturn]] void throw_capture_error(const std::string& source) {
+  throw InternalError(fmt::format(
+      "nn::recompute: the block reads {}, which requires gradients and is neither its input nor one of its "
+      "parameters, so that its gradient would be lost; name it in `parameters`, detach it, or add it to the "
+      "hidden states outside of the block (models::BlockAddition)",
+      source));
+}
+
+/// A check that no tensor that requires gradients was captured by a block. A path of the graph that
+/// does not end in `grad_inputs` ends in a leaf, or reaches a node older than this object.
+class CaptureCheck {
+ public:
+  void operator()(const at::Tensor& output, const variable_list& grad_inputs) const {
+    std::unordered_set<Edge> ends;
+    for (const auto& tensor : grad_inputs) ends.insert(torch::autograd::impl::gradient_edge(tensor));
+    std::unordered_set<const Node*> seen;
+    std::vector<Edge> to_visit{torch::autograd::impl::gradient_edge(output)};
+    while (!to_visit.empty()) {
+      const Edge edge = std::move(to_visit.back());
+      to_visit.pop_back();
+      if (!edge.is_valid() || ends.contains(edge)) continue;
+      const Node& node = *edge.function;
+      if (const auto* leaf = dynamic_cast<const AccumulateGrad*>(&node)) {
+        throw_capture_error(fmt::format("a tensor [{}]", fmt::join(leaf->variable.sizes(), ", ")));
+      }
+      if (is_older(node)) throw_capture_error(fmt::format("a result of {}", node.name()));
+      if (seen.insert(&node).second) {
+        to_visit.insert(to_visit.end(), node.next_edges().begin(), node.next_edges().end());
+      }
+    }
+  }
+
+ private:
+  /// Returns whether the node is older. Sequence numbers are per thread, and the backward pass on a
+  /// GPU has its own thread.
+  bool is_older(const Node& node) const { return node.thread_id() != thread_ || node.sequence_nr() < first_node_; }
+
+  uint64_t thread_ = at::RecordFunction::currentThreadId();
+  uint64_t first_node_ = at::sequence_number::peek();
+};
+
+struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
+  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<CheckpointedBlock>& block,
+                            const at::Tensor& input, at::TensorList parameters) {
+    context->saved_data["block"] = c10::IValue::make_capsule(block);
+    variable_list saved{input};
+    saved.insert(saved.end(), parameters.begin(), parameters.end());
+    context->save_for_backward(std::move(saved));
+    const SelectiveCheckpoint::Scope record_scope(block->attention.get(), SelectiveCheckpoint::Mode::kRecord);
+    return block->run(input);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& output_gradients) {
+    const auto block = c10::static_intrusive_pointer_cast<CheckpointedBlock>(context->saved_data["block"].toCapsule());
+    variable_list inputs = context->get_saved_variables();
+    const bool input_needs_gradient = inputs[0].requires_grad();
+    inputs[0] = inputs[0].detach().set_requires_grad(input_needs_gradient);
+
+    const CaptureCheck check_captured;
+    at::Tensor output;
+    {
+      const at::AutoGradMode enable_grad(true);
+      const DropoutScope same_dropout(block->dropout_segments);
+      const SelectiveCheckpoint::Scope replay_scope(block->attention.get(), SelectiveCheckpoint::Mode::kReplay);
+      output = block->run(inputs[0]);
+    }
+    variable_list grad_inputs;
+    std::ranges::copy_if(inputs, std::back_inserter(grad_inputs), requires_gradient);
+    check_captured(output, grad_inputs);
+    const variable_list input_gradients =
+        torch::autograd::grad({output}, grad_inputs, output_gradients, /*retain_graph=*/false,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+    variable_list gradients{at::Tensor()};  // for the block
+    auto next = input_gradients.begin();
+    for (const auto& input : inputs) gradients.push_back(input.requires_grad() ? *next++ : at::Tensor());
+    return gradients;
+  }
+};
+
+}  // namespace
+
+at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
+                     const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
+  VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
+                 "a parameter of a recomputed block that is a result of others");
+  const FirstForwardGuard first_forward(is_grad_needed());
+  if (!requires_gradient(input) && std::ranges::none_of(parameters, requires_gradient)) {
+    // No backward pass would follow that could find captured tensors.
+    at::Tensor output = block(input);
+    if (output.requires_grad()) throw_capture_error("a tensor");
+    return output;
+  }
+  return RecomputeFunction::apply(c10::make_intrusive<CheckpointedBlock>(block, mode), input,
+                                  at::TensorList(parameters));
+}
+
+bool is_grad_needed() {
+  return at::GradMode::is_enabled() || in_first_forward;
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,135 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+
+#include "vlmtrain/nn/weights/lora_settings.h"
+
+#include <pcre2.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+std::string get_pcre_message(int code) {
+  PCRE2_UCHAR buffer[256];
+  pcre2_get_error_message(code, buffer, sizeof(buffer));
+  return reinterpret_cast<const char*>(buffer);
+}
+
+/// A compiled PCRE2 expression that matches whole paths in a bounded number of steps and without
+/// recursion on the stack.
+class PathPattern {
+ public:
+  /// Throws UserError (kUsage) that names `key` if the expression is invalid.
+  PathPattern(const std::string& key, const std::string& expression);
+
+  /// Throws UserError (kUsage) if the step limit is reached.
+  bool matches(const std::string& path) const;
+
+ private:
+  struct Compiled;
+  std::shared_ptr<const Compiled> compiled_;
+};
+
+struct PathPattern::Compiled {
+  Compiled() = default;
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
+  ~Compiled() {
+    pcre2_match_context_free(limits);
+    pcre2_code_free(code);
+  }
+
+  std::string key;
+  std::string expression;
+  pcre2_code* code = nullptr;
+  pcre2_match_context* limits = nullptr;
+};
+
+PathPattern::PathPattern(const std::string& key, const std::string& expression) {
+  // Module paths have fewer than 100 characters, so a sane expression needs far fewer steps. An
+  // expression with nested repetition reaches the limit within milliseconds instead of running for
+  // hours.
+  constexpr uint32_t kMaxMatchSteps = 100'000;
+  // PCRE2 backtracks on the heap; 64 MiB is above what the step limit can use.
+  constexpr uint32_t kMaxHeapKib = 64 * 1024;
+  auto compiled = std::make_shared<Compiled>();
+  compiled->key = key;
+  compiled->expression = expression;
+  int code = 0;
+  PCRE2_SIZE offset = 0;
+  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
+                                 PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &offset, nullptr);
+  if (compiled->code == nullptr) {
+    throw usage_error("{}: {} is no regular expression ({} at character {}); correct it, or give names of Linears", key,
+                      expression, get_pcre_message(code), offset);
+  }
+  compiled->limits = pcre2_match_context_create(nullptr);
+  VLMTRAIN_CHECK(compiled->limits != nullptr, "no memory for a match");
+  pcre2_set_match_limit(compiled->limits, kMaxMatchSteps);
+  pcre2_set_depth_limit(compiled->limits, kMaxMatchSteps);
+  pcre2_set_heap_limit(compiled->limits, kMaxHeapKib);
+  compiled_ = std::move(compiled);
+}
+
+bool PathPattern::matches(const std::string& path) const {
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
+      pcre2_match_data_create_from_pattern(compiled_->code, nullptr), &pcre2_match_data_free);
+  VLMTRAIN_CHECK(data != nullptr, "no memory for a match");
+  const int result = pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(path.data()), path.size(), 0, 0,
+                                 data.get(), compiled_->limits);
+  if (result == PCRE2_ERROR_NOMATCH) return false;
+  if (result < 0) {
+    throw usage_error("{}: {} takes too long on {} ({}); simplify it, or give names of Linears", compiled_->key,
+                      compiled_->expression, path, get_pcre_message(result));
+  }
+  return true;
+}
+
+bool has_path_suffix(const std::string& path, const std::string& names) {
+  if (!path.ends_with(names)) return false;
+  const size_t prefix_size = path.size() - names.size();
+  return prefix_size == 0 || path[prefix_size - 1] == '.';
+}
+
+}  // namespace
+
+double LoraSettings::scale() const {
+  const auto rank_value = static_cast<double>(rank);
+  return alpha / (use_rslora ? std::sqrt(rank_value) : rank_value);
+}
+
+bool LoraSettings::is_module_to_save(std::string_view parameter) const {
+  return std::ranges::any_of(modules_to_save,
+                             [&](const std::string& module) { return is_under_module(parameter, module); });
+}
+
+bool is_under_module(std::string_view path, std::string_view module) {
+  if (module.empty()) return false;
+  for (size_t position = path.find(module); position != std::string_view::npos;
+       position = path.find(module, position + 1)) {
+    const size_t end = position + module.size();
+    if ((position == 0 || path[position - 1] == '.') && (end == path.size() || path[end] == '.')) return true;
+  }
+  return false;
+}
+
+LoraTarget::LoraTarget(std::string text) : text_(std::move(text)) {
+  if (text_ == "all-linear") {
+    matches_ = [](const std::string&) { return true; };
+  } else if (text_.find_first_of("*+?()[]{}|\\^$") == std::string::npos) {
+    matches_ = [names = text_](const std::string& path) { return has_path_suffix(path, names); };
+  } else {
+    matches_ = [pattern = PathPattern("lora.target_modules", text_)](const std::string& path) {
+      return pattern.matches(path);
+    };
+  }
+}
+
+}  // namespace vlmtrain::nn

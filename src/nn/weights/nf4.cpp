@@ -1,0 +1,259 @@
+#include "nn/weights/nf4.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "nn/adjacent_tensors.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/dequantize.h"
+#include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/nn/weights/quantization.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+constexpr int64_t kBlockSize = 64;         // values per absmax, as in bitsandbytes
+constexpr int64_t kNestedBlockSize = 256;  // absmax per nested absmax, as in bitsandbytes
+constexpr int64_t kSuperBlockSize = kBlockSize * kNestedBlockSize;
+/// Values quantized per chunk: 8.4 million, 34 MB in fp32. Loading quantizes on the CPU, where the
+/// size hardly matters for speed.
+constexpr int64_t kNf4ChunkElements = 512 * kSuperBlockSize;
+/// Superblocks dequantized per chunk: 26.2 million values, with 131 MB of fp32 values and indices.
+/// A little more than half of an MLP weight of a 7B model, or its q, k and v together. Smaller
+/// chunks need more launches, larger ones more memory.
+constexpr int64_t kMaxChunkSuperBlocks = 1600;
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Returns pairs of bytes as int32 indices; ATen has no indices below 32 bits.
+at::Tensor to_byte_pairs(const at::Tensor& bytes) {
+  return bytes.view(at::kUInt16).to(at::kInt);
+}
+
+/// Returns the fp32 values of the table entries `pairs`.
+at::Tensor lookup_pairs(const at::Tensor& table, const at::Tensor& pairs) {
+  return at::gather(table, 0, pairs).view(at::kFloat);
+}
+
+/// Returns the fp32 values of single bytes, [256], from a table of byte pairs.
+at::Tensor select_low_byte_codes(const at::Tensor& pair_table) {
+  return pair_table.view(at::kFloat).view({-1, 2}).select(1, 0).narrow(0, 0, 256);
+}
+
+/// Expands a table of single bytes [256, n] to one of byte pairs [65536, 2 n].
+at::Tensor expand_to_byte_pairs(const at::Tensor& byte_table) {
+  const int64_t bytes = byte_table.size(0);
+  return at::cat({byte_table.repeat({bytes, 1}), byte_table.repeat_interleave(bytes, 0)}, 1).view(-1);
+}
+
+/// Packs two 4-bit indices per byte, the first in the high bits. Index 7, the value 0, pads an odd
+/// number.
+at::Tensor pack_pairs(const at::Tensor& indices) {
+  const at::Tensor even = indices.size(0) % 2 == 0 ? indices : at::constant_pad_nd(indices, {0, 1}, 7);
+  const at::Tensor pairs = even.view({-1, 2});
+  return pairs.select(1, 0) * 16 + pairs.select(1, 1);
+}
+
+}  // namespace
+
+Nf4Tables make_nf4_tables(at::Device device) {
+  const at::Tensor values = make_nf4_codebook();
+  const at::Tensor byte_values = at::stack({values.repeat_interleave(16), values.repeat({16})}, 1);
+  return {expand_to_byte_pairs(byte_values).view(at::kComplexDouble).to(device),
+          expand_to_byte_pairs(make_dynamic_codebook().unsqueeze(1)).view(at::kLong).to(device)};
+}
+
+std::vector<std::shared_ptr<Nf4Weight>> make_nf4_weights(const std::vector<int64_t>& out_features, int64_t in_features,
+                                                         const at::TensorOptions& options, const Nf4Tables& tables) {
+  const size_t count = out_features.size();
+  std::vector<int64_t> super_blocks, bytes;
+  for (const int64_t out : out_features) super_blocks.push_back(ceil_div(out * in_features, kSuperBlockSize));
+  for (const int64_t num_blocks : super_blocks) bytes.push_back(num_blocks * kNestedBlockSize);
+  for (const int64_t num_blocks : super_blocks) bytes.push_back(num_blocks * kSuperBlockSize / 2);
+  const auto storage = allocate_adjacent(bytes, {}, options.dtype(at::kByte));
+  const auto nested_absmax = allocate_adjacent(super_blocks, {}, options.dtype(at::kFloat));
+  const auto nested_offset = allocate_adjacent(std::vector<int64_t>(count, 1), {}, options.dtype(at::kFloat));
+  std::vector<std::shared_ptr<Nf4Weight>> weights;
+  for (size_t i = 0; i < count; ++i) {
+    weights.push_back(std::make_shared<Nf4Weight>(
+        at::IntArrayRef{out_features[i], in_features}, options.dtype().toScalarType(),
+        Nf4Tensors{storage[i], storage[count + i], nested_absmax[i], nested_offset[i]}, tables));
+  }
+  return weights;
+}
+
+Nf4Weight::Nf4Weight(at::IntArrayRef sizes, at::ScalarType dtype, Nf4Tensors tensors, Nf4Tables tables)
+    : QuantizedWeight(sizes), dtype_(dtype), tensors_(std::move(tensors)), tables_(std::move(tables)) {}
+
+void Nf4Weight::quantize(const at::Tensor& weight) {
+  const at::NoGradGuard no_gradients;
+  const at::Tensor values = weight.detach().to(at::kCPU).contiguous().view(-1);
+  const at::Tensor codebook = make_nf4_codebook();
+  std::vector<at::Tensor> absmax;
+  for (int64_t first = 0; first < elements(); first += kNf4ChunkElements) {
+    const int64_t count = std::min(kNf4ChunkElements, elements() - first);
+    const auto quantized = quantize_blocks(values.narrow(0, first, count).to(at::kFloat), kBlockSize, codebook);
+    tensors_.packed.narrow(0, first / 2, ceil_div(count, 2)).copy_(pack_pairs(quantized.indices));
+    absmax.push_back(quantized.absmax);
+  }
+  const at::Tensor all = at::cat(absmax);
+  const at::Tensor offset = all.mean();
+  const auto nested = quantize_blocks(all - offset, kNestedBlockSize, make_dynamic_codebook());
+  tensors_.absmax.narrow(0, 0, ceil_div(elements(), kBlockSize)).copy_(nested.indices);
+  tensors_.nested_absmax.copy_(nested.absmax);
+  tensors_.nested_offset.fill_(offset.item<float>());
+}
+
+/// Weights adjacent in memory, dequantized as one.
+class Nf4Weight::AdjacentWeights {
+ public:
+  explicit AdjacentWeights(const std::vector<const Nf4Weight*>& weights) : weights_(weights) {
+    std::vector<at::Tensor> absmax, packed, nested_absmax, nested_offset;
+    for (const Nf4Weight* weight : weights) {
+      absmax.push_back(weight->tensors_.absmax);
+      packed.push_back(weight->tensors_.packed);
+      nested_absmax.push_back(weight->tensors_.nested_absmax);
+      nested_offset.push_back(weight->tensors_.nested_offset);
+    }
+    absmax_ = cat_view(absmax);
+    packed_ = cat_view(packed);
+    nested_absmax_ = cat_view(nested_absmax);
+    nested_offset_ = cat_view(nested_offset);
+  }
+
+  /// Returns whether the weights are adjacent; values() requires it.
+  bool are_adjacent() const {
+    return absmax_.defined() && packed_.defined() && nested_absmax_.defined() && nested_offset_.defined();
+  }
+
+  /// Returns the values of each weight as views of one tensor.
+  std::vector<at::Tensor> values() const {
+    const bool uses_custom_kernel = kernels::has(kernels::Kernel::kNf4, packed_) &&
+                                    weights_.front()->dtype_ != at::kDouble &&
+                                    std::ssize(weights_) <= kernels::kMaxNf4Weights;
+    const at::Tensor all = uses_custom_kernel ? dequantize_fused() : dequantize_chunked();
+    std::vector<at::Tensor> result;
+    int64_t first = 0;
+    for (const Nf4Weight* weight : weights_) {
+      result.push_back(all.narrow(0, first, weight->elements()).view(weight->sizes()));
+      first += weight->super_blocks() * kSuperBlockSize;
+    }
+    return result;
+  }
+
+ private:
+  at::Tensor dequantize_fused() const {
+    static const at::Tensor values = make_nf4_codebook();
+    kernels::Nf4Blocks blocks{.packed = packed_,
+                              .absmax = absmax_,
+                              .nested_absmax = nested_absmax_,
+                              .nested_offset = nested_offset_,
+                              .absmax_codes = select_low_byte_codes(weights_.front()->tables_.absmax),
+                              .values = values,
+                              .first_super_blocks = {}};
+    int64_t super_blocks = 0;
+    for (const Nf4Weight* weight : weights_) {
+      blocks.first_super_blocks.push_back(super_blocks);
+      super_blocks += weight->super_blocks();
+    }
+    at::Tensor result = at::empty({super_blocks * kSuperBlockSize}, packed_.options().dtype(weights_.front()->dtype_));
+    kernels::nf4_dequantize(result, blocks);
+    return result;
+  }
+
+  /// Dequantizes with ATen in chunks of about equal size.
+  at::Tensor dequantize_chunked() const {
+    const at::Tensor& table = weights_.front()->tables_.values;
+    const int64_t super_blocks = nested_absmax_.numel();
+    at::Tensor result = at::empty({super_blocks * kSuperBlockSize}, packed_.options().dtype(weights_.front()->dtype_));
+    const int64_t num_chunks = ceil_div(super_blocks, kMaxChunkSuperBlocks);
+    const int64_t chunk_blocks = ceil_div(super_blocks, num_chunks) * kNestedBlockSize;
+    const int64_t all_blocks = super_blocks * kNestedBlockSize;
+    // The absmax of a whole group precede its packed values, so one conversion to indices covers
+    // both in the first chunk.
+    const at::Tensor bytes = cat_view({absmax_, packed_});
+    at::Tensor absmax;
+    if (!bytes.defined()) absmax = decode_absmax(to_byte_pairs(absmax_));
+    for (int64_t first = 0; first < all_blocks; first += chunk_blocks) {
+      const int64_t blocks = std::min(chunk_blocks, all_blocks - first);
+      const int64_t packed_bytes = blocks * kBlockSize / 2;
+      at::Tensor pairs;
+      if (absmax.defined()) {
+        pairs = to_byte_pairs(packed_.narrow(0, first * kBlockSize / 2, packed_bytes));
+      } else {
+        const at::Tensor all_pairs = to_byte_pairs(bytes.narrow(0, 0, all_blocks + packed_bytes));
+        absmax = decode_absmax(all_pairs.narrow(0, 0, all_blocks / 2));
+        pairs = all_pairs.narrow(0, all_blocks / 2, packed_bytes / 2);
+      }
+      at::Tensor values = result.narrow(0, first * kBlockSize, blocks * kBlockSize).view({-1, kBlockSize});
+      at::mul_out(values, lookup_pairs(table, pairs).view({-1, kBlockSize}), absmax.narrow(0, first, blocks));
+    }
+    return result;
+  }
+
+  /// Returns the absmax of all blocks, fp32 [blocks, 1]. Consecutive weights of equal size share
+  /// one addition of their offsets.
+  at::Tensor decode_absmax(const at::Tensor& pairs) const {
+    const at::Tensor relative = lookup_pairs(weights_.front()->tables_.absmax, pairs).view({-1, kNestedBlockSize});
+    const at::Tensor absmax = relative.mul_(nested_absmax_.unsqueeze(1));
+    int64_t first = 0, first_weight = 0;
+    while (first < absmax.size(0)) {
+      const int64_t size = weights_[first_weight]->super_blocks();
+      int64_t count = 1;
+      while (first_weight + count < std::ssize(weights_) && weights_[first_weight + count]->super_blocks() == size)
+        ++count;
+      absmax.narrow(0, first, count * size)
+          .view({count, size * kNestedBlockSize})
+          .add_(nested_offset_.narrow(0, first_weight, count).unsqueeze(1));
+      first += count * size;
+      first_weight += count;
+    }
+    return absmax.view({-1, 1});
+  }
+
+  const std::vector<const Nf4Weight*>& weights_;
+  at::Tensor absmax_;  // uint8
+  at::Tensor packed_;
+  at::Tensor nested_absmax_;  // [superblocks]
+  at::Tensor nested_offset_;  // [weights]
+};
+
+at::Tensor Nf4Weight::dequantize() const {
+  const at::NoGradGuard no_gradients;
+  const std::vector<const Nf4Weight*> self{this};
+  const AdjacentWeights single(self);
+  VLMTRAIN_CHECK(single.are_adjacent(), "an NF4 weight that lies in pieces");
+  return single.values().front();
+}
+
+std::vector<at::Tensor> Nf4Weight::dequantize_group(const std::vector<const Nf4Weight*>& weights) {
+  const at::NoGradGuard no_gradients;
+  const AdjacentWeights group(weights);
+  return group.are_adjacent() ? group.values() : std::vector<at::Tensor>();
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Nf4Weight::state() const {
+  return {{"weight", tensors_.packed.narrow(0, 0, ceil_div(elements(), 2)).unsqueeze(1)},
+          {"absmax", tensors_.absmax.narrow(0, 0, ceil_div(elements(), kBlockSize))},
+          {"nested_absmax", tensors_.nested_absmax},
+          {"nested_offset", tensors_.nested_offset}};
+}
+
+std::vector<at::Tensor> Nf4Weight::tensors() const {
+  return {tensors_.absmax, tensors_.packed, tensors_.nested_absmax, tensors_.nested_offset};
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "vlmtrain/nn/weights/quantization.h"
+
+namespace vlmtrain::nn {
+
+/// Lookup tables for pairs of bytes, shared by the NF4 weights of a model. The index has the byte
+/// at the lower address in its low bits. An entry packs its values into one number because ATen
+/// gathers numbers much faster than rows.
+struct Nf4Tables {
+  at::Tensor values;  ///< complex128 [65536]: four fp32 values
+  at::Tensor absmax;  ///< int64 [65536]: the fp32 values of two quantized absmax
+};
+
+/// Returns the tables on `device`.
+Nf4Tables make_nf4_tables(at::Device device);
+
+/// The tensors of an NF4 weight, padded to whole superblocks so that no remainder needs separate
+/// treatment.
+struct Nf4Tensors {
+  at::Tensor absmax;         ///< uint8, one per 64 values
+  at::Tensor packed;         ///< uint8
+  at::Tensor nested_absmax;  ///< fp32
+  at::Tensor nested_offset;  ///< fp32 [1]
+};
+
+/// A weight in Quantization::kNf4. state() returns the tensors without padding.
+class Nf4Weight : public QuantizedWeight {
+ public:
+  Nf4Weight(at::IntArrayRef sizes, at::ScalarType dtype, Nf4Tensors tensors, Nf4Tables tables);
+
+  /// Implements nn::dequantize_group().
+  static std::vector<at::Tensor> dequantize_group(const std::vector<const Nf4Weight*>& weights);
+
+  void quantize(const at::Tensor& weight) override;
+  at::Tensor dequantize() const override;
+  std::vector<std::pair<std::string, at::Tensor>> state() const override;
+  std::vector<at::Tensor> tensors() const override;
+
+ private:
+  class AdjacentWeights;
+
+  int64_t elements() const { return c10::multiply_integers(sizes()); }
+  int64_t super_blocks() const { return tensors_.nested_absmax.numel(); }
+
+  at::ScalarType dtype_;
+  Nf4Tensors tensors_;
+  Nf4Tables tables_;
+};
+
+/// Returns uninitialized weights [out_features[i], in_features]. Their tensors are adjacent: all
+/// absmax, then all packed values in the same allocation; nested tensors in one allocation each.
+std::vector<std::shared_ptr<Nf4Weight>> make_nf4_weights(const std::vector<int64_t>& out_features, int64_t in_features,
+                                                         const at::TensorOptions& options, const Nf4Tables& tables);
+
+}  // namespace vlmtrain::nn

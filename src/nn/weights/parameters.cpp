@@ -1,0 +1,190 @@
+#include "vlmtrain/nn/weights/parameters.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::nn {
+
+InitialValues InitialValues::kaiming(int64_t fan_in, double gain) {
+  return {0, gain / std::sqrt(static_cast<double>(fan_in))};
+}
+
+at::Tensor Parameter::values() const {
+  VLMTRAIN_CHECK(!sharded || sharded->is_unsharded(), "the values of {}, of which other processes have parts", name);
+  return quantized ? quantized->dequantize() : tensor.detach();
+}
+
+void Parameter::set_values(const at::Tensor& values) const {
+  if (sharded) {
+    sharded->set_values(index_in_block, values);
+  } else if (quantized) {
+    quantized->quantize(values);
+  } else {
+    tensor.detach().copy_(values);
+  }
+}
+
+ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move(settings)) {
+  if (settings_.quantization != Quantization::kNone) {
+    VLMTRAIN_CHECK(settings_.lora.has_value(), "quantised weights cannot be trained");
+    quantizer_.emplace(settings_.quantization, settings_.options);
+  }
+  if (!settings_.lora) return;
+  for (const auto& text : settings_.lora->target_modules) targets_.emplace_back(text);
+}
+
+at::Tensor ParameterStore::add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
+                               bool is_adapter, const at::Tensor& storage) {
+  const bool is_trainable = nn::is_trainable(component);
+  const bool is_saved = is_trainable && !is_adapter && settings_.lora && settings_.lora->is_module_to_save(name);
+  const bool is_trained = is_trainable && (is_adapter || is_saved || !settings_.lora);
+  at::Tensor tensor = storage.defined() ? storage : at::empty(sizes, settings_.options);
+  tensor.set_requires_grad(is_trained);
+  parameters_.push_back({std::move(name), component, tensor, initial, is_adapter, is_saved});
+  return tensor;
+}
+
+at::Tensor ParameterStore::add_embedding(std::string name, Component component, at::IntArrayRef sizes,
+                                         InitialValues initial) {
+  at::Tensor tensor = add(std::move(name), component, sizes, initial);
+  parameters_.back().is_embedding = true;
+  return tensor;
+}
+
+bool ParameterStore::quantizes(const std::string& name) const {
+  return quantizer_ && !settings_.lora->is_module_to_save(name);
+}
+
+LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
+                                               InitialValues initial, const WeightStorage& storage) {
+  if (!quantizes(name)) {
+    return LinearWeight(add(std::move(name), component, sizes, initial, /*is_adapter=*/false, storage.tensor));
+  }
+  auto weight = storage.quantized ? storage.quantized : quantizer_->make(sizes);
+  parameters_.push_back({std::move(name), component, weight->state().front().second, initial, /*is_adapter=*/false,
+                         /*in_modules_to_save=*/false, weight});
+  return LinearWeight(std::move(weight));
+}
+
+const LoraSettings* ParameterStore::add_linear(const std::string& path, Component component) {
+  LinearInfo linear{path, component, /*has_adapter=*/false};
+  linear.has_adapter =
+      std::ranges::any_of(targets_, [&](const LoraTarget& target) { return matches_target(target, linear); });
+  linears_.push_back(linear);
+  return linear.has_adapter ? &*settings_.lora : nullptr;
+}
+
+bool ParameterStore::matches_target(const LoraTarget& target, const LinearInfo& linear) const {
+  const auto& excluded = settings_.lora->excluded_components;
+  // PEFT also adapts modules that never run. An adapter loaded from PEFT keeps theirs.
+  const bool may_adapt = linear.component != Component::kUnused || !settings_.lora->adapter.empty();
+  return may_adapt && std::ranges::find(excluded, linear.component) == excluded.end() &&
+         !settings_.lora->is_module_to_save(linear.path) && target.matches(linear.path);
+}
+
+std::vector<std::string> ParameterStore::find_unmatched_targets() const {
+  std::vector<std::string> unmatched;
+  for (const auto& target : targets_) {
+    const auto is_match = [&](const LinearInfo& linear) { return matches_target(target, linear); };
+    if (std::ranges::none_of(linears_, is_match)) unmatched.push_back(target.text());
+  }
+  return unmatched;
+}
+
+std::vector<std::string> ParameterStore::find_unmatched_modules_to_save() const {
+  std::vector<std::string> unmatched;
+  if (!settings_.lora) return unmatched;
+  for (const auto& module : settings_.lora->modules_to_save) {
+    const auto is_in_module = [&](const Parameter& parameter) {
+      return parameter.in_modules_to_save && is_under_module(parameter.name, module);
+    };
+    if (std::ranges::none_of(parameters_, is_in_module)) unmatched.push_back(module);
+  }
+  return unmatched;
+}
+
+std::vector<at::Tensor> ParameterStore::close_block(size_t first) {
+  blocks_.push_back({.first = first, .end = parameters_.size()});
+  if (!settings_.shard.covers_all()) shard_block(blocks_.back());
+  std::vector<at::Tensor> tensors;
+  for (size_t i = first; i < parameters_.size(); ++i) {
+    parameters_[i].is_in_block = true;
+    tensors.push_back(parameters_[i].tensor);
+  }
+  return tensors;
+}
+
+void ParameterStore::shard_block(BlockRange& block) {
+  std::vector<ShardedBlock::Weight> weights;
+  std::vector<size_t> members;
+  for (size_t i = block.first; i < block.end; ++i) {
+    const Parameter& parameter = parameters_[i];
+    if (parameter.is_adapter) continue;
+    const auto kind = parameter.tensor.requires_grad() ? ShardedBlock::Kind::kTrained : ShardedBlock::Kind::kFrozen;
+    weights.push_back({.kind = kind, .tensor = parameter.tensor, .quantized = parameter.quantized});
+    members.push_back(i);
+  }
+  if (weights.empty()) return;
+  block.sharded = std::make_shared<ShardedBlock>(weights, settings_.options, settings_.shard);
+  for (size_t index = 0; index < members.size(); ++index) {
+    Parameter& parameter = parameters_[members[index]];
+    parameter.sharded = block.sharded;
+    parameter.index_in_block = index;
+    if (parameter.quantized) parameter.tensor = parameter.quantized->state().front().second;
+  }
+}
+
+at::Tensor ParameterStore::full_values(const Parameter& parameter) const {
+  if (!parameter.sharded || parameter.sharded->is_unsharded()) return parameter.values();
+  VLMTRAIN_CHECK(block_unsharder_ != nullptr, "nothing brings {} together", parameter.name);
+  const auto block = std::ranges::find(blocks_, parameter.sharded, &BlockRange::sharded);
+  block_unsharder_->unshard_block(block->first);
+  return parameter.values();
+}
+
+void ParameterStore::prepare_non_block_parameters() const {
+  if (!forward_pre_hook_) return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].is_in_block) forward_pre_hook_(i, i + 1);
+  }
+}
+
+int64_t ParameterStore::total_elements() const {
+  int64_t total = 0;
+  for (const auto& parameter : parameters_) total += parameter.elements();
+  return total;
+}
+
+ParameterScope ParameterScope::operator/(std::string_view name) const {
+  return {*store_, component_, fmt::format("{}.{}", prefix_, name)};
+}
+
+at::Tensor ParameterScope::parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+                                     const at::Tensor& storage) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/false, storage);
+}
+
+at::Tensor ParameterScope::embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const {
+  return store_->add_embedding(fmt::format("{}.{}", prefix_, name), component_, sizes, initial);
+}
+
+LinearWeight ParameterScope::linear_weight(at::IntArrayRef sizes, InitialValues initial,
+                                           const WeightStorage& storage) const {
+  return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial, storage);
+}
+
+bool ParameterScope::quantizes_linear_weight() const {
+  return store_->quantizes(fmt::format("{}.weight", prefix_));
+}
+
+at::Tensor ParameterScope::adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,
+                                             const at::Tensor& storage) const {
+  return store_->add(fmt::format("{}.{}", prefix_, name), component_, sizes, initial, /*is_adapter=*/true, storage);
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,273 @@
+#include "text/jinja/builtins/builtins.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include "text/jinja/runtime/budget.h"
+#include "text/jinja/runtime/operators.h"
+#include "text/jinja/runtime/python_text.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Returns the entry `name` of `table`, or null.
+const Builtin* find_by_name(std::span<const Builtin> table, std::string_view name) {
+  const auto match =
+      std::find_if(table.begin(), table.end(), [&](const Builtin& builtin) { return builtin.name == name; });
+  return match == table.end() ? nullptr : &*match;
+}
+
+/// Limit of strftime_now's format. Each directive writes some bytes, so that the result fits in a
+/// small buffer.
+constexpr size_t kMaxFormatBytes = 1000;
+
+/// Returns the number in digits [pos, pos + count) of a date. Throws EvaluationError for other
+/// characters.
+int parse_digits(const std::string& now, size_t pos, size_t count) {
+  int value = 0;
+  for (size_t i = pos; i < pos + count; ++i) {
+    if (i >= now.size() || now[i] < '0' || now[i] > '9') throw evaluation_error("\"{}\" is no date", now);
+    value = value * 10 + (now[i] - '0');
+  }
+  return value;
+}
+
+/// Returns whether the Gregorian year `year` has 366 days.
+bool is_leap(int year) {
+  return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+}
+
+/// Parses "2026-11-22" or "2026-11-22T10:30:00". Throws EvaluationError for other texts and invalid
+/// dates.
+std::tm parse_date(const std::string& now) {
+  std::tm date{};
+  const int year = parse_digits(now, 0, 4);
+  const int month = parse_digits(now, 5, 2);
+  const int day = parse_digits(now, 8, 2);
+  const bool has_time = now.size() > 10;
+  const std::array<int, 12> days = {31, is_leap(year) ? 29 : 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+  const bool is_valid =
+      year >= 1 && month >= 1 && month <= 12 && day >= 1 && day <= days.at(static_cast<size_t>(month - 1));
+  if (!is_valid || now[4] != '-' || now[7] != '-' || (has_time && now[10] != 'T' && now[10] != ' ')) {
+    throw evaluation_error("\"{}\" is no date", now);
+  }
+  date.tm_year = year - 1900;
+  date.tm_mon = month - 1;
+  date.tm_mday = day;
+  if (has_time) {
+    date.tm_hour = parse_digits(now, 11, 2);
+    date.tm_min = parse_digits(now, 14, 2);
+    date.tm_sec = parse_digits(now, 17, 2);
+    if (date.tm_hour > 23 || date.tm_min > 59 || date.tm_sec > 59) throw evaluation_error("\"{}\" is no date", now);
+  }
+  date.tm_yday = day - 1;
+  for (size_t i = 0; i + 1 < static_cast<size_t>(month); ++i) date.tm_yday += days.at(i);
+  const int past_years = year - 1;
+  date.tm_wday = (1 + past_years * 365 + past_years / 4 - past_years / 100 + past_years / 400 + date.tm_yday) % 7;
+  date.tm_isdst = -1;
+  return date;
+}
+
+/// Returns `now` as Python's datetime.strftime(format) of a time without a zone.
+std::string format_date(const std::string& now, const std::string& format) {
+  if (now.empty()) throw evaluation_error("the template asks for the date, and none was given");
+  if (format.size() > kMaxFormatBytes)
+    throw evaluation_error("strftime_now: the format has more than {} bytes", kMaxFormatBytes);
+  const std::tm date = parse_date(now);
+  // Python handles microseconds and the zone (none) itself; C has no %f.
+  std::string portable_format;
+  for (size_t i = 0; i < format.size(); ++i) {
+    if (format[i] != '%' || i + 1 == format.size()) {
+      portable_format += format[i];
+      continue;
+    }
+    const char directive = format[++i];
+    if (directive == 'f') {
+      portable_format += "000000";
+    } else if (directive == 's') {
+      throw evaluation_error("strftime_now: %s is not supported");
+    } else if (directive != 'z' && directive != 'Z') {
+      portable_format.append(1, '%').append(1, directive);
+    }
+  }
+  if (portable_format.empty()) return portable_format;
+  std::array<char, 16 * 1024> buffer{};
+  // strftime returns 0 for an empty result and for overflow. The extra byte distinguishes them.
+  const size_t size = std::strftime(buffer.data(), buffer.size(), (portable_format + "|").c_str(), &date);
+  if (size == 0) throw evaluation_error("strftime_now: the format writes too much");
+  return {buffer.data(), size - 1};
+}
+
+/// Returns the entries of dict(…) and namespace(…): those of a dict or of pairs, then keyword
+/// arguments.
+std::vector<std::pair<Value, Value>> collect_entries(Context& context, const BoundArguments& args) {
+  const Arguments& arguments = args.arguments();
+  std::vector<std::pair<Value, Value>> entries;
+  if (arguments.positional.size() > 1) throw evaluation_error("dict and namespace take one value by place at most");
+  if (!arguments.positional.empty() && arguments.positional[0].dict() != nullptr) {
+    context.budget.charge_allocation(arguments.positional[0].dict()->entries.size() * sizeof(Value) * 2);
+    entries = arguments.positional[0].dict()->entries;
+  } else if (!arguments.positional.empty()) {
+    const auto items = to_sequence(arguments.positional[0], context.budget);
+    for (const Value& pair : items->items) {
+      const auto pair_items = to_sequence(pair, context.budget);
+      if (pair_items->items.size() != 2) throw evaluation_error("dict needs pairs");
+      context.budget.charge_scan(entries.size() * 4);
+      insert_or_assign(entries, pair_items->items[0], pair_items->items[1]);
+    }
+  }
+  for (const auto& [key, value] : arguments.keyword) insert_or_assign(entries, Value::text(key), value);
+  return entries;
+}
+
+Value dict_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
+  return Value(std::make_shared<const Dict>(collect_entries(context, args)));
+}
+
+Value namespace_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
+  auto namespace_object = std::make_shared<Namespace>();
+  for (auto& [key, value] : collect_entries(context, args)) {
+    if (key.text() == nullptr) continue;  // templates cannot access such an attribute
+    namespace_object->set(key.text()->view(), std::move(value));
+  }
+  context.retained_objects.push_back(namespace_object);
+  return Value(std::shared_ptr<Object>(namespace_object));
+}
+
+Value range_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
+  const bool from_zero = args[1] == nullptr;
+  const int64_t begin = from_zero ? 0 : args.integer(0, 0);
+  const int64_t end = from_zero ? args.integer(0, 0) : args.integer(1, 0);
+  const int64_t step = args.integer(2, 1);
+  if (step == 0) throw evaluation_error("range: the step is 0");
+  // The difference of two int64_t fits in uint64_t.
+  const auto low = static_cast<uint64_t>(step > 0 ? begin : end);
+  const auto high = static_cast<uint64_t>(step > 0 ? end : begin);
+  const bool is_empty = step > 0 ? begin >= end : end >= begin;
+  const uint64_t stride = step > 0 ? static_cast<uint64_t>(step) : 0 - static_cast<uint64_t>(step);
+  const uint64_t count = is_empty ? 0 : (high - low - 1) / stride + 1;
+  if (count > kMaxRangeItems) throw evaluation_error("range: more than {} numbers", kMaxRangeItems);
+  context.budget.charge_allocation(count * sizeof(Value));
+  std::vector<Value> items;
+  items.reserve(count);
+  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) items.push_back(Value(begin + i * step));
+  return Value(std::make_shared<const Sequence>(Sequence::Type::kRange, std::move(items)));
+}
+
+Value raise_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
+  EvaluationError error{to_str(*args[0], context.budget).bytes()};
+  error.raised_by_template = true;
+  throw error;
+}
+
+Value strftime_function(Context& context, const Value& /*self*/, const BoundArguments& args) {
+  return Value::text(format_date(context.settings.now, std::string(args.required_text(0).view())));
+}
+
+/// The result of cycler(): returns its values in turn.
+class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
+ public:
+  explicit Cycler(std::vector<Value> values) : values_(std::move(values)) {
+    for (const Value& value : values_) depth = std::max(depth, get_container_depth(value.depth()));
+  }
+  std::string_view type_name() const override { return "Cycler"; }
+
+  std::optional<Value> attribute(std::string_view name) override {
+    const auto bind_method = [&](Function::Body body) {
+      return Value(std::shared_ptr<Object>(std::make_shared<Function>(
+          "cycler", Parameters{""}, body, Value(std::shared_ptr<Object>(shared_from_this())))));
+    };
+    if (name == "current") return values_[index_];
+    if (name == "next")
+      return bind_method([](Context&, const Value& self, const BoundArguments&) { return to_cycler(self).next(); });
+    if (name == "reset")
+      return bind_method([](Context&, const Value& self, const BoundArguments&) { return to_cycler(self).reset(); });
+    return std::nullopt;
+  }
+
+ private:
+  static Cycler& to_cycler(const Value& value) { return static_cast<Cycler&>(*value.object()); }
+  Value next() {
+    const size_t current_index = index_;
+    index_ = (index_ + 1) % values_.size();
+    return values_[current_index];
+  }
+  Value reset() {
+    index_ = 0;
+    return Value::none();
+  }
+
+  std::vector<Value> values_;
+  size_t index_ = 0;
+};
+
+/// The result of joiner(): returns "" at first, then its separator.
+class Joiner : public Object {
+ public:
+  explicit Joiner(Value separator) : separator_(std::move(separator)) {
+    depth = get_container_depth(separator_.depth());
+  }
+  std::string_view type_name() const override { return "Joiner"; }
+  bool is_callable() const override { return true; }
+  Value call(Context& /*context*/, const Arguments& arguments) override {
+    if (!arguments.positional.empty() || !arguments.keyword.empty())
+      throw evaluation_error("a joiner takes no arguments");
+    return std::exchange(is_used_, true) ? separator_ : Value::text("");
+  }
+
+ private:
+  Value separator_;
+  bool is_used_ = false;
+};
+
+Value cycler_function(Context& /*context*/, const Value& /*self*/, const BoundArguments& args) {
+  if (args.arguments().positional.empty()) throw evaluation_error("a cycler needs values");
+  return Value(std::shared_ptr<Object>(std::make_shared<Cycler>(args.arguments().positional)));
+}
+
+Value joiner_function(Context& /*context*/, const Value& /*self*/, const BoundArguments& args) {
+  return Value(std::shared_ptr<Object>(std::make_shared<Joiner>(args[0] != nullptr ? *args[0] : Value::text(", "))));
+}
+
+constexpr std::array kFunctions = {
+    Builtin{"cycler", {"*"}, cycler_function},
+    Builtin{"dict", {"*"}, dict_function},
+    Builtin{"joiner", {"sep"}, joiner_function},
+    Builtin{"namespace", {"*"}, namespace_function},
+    Builtin{"raise_exception", {"message", 1}, raise_function},
+    Builtin{"range", {"start stop step", 1}, range_function},
+    Builtin{"strftime_now", {"format", 1}, strftime_function},
+};
+
+}  // namespace
+
+const Builtin* find_filter(std::string_view name) {
+  for (const auto& table : {text_filters(), number_filters(), list_filters(), select_filters()}) {
+    if (const Builtin* builtin = find_by_name(table, name)) return builtin;
+  }
+  return nullptr;
+}
+
+const Builtin* find_test(std::string_view name) {
+  return find_by_name(tests(), name);
+}
+
+const Builtin* find_function(std::string_view name) {
+  return find_by_name(functions(), name);
+}
+
+Value apply_builtin(Context& context, const Builtin& builtin, const Value& self, const Arguments& arguments) {
+  context.budget.charge_steps();
+  return builtin.body(context, self, BoundArguments(builtin.name, builtin.parameters, arguments));
+}
+
+Value make_generator(std::vector<Value> items) {
+  return Value(std::make_shared<const Sequence>(Sequence::Type::kGenerator, std::move(items)));
+}
+
+std::span<const Builtin> functions() {
+  return kFunctions;
+}
+
+}  // namespace vlmtrain::text::jinja

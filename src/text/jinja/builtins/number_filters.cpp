@@ -1,0 +1,84 @@
+#include <array>
+#include <cmath>
+
+#include "text/jinja/builtins/builtins.h"
+#include "text/jinja/runtime/numbers.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Limit of conversions to integers, slightly below 2^63, which doubles cannot represent exactly.
+constexpr double kIntegerLimit = 9.2e18;
+
+/// Returns the number. Throws EvaluationError that names `filter` for other types.
+Number require_number(std::string_view filter, const Value& value) {
+  const auto number = to_number(value);
+  if (number) return *number;
+  if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
+  throw evaluation_error("{} needs a number, not {}", filter, value.type_name());
+}
+
+/// Returns int(real). Throws EvaluationError beyond kIntegerLimit.
+Value to_integer_value(double real) {
+  if (!(std::fabs(real) < kIntegerLimit)) throw evaluation_error("{} is no whole number of 64 bits", real);
+  return Value(static_cast<int64_t>(real));
+}
+
+Value abs_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  const Number number = require_number("abs", value);
+  return compare(Comparison::kLess, value, Value(0), context.budget) ? negate(value)
+         : number.is_integer                                         ? Value(number.integer)
+                                                                     : value;
+}
+
+Value int_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
+  const Value fallback = args[0] != nullptr ? *args[0] : Value(0);
+  if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
+  if (value.text() != nullptr) {
+    if (const auto integer = parse_int(value.text()->view(), static_cast<int>(args.integer(1, 10))))
+      return Value(*integer);
+    const auto real = parse_float(value.text()->view());
+    return real && std::isfinite(*real) ? to_integer_value(*real) : fallback;
+  }
+  const auto number = to_number(value);
+  if (!number || std::isnan(number->real)) return fallback;
+  return number->is_integer ? Value(number->integer) : to_integer_value(number->real);
+}
+
+Value float_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
+  const Value fallback = args[0] != nullptr ? *args[0] : Value(0.0);
+  if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
+  if (value.text() != nullptr) {
+    const auto real = parse_float(value.text()->view());
+    return real ? Value(*real) : fallback;
+  }
+  const auto number = to_number(value);
+  return number ? Value(number->real) : fallback;
+}
+
+Value round_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
+  const Number number = require_number("round", value);
+  const int64_t precision = args.integer(0, 0);
+  const std::string_view method = args.text(1) != nullptr ? args.text(1)->view() : "common";
+  if (method == "common") return round_number(number, precision);
+  if (method != "ceil" && method != "floor") throw evaluation_error("round: the method must be common, ceil or floor");
+  const double unit = std::pow(10.0, static_cast<double>(precision));
+  const double scaled = number.real * unit;
+  if (!std::isfinite(scaled)) throw evaluation_error("round: the number is too large");
+  return Value((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / unit);
+}
+
+constexpr std::array kNumberFilters = {
+    Builtin{"abs", {""}, abs_filter},
+    Builtin{"float", {"default"}, float_filter},
+    Builtin{"int", {"default base"}, int_filter},
+    Builtin{"round", {"precision method"}, round_filter},
+};
+
+}  // namespace
+
+std::span<const Builtin> number_filters() {
+  return kNumberFilters;
+}
+
+}  // namespace vlmtrain::text::jinja

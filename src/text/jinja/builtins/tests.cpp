@@ -1,0 +1,124 @@
+#include <array>
+
+#include "text/jinja/builtins/builtins.h"
+#include "text/jinja/runtime/numbers.h"
+#include "text/jinja/runtime/operators.h"
+#include "text/jinja/runtime/python_text.h"
+#include "text/unicode/unicode_classes.h"
+#include "text/unicode/utf8.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+using Predicate = bool (*)(const Value&);
+
+template <Predicate predicate>
+Value value_test(Context& /*context*/, const Value& value, const BoundArguments& /*args*/) {
+  return Value(predicate(value));
+}
+
+template <Comparison comparison>
+Value comparison_test(Context& context, const Value& value, const BoundArguments& args) {
+  return Value(compare(comparison, value, *args[0], context.budget));
+}
+
+/// Returns whether the value has a length and items by index, as an undefined value does in Jinja2.
+bool is_sequence(const Value& value) {
+  return value.is_undefined() || value.text() != nullptr || value.dict() != nullptr ||
+         (value.sequence() != nullptr && value.sequence()->can_index());
+}
+/// Returns whether the value is the name of a filter.
+bool is_filter_name(const Value& value) {
+  return value.text() != nullptr && find_filter(value.text()->view()) != nullptr;
+}
+/// Returns whether the value is the name of a test.
+bool is_test_name(const Value& value) {
+  return value.text() != nullptr && find_test(value.text()->view()) != nullptr;
+}
+
+/// Returns whether `value` modulo `divisor` equals `expected`.
+Value remainder_test(Context& context, const Value& value, const Value& divisor, const Value& expected) {
+  return Value(is_equal(calculate(BinaryOperator::kModulo, value, divisor, context.budget), expected, context.budget));
+}
+
+template <int64_t remainder>
+Value parity_test(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  return remainder_test(context, value, Value(2), Value(remainder));
+}
+
+Value divisibleby_test(Context& context, const Value& value, const BoundArguments& args) {
+  return remainder_test(context, value, *args[0], Value(0));
+}
+
+Value sameas_test(Context& /*context*/, const Value& value, const BoundArguments& args) {
+  return Value(value.is_same(*args[0]));
+}
+
+/// Returns str(value).islower() or str(value).isupper().
+template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
+Value case_test(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  const TrackedText text = to_str(value, context.budget);
+  bool has_cased = false;
+  for (size_t pos = 0; pos < text.size(); pos = next_character(text.bytes(), pos)) {
+    const char32_t character = read_utf8(text.bytes(), pos).code_point;
+    if (is_other_case(character) || is_title(character)) return Value(false);
+    has_cased = has_cased || is_expected_case(character);
+  }
+  return Value(has_cased);
+}
+
+constexpr Parameters kNoParameters = {""};
+constexpr Parameters kOtherParameter = {"other", 1};
+
+constexpr std::array kTests = {
+    Builtin{"!=", kOtherParameter, comparison_test<Comparison::kUnequal>},
+    Builtin{"<", kOtherParameter, comparison_test<Comparison::kLess>},
+    Builtin{"<=", kOtherParameter, comparison_test<Comparison::kLessOrEqual>},
+    Builtin{"==", kOtherParameter, comparison_test<Comparison::kEqual>},
+    Builtin{">", kOtherParameter, comparison_test<Comparison::kGreater>},
+    Builtin{">=", kOtherParameter, comparison_test<Comparison::kGreaterOrEqual>},
+    Builtin{"boolean", kNoParameters, value_test<[](const Value& value) { return value.boolean() != nullptr; }>},
+    Builtin{"callable", kNoParameters,
+            value_test<[](const Value& value) { return value.object() != nullptr && value.object()->is_callable(); }>},
+    Builtin{"defined", kNoParameters, value_test<[](const Value& value) { return !value.is_undefined(); }>},
+    Builtin{"divisibleby", {"num", 1}, divisibleby_test},
+    Builtin{"eq", kOtherParameter, comparison_test<Comparison::kEqual>},
+    Builtin{"equalto", kOtherParameter, comparison_test<Comparison::kEqual>},
+    Builtin{"escaped", kNoParameters, value_test<[](const Value& /*value*/) { return false; }>},
+    Builtin{"even", kNoParameters, parity_test<0>},
+    Builtin{"false", kNoParameters,
+            value_test<[](const Value& value) { return value.boolean() != nullptr && !*value.boolean(); }>},
+    Builtin{"filter", kNoParameters, value_test<is_filter_name>},
+    Builtin{"float", kNoParameters, value_test<[](const Value& value) { return value.real() != nullptr; }>},
+    Builtin{"ge", kOtherParameter, comparison_test<Comparison::kGreaterOrEqual>},
+    Builtin{"greaterthan", kOtherParameter, comparison_test<Comparison::kGreater>},
+    Builtin{"gt", kOtherParameter, comparison_test<Comparison::kGreater>},
+    Builtin{"in", {"seq", 1}, comparison_test<Comparison::kIn>},
+    Builtin{"integer", kNoParameters, value_test<[](const Value& value) { return value.integer() != nullptr; }>},
+    Builtin{"iterable", kNoParameters, value_test<can_iterate>},
+    Builtin{"le", kOtherParameter, comparison_test<Comparison::kLessOrEqual>},
+    Builtin{"lessthan", kOtherParameter, comparison_test<Comparison::kLess>},
+    Builtin{"lower", kNoParameters, case_test<is_lower, is_upper>},
+    Builtin{"lt", kOtherParameter, comparison_test<Comparison::kLess>},
+    Builtin{"mapping", kNoParameters, value_test<[](const Value& value) { return value.dict() != nullptr; }>},
+    Builtin{"ne", kOtherParameter, comparison_test<Comparison::kUnequal>},
+    Builtin{"none", kNoParameters, value_test<[](const Value& value) { return value.is_none(); }>},
+    Builtin{"number", kNoParameters, value_test<[](const Value& value) { return to_number(value).has_value(); }>},
+    Builtin{"odd", kNoParameters, parity_test<1>},
+    Builtin{"sameas", kOtherParameter, sameas_test},
+    Builtin{"sequence", kNoParameters, value_test<is_sequence>},
+    Builtin{"string", kNoParameters, value_test<[](const Value& value) { return value.text() != nullptr; }>},
+    Builtin{"test", kNoParameters, value_test<is_test_name>},
+    Builtin{"true", kNoParameters,
+            value_test<[](const Value& value) { return value.boolean() != nullptr && *value.boolean(); }>},
+    Builtin{"undefined", kNoParameters, value_test<[](const Value& value) { return value.is_undefined(); }>},
+    Builtin{"upper", kNoParameters, case_test<is_upper, is_lower>},
+};
+
+}  // namespace
+
+std::span<const Builtin> tests() {
+  return kTests;
+}
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,276 @@
+#include <algorithm>
+#include <array>
+
+#include "text/jinja/builtins/builtins.h"
+#include "text/jinja/runtime/object.h"
+#include "text/jinja/runtime/operators.h"
+#include "text/jinja/runtime/python_text.h"
+#include "text/jinja/runtime/string_format.h"
+#include "text/jinja/runtime/text_edit.h"
+#include "text/unicode/case_mapping.h"
+#include "text/unicode/unicode_classes.h"
+#include "text/unicode/utf8.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Returns str(value).
+Text to_text(Context& context, const Value& value) {
+  return Text(to_str(value, context.budget));
+}
+
+/// Returns the text as a value, charged to the budget.
+Value make_text_result(Context& context, TrackedText text) {
+  context.budget.charge_allocation(text.size());
+  return Value::text(std::move(text));
+}
+
+template <TrackedText (*transform)(const TrackedText&)>
+Value transform_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  return make_text_result(context, transform(to_str(value, context.budget)));
+}
+
+/// Returns the text as Jinja2's filter title, whose words differ from those of str.title().
+TrackedText capitalize_words(const TrackedText& text) {
+  const std::string_view bytes = text.bytes();
+  bool is_word_start = true;
+  TrackedText out;
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+      const char32_t character = read_utf8(bytes, pos).code_point;
+      const bool is_separator =
+          is_space(character) ||
+          (character < 0x80 && std::string_view("-({[<").find(static_cast<char>(character)) != std::string_view::npos);
+      if (is_word_start) {
+        append_upper(bytes, pos, buffer);
+      } else {
+        append_lower(bytes, pos, buffer);
+      }
+      is_word_start = is_separator;
+    }
+  });
+  return out;
+}
+
+Value escape_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  if (value.text() != nullptr && value.text()->is_escaped) return value;
+  TrackedText escaped = escape_html(to_str(value, context.budget));
+  context.budget.charge_allocation(escaped.size());
+  return Value::text(std::move(escaped), true);
+}
+
+Value forceescape_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  TrackedText escaped = escape_html(to_str(value, context.budget));
+  context.budget.charge_allocation(escaped.size());
+  return Value::text(std::move(escaped), true);
+}
+
+Value safe_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  return Value::text(to_str(value, context.budget), true);
+}
+
+Value trim_filter(Context& context, const Value& value, const BoundArguments& args) {
+  return make_text_result(context, strip(to_text(context, value), args.text(0), Side::kBoth));
+}
+
+Value replace_filter(Context& context, const Value& value, const BoundArguments& args) {
+  const int64_t count = args.value_or_null(2) != nullptr ? args.integer(2, -1) : -1;
+  return Value::text(
+      replace(to_text(context, value), to_text(context, *args[0]), to_text(context, *args[1]), count, context.budget));
+}
+
+Value string_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  return value.text() != nullptr ? value : Value::text(to_str(value, context.budget));
+}
+
+Value center_filter(Context& context, const Value& value, const BoundArguments& args) {
+  return Value::text(center(to_text(context, value), args.integer(0, 80), context.budget));
+}
+
+/// Appends \n with the origin of `line_break`.
+void append_newline(TrackedText& out, const TrackedText& line_break) {
+  bool is_written = false;
+  out.append_transformed(line_break, [&](size_t /*begin*/, size_t /*end*/, std::string& buffer) {
+    if (!std::exchange(is_written, true)) buffer += '\n';
+  });
+}
+
+Value indent_filter(Context& context, const Value& value, const BoundArguments& args) {
+  if (value.text() == nullptr) throw evaluation_error("indent needs a text, not {}", value.type_name());
+  TrackedText indentation;
+  if (args[0] != nullptr && args[0]->text() != nullptr) {
+    indentation = args[0]->text()->content;
+  } else {
+    const int64_t width = std::max<int64_t>(args.integer(0, 4), 0);
+    Budget::check_size(static_cast<size_t>(width));
+    indentation.append(std::string(static_cast<size_t>(width), ' '));
+  }
+  const bool indents_blank_lines = args.boolean(2, false);
+  TrackedText text = value.text()->content;
+  text.append("\n");
+  const std::vector<TrackedText> lines = split_lines(text, false);
+  TrackedText out;
+  if (args.boolean(1, false)) out.append(indentation);
+  size_t pos = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0 && (indents_blank_lines || !lines[i].empty())) out.append(indentation);
+    out.append(lines[i]);
+    pos += lines[i].size();
+    if (i + 1 == lines.size()) break;
+    const size_t next = text.bytes().compare(pos, 2, "\r\n") == 0 ? pos + 2 : next_character(text.bytes(), pos);
+    append_newline(out, text.slice(pos, next));
+    pos = next;
+    Budget::check_size(out.size());
+  }
+  return make_text_result(context, std::move(out));
+}
+
+Value join_filter(Context& context, const Value& value, const BoundArguments& args) {
+  const TrackedText separator = args[0] != nullptr ? to_str(*args[0], context.budget) : TrackedText();
+  std::vector<TrackedText> texts;
+  const auto items = to_sequence(value, context.budget);
+  for (const Value& item : items->items) {
+    texts.push_back(
+        to_str(args.value_or_null(1) != nullptr ? get_path(item, *args[1], context.budget) : item, context.budget));
+  }
+  return Value::text(join(separator, texts, context.budget));
+}
+
+Value format_filter(Context& context, const Value& value, const BoundArguments& args) {
+  const Text text = to_text(context, value);
+  const Arguments& arguments = args.arguments();
+  if (arguments.keyword.empty()) return format_percent(text, Value::tuple(arguments.positional), context.budget);
+  if (!arguments.positional.empty()) throw evaluation_error("format takes values by place or by name, not both");
+  return format_percent(text, Value::dict(arguments.keyword), context.budget);
+}
+
+Value wordcount_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  const Text text = to_text(context, value);
+  context.budget.charge_scan(text.view().size());
+  int64_t count = 0;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.view().size(); pos = next_character(text.view(), pos)) {
+    const bool is_word = is_word_character(read_utf8(text.view(), pos).code_point);
+    if (is_word && !in_word) ++count;
+    in_word = is_word;
+  }
+  return Value(count);
+}
+
+Value truncate_filter(Context& context, const Value& value, const BoundArguments& args) {
+  if (value.text() == nullptr) throw evaluation_error("truncate needs a text, not {}", value.type_name());
+  const Text& text = *value.text();
+  const Text end = args.text(2) != nullptr ? *args.text(2) : Text(TrackedText("..."));
+  const auto length = args.integer(0, 255);
+  const int64_t leeway = args.value_or_null(3) != nullptr ? args.integer(3, 5) : 5;
+  if (length < static_cast<int64_t>(end.length) || leeway < 0)
+    throw evaluation_error("truncate: the length or leeway is too small");
+  if (static_cast<int64_t>(text.length) - leeway <= length) return value;
+  size_t end_offset = to_byte_offset(text.view(), static_cast<size_t>(length) - end.length);
+  if (!args.boolean(1, false)) end_offset = std::min(text.view().substr(0, end_offset).rfind(' '), end_offset);
+  TrackedText out = text.content.slice(0, end_offset);
+  out.append(end.content);
+  return make_text_result(context, std::move(out));
+}
+
+/// Returns the text as urllib.parse.quote(), or quote_plus() with `is_query`.
+TrackedText percent_encode(const TrackedText& text, bool is_query) {
+  const std::string_view bytes = text.bytes();
+  TrackedText out;
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (const char byte_char : bytes.substr(begin, end - begin)) {
+      const auto byte = static_cast<unsigned char>(byte_char);
+      const bool is_unreserved =
+          byte < 0x80 && (is_word_character(byte) || std::string_view(".-~").find(byte_char) != std::string_view::npos);
+      if (is_unreserved || (byte_char == '/' && !is_query)) {
+        buffer += byte_char;
+      } else if (byte_char == ' ' && is_query) {
+        buffer += '+';
+      } else {
+        buffer += fmt::format("%{:02X}", byte);
+      }
+    }
+  });
+  return out;
+}
+
+Value urlencode_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
+  if (value.text() != nullptr || !can_iterate(value))
+    return make_text_result(context, percent_encode(to_str(value, context.budget), false));
+  std::vector<TrackedText> query_fields;
+  const auto add = [&](const Value& key, const Value& item) {
+    TrackedText query_field = percent_encode(to_str(key, context.budget), true);
+    query_field.append("=");
+    query_field.append(percent_encode(to_str(item, context.budget), true));
+    query_fields.push_back(std::move(query_field));
+  };
+  if (value.dict() != nullptr) {
+    for (const auto& [key, item] : value.dict()->entries) add(key, item);
+  } else {
+    const auto items = to_sequence(value, context.budget);
+    for (const Value& pair : items->items) {
+      const auto pair_items = to_sequence(pair, context.budget);
+      if (pair_items->items.size() != 2) throw evaluation_error("urlencode needs pairs");
+      add(pair_items->items[0], pair_items->items[1]);
+    }
+  }
+  return Value::text(join(TrackedText("&"), query_fields, context.budget));
+}
+
+Value tojson_filter(Context& context, const Value& value, const BoundArguments& args) {
+  JsonStyle style;
+  style.ensure_ascii = args.boolean(0, false);
+  if (const Value* indent = args.value_or_null(1)) {
+    if (indent->text() != nullptr) {
+      style.indent = indent->text()->view();
+    } else {
+      const int64_t width = std::max<int64_t>(args.integer(1, 0), 0);
+      Budget::check_size(static_cast<size_t>(width));
+      style.indent = std::string(static_cast<size_t>(width), ' ');
+    }
+    style.item_separator = ",";
+  }
+  if (const Value* separators = args.value_or_null(2)) {
+    const auto pair_items = to_sequence(*separators, context.budget);
+    if (pair_items->items.size() != 2 || pair_items->items[0].text() == nullptr ||
+        pair_items->items[1].text() == nullptr) {
+      throw evaluation_error("tojson: separators must be two texts");
+    }
+    style.item_separator = pair_items->items[0].text()->view();
+    style.key_separator = pair_items->items[1].text()->view();
+  }
+  style.sort_keys = args.boolean(3, false);
+  TrackedText out;
+  append_json(out, value, style, context.budget);
+  return Value::text(std::move(out));
+}
+
+constexpr std::array kTextFilters = {
+    Builtin{"capitalize", {""}, transform_filter<capitalize>},
+    Builtin{"center", {"width"}, center_filter},
+    Builtin{"e", {""}, escape_filter},
+    Builtin{"escape", {""}, escape_filter},
+    Builtin{"forceescape", {""}, forceescape_filter},
+    Builtin{"format", {"*"}, format_filter},
+    Builtin{"indent", {"width first blank"}, indent_filter},
+    Builtin{"join", {"d attribute"}, join_filter},
+    Builtin{"lower", {""}, transform_filter<to_lower>},
+    Builtin{"replace", {"old new count", 2}, replace_filter},
+    Builtin{"safe", {""}, safe_filter},
+    Builtin{"string", {""}, string_filter},
+    Builtin{"title", {""}, transform_filter<capitalize_words>},
+    Builtin{"tojson", {"ensure_ascii indent separators sort_keys"}, tojson_filter},
+    Builtin{"trim", {"chars"}, trim_filter},
+    Builtin{"truncate", {"length killwords end leeway"}, truncate_filter},
+    Builtin{"upper", {""}, transform_filter<to_upper>},
+    Builtin{"urlencode", {""}, urlencode_filter},
+    Builtin{"wordcount", {""}, wordcount_filter},
+};
+
+}  // namespace
+
+std::span<const Builtin> text_filters() {
+  return kTextFilters;
+}
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,337 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/evaluator.h"
+#include "text/jinja/runtime/operators.h"
+#include "text/jinja/runtime/python_text.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// The variable `loop` of a for statement.
+class Loop : public Object, public std::enable_shared_from_this<Loop> {
+ public:
+  explicit Loop(std::vector<Value> items, int64_t level) : items_(std::move(items)), level_(level) {}
+
+  size_t size() const { return items_.size(); }
+  const Value& item() const { return items_[index_]; }
+  void set_index(size_t pos) { index_ = pos; }
+
+  std::string_view type_name() const override { return "LoopContext"; }
+  std::optional<Value> attribute(std::string_view name) override;
+  std::vector<Value> release_values() override;
+
+ private:
+  Value update_changed(const Arguments& arguments, Budget& budget);
+  Value cycle(const Arguments& arguments) const;
+
+  std::vector<Value> items_;
+  int64_t level_;
+  size_t index_ = 0;
+  std::optional<Value> last_value_;
+};
+
+std::optional<Value> Loop::attribute(std::string_view name) {
+  const auto bind_method = [&](std::string_view method, Function::Body body) {
+    return Value(std::shared_ptr<Object>(
+        std::make_shared<Function>(method, Parameters{"*"}, body, Value(std::shared_ptr<Object>(shared_from_this())))));
+  };
+  const size_t count = items_.size();
+  if (name == "index") return Value(index_ + 1);
+  if (name == "index0") return Value(index_);
+  if (name == "revindex") return Value(count - index_);
+  if (name == "revindex0") return Value(count - index_ - 1);
+  if (name == "first") return Value(index_ == 0);
+  if (name == "last") return Value(index_ + 1 == count);
+  if (name == "length") return Value(count);
+  if (name == "depth") return Value(level_ + 1);
+  if (name == "depth0") return Value(level_);
+  if (name == "previtem") return index_ == 0 ? Value::undefined("there is no previous item") : items_[index_ - 1];
+  if (name == "nextitem") return index_ + 1 >= count ? Value::undefined("there is no next item") : items_[index_ + 1];
+  if (name == "changed") {
+    return bind_method("loop.changed", [](Context& context, const Value& self, const BoundArguments& args) {
+      return static_cast<Loop&>(*self.object()).update_changed(args.arguments(), context.budget);
+    });
+  }
+  if (name == "cycle") {
+    return bind_method("loop.cycle", [](Context& /*context*/, const Value& self, const BoundArguments& args) {
+      return static_cast<Loop&>(*self.object()).cycle(args.arguments());
+    });
+  }
+  return std::nullopt;
+}
+
+std::vector<Value> Loop::release_values() {
+  std::vector<Value> values = std::move(items_);
+  items_.clear();
+  if (last_value_) values.push_back(std::move(*last_value_));
+  last_value_.reset();
+  return values;
+}
+
+Value Loop::update_changed(const Arguments& arguments, Budget& budget) {
+  if (!arguments.keyword.empty()) throw evaluation_error("loop.changed takes no named arguments");
+  Value current = Value::tuple(arguments.positional);
+  const bool is_changed = !last_value_ || !is_equal(*last_value_, current, budget);
+  if (is_changed) last_value_ = std::move(current);
+  return Value(is_changed);
+}
+
+Value Loop::cycle(const Arguments& arguments) const {
+  if (arguments.positional.empty() || !arguments.keyword.empty())
+    throw evaluation_error("loop.cycle needs values to give");
+  return arguments.positional[index_ % arguments.positional.size()];
+}
+
+/// A guard that moves a loop to the context at the end of the statement if a variable still refers
+/// to it, because it may then be part of a cycle.
+struct LoopRetainer {
+  Context& context;
+  const std::shared_ptr<Loop>& loop;
+  ~LoopRetainer() {
+    if (loop.use_count() > 1) context.retained_objects.push_back(loop);
+  }
+};
+
+/// A macro, with the scope of its definition.
+class Macro : public Object {
+ public:
+  Macro(Evaluator& evaluator, const MacroDefinition& definition, std::string_view name, std::shared_ptr<Scope> closure)
+      : evaluator_(evaluator), definition_(definition), name_(name), closure_(std::move(closure)) {}
+
+  std::string_view type_name() const override { return "Macro"; }
+  bool is_callable() const override { return true; }
+  std::optional<Value> attribute(std::string_view name) override {
+    if (name == "name") return Value::text(std::string(name_));
+    return std::nullopt;
+  }
+  Value call(Context& /*context*/, const Arguments& arguments) override {
+    return evaluator_.call_macro(definition_, closure_, arguments);
+  }
+
+ private:
+  Evaluator& evaluator_;
+  const MacroDefinition& definition_;
+  std::string_view name_;
+  std::shared_ptr<Scope> closure_;
+};
+
+}  // namespace
+
+Evaluator::Flow Evaluator::execute_node(const TemplateData& node) {
+  context_.budget.charge_scan(node.text.size());
+  Budget::check_size(out_->size() + node.text.size());
+  out_->append(node.text);
+  return Flow::kNormal;
+}
+
+void Evaluator::print(const Value& value) {
+  append_str(*out_, value, context_.budget);
+  Budget::check_size(out_->size());
+}
+
+Evaluator::Flow Evaluator::execute_node(const Print& node) {
+  for (const auto& value : node.values) print(evaluate(*value));
+  return Flow::kNormal;
+}
+
+std::vector<Value> Evaluator::evaluate_loop_items(const For& node) {
+  const auto sequence = to_sequence(evaluate(*node.items), context_.budget);
+  context_.budget.charge_allocation(sequence->items.size() * sizeof(Value));
+  if (!node.condition) return sequence->items;
+  std::vector<Value> selected_items;
+  for (const Value& item : sequence->items) {
+    const ScopeGuard scope_guard(*this);
+    assign(node.target, item);
+    if (is_true(evaluate(*node.condition))) selected_items.push_back(item);
+  }
+  return selected_items;
+}
+
+Evaluator::Flow Evaluator::execute_node(const For& node) {
+  const auto loop = std::make_shared<Loop>(evaluate_loop_items(node), 0);
+  const LoopRetainer loop_retainer{context_, loop};
+  bool is_body_completed = false;
+  for (size_t i = 0; i < loop->size(); ++i) {
+    loop->set_index(i);
+    Flow flow = Flow::kNormal;
+    {
+      const ScopeGuard scope_guard(*this);
+      scope_->set(kLoopName, Value(std::shared_ptr<Object>(loop)));
+      assign(node.target, loop->item());
+      flow = execute(node.body);
+    }
+    // As in the code that Jinja2 generates: iterations that end with continue or break do not count
+    // for the else.
+    is_body_completed = is_body_completed || flow == Flow::kNormal;
+    if (flow == Flow::kBreak) break;
+  }
+  if (is_body_completed || node.else_body.empty()) return Flow::kNormal;
+  const ScopeGuard scope_guard(*this);
+  return execute(node.else_body);
+}
+
+Evaluator::Flow Evaluator::execute_node(const If& node) {
+  for (const auto& [condition, block] : node.branches) {
+    if (is_true(evaluate(*condition))) return execute(block);
+  }
+  return execute(node.else_body);
+}
+
+void Evaluator::assign(const Target& target, const Value& value) {
+  if (target.is_tuple) {
+    const auto items = to_sequence(value, context_.budget);
+    if (items->items.size() != target.elements.size()) {
+      throw evaluation_error("{} values cannot be given to {} names", items->items.size(), target.elements.size());
+    }
+    for (size_t i = 0; i < target.elements.size(); ++i) assign(target.elements[i], items->items[i]);
+    return;
+  }
+  if (target.attribute.empty()) return scope_->set(target.name, value);
+  const Value* holder = scope_->find(target.name);
+  auto* namespace_object = holder == nullptr ? nullptr : dynamic_cast<Namespace*>(holder->object());
+  if (namespace_object == nullptr)
+    throw evaluation_error("\"{}\" is no namespace, so it can be given no attribute", tree_.names[target.name]);
+  context_.budget.charge_allocation(sizeof(Value));
+  namespace_object->set(target.attribute, value);
+}
+
+Evaluator::Flow Evaluator::execute_node(const Set& node) {
+  assign(node.target, evaluate(*node.value));
+  return Flow::kNormal;
+}
+
+Value Evaluator::apply_filter(const Expression& filter, TrackedText text) {
+  const Value input = Value::text(std::move(text));
+  const Value* outer = std::exchange(filter_block_input_, &input);
+  try {
+    Value result = evaluate(filter);
+    filter_block_input_ = outer;
+    return result;
+  } catch (...) {
+    filter_block_input_ = outer;
+    throw;
+  }
+}
+
+Evaluator::Flow Evaluator::execute_node(const SetBlock& node) {
+  Flow flow = Flow::kNormal;
+  TrackedText output = render_block(node.body, flow);
+  if (flow != Flow::kNormal) return flow;
+  assign(node.target, node.filter ? apply_filter(*node.filter, std::move(output)) : Value::text(std::move(output)));
+  return Flow::kNormal;
+}
+
+Value Evaluator::make_macro_value(const MacroDefinition& macro) {
+  return Value(std::shared_ptr<Object>(std::make_shared<Macro>(*this, macro, tree_.names[macro.name], scope_)));
+}
+
+Evaluator::Flow Evaluator::execute_node(const MacroDefinition& node) {
+  scope_->set(node.name, make_macro_value(node));
+  return Flow::kNormal;
+}
+
+Value Evaluator::call_macro(const MacroDefinition& macro, const std::shared_ptr<Scope>& closure,
+                            const Arguments& arguments) {
+  const NestingGuard nesting_guard(*this);
+  const Signature& signature = macro.signature;
+  const std::string& name = tree_.names[macro.name];
+  const size_t count = signature.parameters.size();
+  std::vector<const Value*> parameter_values(count, nullptr);
+  for (size_t i = 0; i < std::min(count, arguments.positional.size()); ++i)
+    parameter_values[i] = &arguments.positional[i];
+  std::vector<std::pair<Value, Value>> kwargs;
+  Value caller = Value::undefined("No caller defined");
+  for (const auto& [keyword_name, value] : arguments.keyword) {
+    const std::string& key = keyword_name;  // clang 14 cannot capture a structured binding
+    const auto parameter = std::find_if(signature.parameters.begin(), signature.parameters.end(),
+                                        [&](size_t name_index) { return tree_.names[name_index] == key; });
+    const auto index = static_cast<size_t>(parameter - signature.parameters.begin());
+    if (index < count && parameter_values[index] == nullptr) {
+      parameter_values[index] = &value;
+    } else if (signature.takes_caller && key == "caller") {
+      caller = value;
+    } else if (signature.takes_kwargs) {
+      insert_or_assign(kwargs, Value::text(key), value);
+    } else {
+      throw evaluation_error("the macro {} takes no argument \"{}\"", name, key);
+    }
+  }
+  if (arguments.positional.size() > count && !signature.takes_varargs) {
+    throw evaluation_error("the macro {} takes {} arguments at most, not {}", name, count, arguments.positional.size());
+  }
+
+  TrackedText output;
+  TrackedText* outer = std::exchange(out_, &output);
+  try {
+    const ScopeGuard scope_guard(*this, closure);
+    if (signature.takes_caller) scope_->set(kCallerName, caller);
+    if (signature.takes_kwargs) scope_->set(kKwargsName, Value(std::make_shared<const Dict>(std::move(kwargs))));
+    if (signature.takes_varargs) {
+      const auto first_vararg = static_cast<std::ptrdiff_t>(std::min(count, arguments.positional.size()));
+      scope_->set(kVarargsName,
+                  Value::tuple({arguments.positional.begin() + first_vararg, arguments.positional.end()}));
+    }
+    const size_t num_required = count - signature.defaults.size();
+    for (size_t i = 0; i < count; ++i) {
+      if (parameter_values[i] != nullptr) scope_->set(signature.parameters[i], *parameter_values[i]);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (parameter_values[i] != nullptr) continue;
+      const std::string& parameter = tree_.names[signature.parameters[i]];
+      scope_->set(signature.parameters[i],
+                  i >= num_required ? evaluate(*signature.defaults[i - num_required])
+                                    : Value::undefined(fmt::format("parameter '{}' was not provided", parameter)));
+    }
+    execute(macro.body);
+  } catch (...) {
+    out_ = outer;
+    throw;
+  }
+  out_ = outer;
+  context_.budget.charge_allocation(output.size());
+  return Value::text(std::move(output));
+}
+
+Evaluator::Flow Evaluator::execute_node(const CallBlock& node) {
+  const Value caller = make_macro_value(node.caller);
+  print(call(std::get<Call>(node.call->node), &caller));
+  return Flow::kNormal;
+}
+
+Evaluator::Flow Evaluator::execute_node(const FilterBlock& node) {
+  Flow flow = Flow::kNormal;
+  TrackedText output = render_block(node.body, flow);
+  if (flow == Flow::kNormal) print(apply_filter(*node.filter, std::move(output)));
+  return flow;
+}
+
+Evaluator::Flow Evaluator::execute_node(const With& node) {
+  std::vector<Value> values;
+  for (const auto& [target, expression] : node.values) values.push_back(evaluate(*expression));
+  const ScopeGuard scope_guard(*this);
+  for (size_t i = 0; i < values.size(); ++i) assign(node.values[i].first, values[i]);
+  return execute(node.body);
+}
+
+Evaluator::Flow Evaluator::execute_node(const GenerationBlock& node) {
+  Flow flow = Flow::kNormal;
+  TrackedText output = render_block(node.body, flow);
+  output.mark_generated();
+  out_->append(output);
+  Budget::check_size(out_->size());
+  return flow;
+}
+
+Evaluator::Flow Evaluator::execute_node(const Break& /*node*/) {
+  return Flow::kBreak;
+}
+
+Evaluator::Flow Evaluator::execute_node(const Continue& /*node*/) {
+  return Flow::kContinue;
+}
+
+}  // namespace vlmtrain::text::jinja

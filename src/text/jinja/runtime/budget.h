@@ -1,0 +1,81 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace vlmtrain::text::jinja {
+
+// Limits against hostile templates. The templates of published checkpoints stay far below each of
+// them. Without the limits on height, nesting and depth, deep input would overflow the stack;
+// without the others, a render would not end or take all memory.
+
+inline constexpr size_t kMaxSourceBytes = size_t{4} << 20U;
+/// Height of the syntax tree: nested expressions and blocks. Parser, evaluator and destructor
+/// recurse once per level.
+inline constexpr int kMaxTreeHeight = 250;
+/// Depth of nested evaluations, those of recursive macros included.
+inline constexpr int kMaxNesting = 1000;
+/// Depth of lists in lists. Comparison, output and destructor recurse once per level.
+inline constexpr int kMaxValueDepth = 200;
+/// Steps of one render, see Budget. Bounds its time.
+inline constexpr size_t kMaxSteps = 10'000'000;
+/// Size of a single text or list.
+inline constexpr size_t kMaxTextBytes = size_t{32} << 20U;
+/// Sum of the sizes of all texts and lists that one render creates. Freed ones count as well.
+inline constexpr size_t kMaxAllocatedBytes = size_t{512} << 20U;
+/// Length of range(). Source: jinja2.sandbox, MAX_RANGE.
+inline constexpr size_t kMaxRangeItems = 100'000;
+
+/// An error in the evaluation of a template. The evaluator converts it to a TemplateError with file
+/// and line.
+struct EvaluationError {
+  std::string message;
+  bool raised_by_template = false;  ///< by raise_exception
+};
+
+/// Returns an EvaluationError with a formatted message.
+template <class... Args>
+EvaluationError evaluation_error(fmt::format_string<Args...> format, Args&&... format_args) {
+  return {fmt::format(format, std::forward<Args>(format_args)...)};
+}
+
+/// A counter of the work and memory of one render. Each function throws EvaluationError beyond a
+/// limit.
+class Budget {
+ public:
+  /// Counts evaluated nodes and similar steps.
+  void charge_steps(size_t count = 1) {
+    steps_ += count;
+    if (steps_ > kMaxSteps) throw evaluation_error("the render takes more than {} steps", kMaxSteps);
+  }
+
+  /// Counts a linear pass over `items` bytes or items.
+  void charge_scan(size_t items) { charge_steps(items / kItemsPerStep); }
+
+  /// Counts a text or list of `bytes` that was created or is about to be.
+  void charge_allocation(size_t bytes) {
+    check_size(bytes);
+    allocated_bytes_ += bytes;
+    charge_scan(bytes);
+    if (allocated_bytes_ > kMaxAllocatedBytes)
+      throw evaluation_error("the render makes more than {} MB of texts and lists", kMaxAllocatedBytes >> 20U);
+  }
+
+  /// Throws if a single text or list of `bytes` is too large.
+  static void check_size(size_t bytes) {
+    if (bytes > kMaxTextBytes) throw evaluation_error("a text or list grows beyond {} MB", kMaxTextBytes >> 20U);
+  }
+
+ private:
+  /// Bytes or items per step, because a pass over them is much cheaper than the evaluation of a
+  /// node.
+  static constexpr size_t kItemsPerStep = 16;
+
+  size_t steps_ = 0;
+  size_t allocated_bytes_ = 0;
+};
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <array>
+
+#include "text/jinja/runtime/object.h"
+#include "text/jinja/runtime/operators.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Methods of Python's str and dict that the tables lack.
+constexpr std::array kUnsupportedTextMethods = {"casefold", "encode",    "expandtabs", "format_map",
+                                                "istitle",  "maketrans", "translate"};
+constexpr std::array kUnsupportedDictMethods = {"fromkeys"};
+/// Methods that modify a value, which Jinja2's ImmutableSandboxedEnvironment hides.
+constexpr std::array kMutatingDictMethods = {"clear", "pop", "popitem", "setdefault", "update"};
+constexpr std::array kMutatingListMethods = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
+
+/// Returns whether `names` contains `name`.
+template <class Names>
+bool contains(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Returns the method `name`, or null.
+const Builtin* find_method(std::span<const Builtin> table, std::string_view name) {
+  const auto match =
+      std::find_if(table.begin(), table.end(), [&](const Builtin& method) { return method.name == name; });
+  return match == table.end() ? nullptr : &*match;
+}
+
+/// Returns dict.keys(), values() or items(), by `type`.
+std::shared_ptr<Sequence> make_dict_view(Sequence::Type type, const Dict& dict, Budget& budget) {
+  budget.charge_allocation(dict.entries.size() * sizeof(Value) * (type == Sequence::Type::kItems ? 4 : 1));
+  std::vector<Value> items;
+  items.reserve(dict.entries.size());
+  for (const auto& [key, value] : dict.entries) {
+    items.push_back(type == Sequence::Type::kKeys     ? key
+                    : type == Sequence::Type::kValues ? value
+                                                      : Value::tuple({key, value}));
+  }
+  return std::make_shared<Sequence>(type, std::move(items));
+}
+
+template <Sequence::Type type>
+Value view_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
+  return Value(std::shared_ptr<const Sequence>(make_dict_view(type, *self.dict(), context.budget)));
+}
+
+Value get_method(Context& context, const Value& self, const BoundArguments& args) {
+  context.budget.charge_scan(self.dict()->entries.size());
+  if (args[0]->sequence() != nullptr || args[0]->dict() != nullptr)
+    throw evaluation_error("a {} is no key", args[0]->type_name());
+  const Value* entry_value = self.dict()->find(*args[0]);
+  if (entry_value != nullptr) return *entry_value;
+  return args[1] != nullptr ? *args[1] : Value::none();
+}
+
+Value copy_method(Context& /*context*/, const Value& self, const BoundArguments& /*args*/) {
+  return self;
+}
+
+Value count_method(Context& context, const Value& self, const BoundArguments& args) {
+  const std::vector<Value>& items = self.sequence()->items;
+  return Value(std::count_if(items.begin(), items.end(),
+                             [&](const Value& item) { return is_equal(item, *args[0], context.budget); }));
+}
+
+Value index_method(Context& context, const Value& self, const BoundArguments& args) {
+  const std::vector<Value>& items = self.sequence()->items;
+  const auto resolve_index = [&](size_t argument_index, int64_t fallback) {
+    const int64_t pos = args.integer(argument_index, fallback);
+    const auto count = static_cast<int64_t>(items.size());
+    return std::clamp<int64_t>(pos < 0 ? pos + count : pos, 0, count);
+  };
+  const int64_t end = resolve_index(2, static_cast<int64_t>(items.size()));
+  for (int64_t i = resolve_index(1, 0); i < end; ++i) {
+    if (is_equal(items[static_cast<size_t>(i)], *args[0], context.budget)) return Value(i);
+  }
+  throw evaluation_error("index(): the value is not in the list");
+}
+
+constexpr std::array kDictMethods = {
+    Builtin{"copy", {""}, copy_method},
+    Builtin{"get", {"key default", 1}, get_method},
+    Builtin{"items", {""}, view_method<Sequence::Type::kItems>},
+    Builtin{"keys", {""}, view_method<Sequence::Type::kKeys>},
+    Builtin{"values", {""}, view_method<Sequence::Type::kValues>},
+};
+
+constexpr std::array kListMethods = {
+    Builtin{"copy", {""}, copy_method},
+    Builtin{"count", {"value", 1}, count_method},
+    Builtin{"index", {"value start stop", 1}, index_method},
+};
+
+}  // namespace
+
+std::span<const Builtin> dict_methods() {
+  return kDictMethods;
+}
+std::span<const Builtin> list_methods() {
+  return kListMethods;
+}
+
+std::optional<Value> find_bound_method(const Value& value, std::string_view name) {
+  std::span<const Builtin> table;
+  bool is_unsupported = false;
+  bool is_unsafe = false;
+  if (value.text() != nullptr) {
+    table = text_methods();
+    is_unsupported = contains(kUnsupportedTextMethods, name);
+  } else if (value.dict() != nullptr) {
+    table = dict_methods();
+    is_unsupported = contains(kUnsupportedDictMethods, name);
+    is_unsafe = contains(kMutatingDictMethods, name);
+  } else if (value.sequence() != nullptr && value.sequence()->can_index()) {
+    const Sequence::Type type = value.sequence()->type;
+    is_unsafe = type == Sequence::Type::kList && contains(kMutatingListMethods, name);
+    if (type == Sequence::Type::kList || name != "copy") table = list_methods();
+  }
+  if (is_unsafe)
+    return Value::undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, value.type_name()));
+  if (is_unsupported) throw evaluation_error("the method {} of {} is not supported", name, value.type_name());
+  const Builtin* method = find_method(table, name);
+  if (method == nullptr) return std::nullopt;
+  return Value(
+      std::shared_ptr<Object>(std::make_shared<Function>(method->name, method->parameters, method->body, value)));
+}
+
+bool is_unsupported_method(std::string_view name) {
+  return contains(kUnsupportedTextMethods, name) || contains(kUnsupportedDictMethods, name);
+}
+
+}  // namespace vlmtrain::text::jinja

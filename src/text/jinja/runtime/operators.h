@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "text/jinja/runtime/object.h"
+#include "text/jinja/runtime/value.h"
+
+namespace vlmtrain::text::jinja {
+
+// Python's operators. All functions throw EvaluationError where Python raises an exception, for
+// results beyond 64 bits, and beyond the budget.
+
+/// The arithmetic operators with two operands.
+enum class BinaryOperator { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
+/// The operators of comparisons.
+enum class Comparison { kEqual, kUnequal, kLess, kLessOrEqual, kGreater, kGreaterOrEqual, kIn, kNotIn };
+
+/// Returns bool(value).
+bool is_true(const Value& value);
+
+/// Returns `left op right`. `%` with a text on the left formats it.
+Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget& budget);
+
+/// Returns -value.
+Value negate(const Value& value);
+
+/// Returns +value.
+Value apply_unary_plus(const Value& value);
+
+/// Returns whether the comparison holds.
+bool compare(Comparison comparison, const Value& left, const Value& right, Budget& budget);
+bool is_equal(const Value& left, const Value& right, Budget& budget);
+bool is_less(const Value& left, const Value& right, Budget& budget);
+
+/// Returns len(value).
+size_t get_length(const Value& value);
+
+/// Returns whether iter(value) works. Undefined values iterate over nothing, as in Jinja2.
+bool can_iterate(const Value& value);
+
+/// Returns the items of iter(value): the characters of a text, the keys of a dict. Exhausts a
+/// generator.
+std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget);
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,276 @@
+#include "text/jinja/runtime/string_format.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "text/jinja/runtime/numbers.h"
+#include "text/jinja/runtime/object.h"
+#include "text/jinja/runtime/python_text.h"
+#include "text/unicode/utf8.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Limit of width and precision. Keeps the buffer of format_digits() small; templates need a few
+/// characters.
+constexpr size_t kMaxWidth = 1000;
+
+/// A conversion specifier of the operator `%`.
+struct Conversion {
+  std::string flags;
+  size_t width = 0;
+  std::optional<size_t> precision;
+  char type = 0;
+  bool has(char flag_char) const { return flags.find(flag_char) != std::string::npos; }
+};
+
+/// Returns the digits of a number, with sign and precision but without width.
+std::string format_digits(const Conversion& conversion, const Value& value) {
+  const auto number = to_number(value);
+  if (!number) throw evaluation_error("%{} needs a number, not {}", conversion.type, value.type_name());
+  std::string format = "%";
+  for (const char flag_char : conversion.flags) {
+    if (flag_char != '-' && flag_char != '0') format += flag_char;
+  }
+  char buffer[1500];
+  int printed = 0;
+  const auto precision = static_cast<int>(conversion.precision.value_or(6));
+  switch (conversion.type) {
+    case 'd':
+    case 'i':
+    case 'u':
+    case 'x':
+    case 'X':
+    case 'o': {
+      const bool is_decimal_letter = std::string_view("diu").find(conversion.type) != std::string_view::npos;
+      if (!number->is_integer && (!is_decimal_letter || !(std::fabs(number->real) < 9e18))) {
+        throw evaluation_error("%{} needs a whole number of 64 bits", conversion.type);
+      }
+      const int64_t integer = number->is_integer ? number->integer : static_cast<int64_t>(number->real);
+      if (conversion.has('#')) throw evaluation_error("the flag # is not supported in %{}", conversion.type);
+      const uint64_t magnitude = integer < 0 ? 0 - static_cast<uint64_t>(integer) : static_cast<uint64_t>(integer);
+      std::string text = conversion.type == 'x'   ? fmt::format("{:x}", magnitude)
+                         : conversion.type == 'X' ? fmt::format("{:X}", magnitude)
+                         : conversion.type == 'o' ? fmt::format("{:o}", magnitude)
+                                                  : fmt::format("{}", magnitude);
+      if (conversion.precision && text.size() < *conversion.precision) {
+        text.insert(0, *conversion.precision - text.size(), '0');
+      }
+      const char* sign = integer < 0 ? "-" : conversion.has('+') ? "+" : conversion.has(' ') ? " " : "";
+      return sign + text;
+    }
+    default:
+      format += ".*";
+      format += conversion.type;
+      printed = std::snprintf(buffer, sizeof buffer, format.c_str(), precision, number->real);  // NOLINT(cert-err33-c)
+      return {buffer, buffer + std::clamp<int>(printed, 0, sizeof buffer - 1)};
+  }
+}
+
+/// Returns a converted value, with width only where zeros fill it.
+TrackedText format_value(const Conversion& conversion, const Value& value, Budget& budget) {
+  TrackedText out;
+  switch (conversion.type) {
+    case 's':
+      append_str(out, value, budget);
+      break;
+    case 'r':
+      append_repr(out, value, budget);
+      break;
+    case 'c': {
+      if (value.text() == nullptr || value.text()->length != 1) throw evaluation_error("%c needs one character");
+      out = value.text()->content;
+      break;
+    }
+    default: {
+      if (std::string_view("diuxXofFeEgG").find(conversion.type) == std::string_view::npos) {
+        throw evaluation_error("%{} is not supported in a format", conversion.type);
+      }
+      std::string digits = format_digits(conversion, value);
+      if (conversion.has('0') && !conversion.has('-') && digits.size() < conversion.width) {
+        const size_t sign = digits.find_first_of("+- ") == 0 ? 1 : 0;
+        digits.insert(sign, conversion.width - digits.size(), '0');
+      }
+      return TrackedText(std::move(digits));
+    }
+  }
+  if (conversion.precision && conversion.type != 'c') {
+    return out.slice(0, to_byte_offset(out.bytes(), *conversion.precision));
+  }
+  return out;
+}
+
+/// A parser of the text after a %. Throws EvaluationError for truncated specifiers.
+class ConversionParser {
+ public:
+  ConversionParser(std::string_view text, size_t pos) : text_(text), pos_(pos) {}
+  size_t position() const { return pos_; }
+
+  /// Returns the name between ( and ), or nothing.
+  std::optional<std::string_view> parse_name() {
+    if (peek() != '(') return std::nullopt;
+    const size_t end = text_.find(')', pos_);
+    if (end == std::string_view::npos) throw evaluation_error("a format lacks a )");
+    const std::string_view name = text_.substr(pos_ + 1, end - pos_ - 1);
+    pos_ = end + 1;
+    return name;
+  }
+
+  Conversion parse_conversion() {
+    Conversion result;
+    while (std::string_view("-+ 0#").find(peek()) != std::string_view::npos) {
+      if (!result.has(peek())) result.flags += peek();
+      ++pos_;
+    }
+    result.width = parse_number();
+    if (peek() == '.') {
+      ++pos_;
+      result.precision = parse_number();
+    }
+    while (std::string_view("hlL").find(peek()) != std::string_view::npos) ++pos_;
+    result.type = peek();
+    ++pos_;
+    return result;
+  }
+
+ private:
+  char peek() const {
+    if (pos_ >= text_.size()) throw evaluation_error("a format ends within a %");
+    return text_[pos_];
+  }
+  size_t parse_number() {
+    size_t value = 0;
+    for (; peek() >= '0' && peek() <= '9'; ++pos_)
+      value = std::min(value * 10 + static_cast<size_t>(peek() - '0'), kMaxWidth + 1);
+    if (value > kMaxWidth) throw evaluation_error("a format asks for more than {} characters", kMaxWidth);
+    return value;
+  }
+
+  std::string_view text_;
+  size_t pos_;
+};
+
+/// Returns the value of a replacement field of format(): a name or number, then attributes and
+/// items. `next_index` is the number of the next field without a name.
+Value look_up_field(Context& context, std::string_view path, const Arguments& arguments, size_t& next_index) {
+  const size_t end = std::min(path.find_first_of(".["), path.size());
+  const std::string_view name = path.substr(0, end);
+  std::optional<Value> value;
+  const auto index = name.empty() ? static_cast<int64_t>(next_index++) : parse_int(name, 10);
+  if (index) {
+    if (*index < 0 || static_cast<size_t>(*index) >= arguments.positional.size()) {
+      throw evaluation_error("format() is given no argument {}", *index);
+    }
+    value = arguments.positional[static_cast<size_t>(*index)];
+  }
+  for (const auto& [key, argument] : arguments.keyword) {
+    if (!index && key == name) value = argument;
+  }
+  if (!value) throw evaluation_error("format() is given no argument \"{}\"", name);
+  for (std::string_view remaining = path.substr(end); !remaining.empty();) {
+    const bool is_item = remaining[0] == '[';
+    const size_t key_end = is_item ? remaining.find(']') : std::min(remaining.find_first_of(".[", 1), remaining.size());
+    if (key_end == std::string_view::npos || key_end < 2) throw evaluation_error("format() cannot read {{{}}}", path);
+    const std::string_view key = remaining.substr(1, key_end - 1);
+    const auto number = is_item ? parse_int(key, 10) : std::nullopt;
+    value = is_item ? get_item(*value, number ? Value(*number) : Value::text(std::string(key)), context.budget)
+                    : get_attribute(*value, key);
+    remaining.remove_prefix(is_item ? key_end + 1 : key_end);
+    if (!remaining.empty() && remaining[0] != '.' && remaining[0] != '[')
+      throw evaluation_error("format() cannot read {{{}}}", path);
+  }
+  return *value;
+}
+
+}  // namespace
+
+Value format_percent(const Text& text, const Value& values, Budget& budget) {
+  const std::string_view bytes = text.view();
+  const bool is_tuple = values.sequence() != nullptr && values.sequence()->type == Sequence::Type::kTuple;
+  const std::vector<Value> single_value = is_tuple ? std::vector<Value>{} : std::vector<Value>{values};
+  const std::vector<Value>& call_arguments = is_tuple ? values.sequence()->items : single_value;
+  size_t num_used = 0;
+  bool uses_names = false;
+  TrackedText out;
+  for (size_t pos = 0; pos < bytes.size();) {
+    const size_t percent_pos = std::min(bytes.find('%', pos), bytes.size());
+    if (percent_pos > pos) out.append(text.content, pos, percent_pos);
+    if (percent_pos == bytes.size()) break;
+    ConversionParser parser(bytes, percent_pos + 1);
+    const auto name = parser.parse_name();
+    const Conversion conversion = parser.parse_conversion();
+    pos = parser.position();
+    if (conversion.type == '%') {
+      out.append("%");
+      continue;
+    }
+    Value value;
+    if (name) {
+      uses_names = true;
+      if (values.dict() == nullptr) throw evaluation_error("a format with names needs a dict");
+      const Value* entry = values.dict()->find(*name);
+      if (entry == nullptr) throw evaluation_error("a format's dict lacks \"{}\"", *name);
+      value = *entry;
+    } else {
+      if (num_used >= call_arguments.size()) throw evaluation_error("a format is given too few values");
+      value = call_arguments[num_used++];
+    }
+    const TrackedText formatted = format_value(conversion, value, budget);
+    const size_t num_characters = Text(formatted).length;
+    const std::string padding(conversion.width > num_characters ? conversion.width - num_characters : 0, ' ');
+    if (!conversion.has('-')) out.append(padding);
+    out.append(formatted);
+    if (conversion.has('-')) out.append(padding);
+    Budget::check_size(out.size());
+  }
+  if (num_used < call_arguments.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
+      !(values.sequence() != nullptr && !is_tuple)) {
+    throw evaluation_error("a format is given too many values");
+  }
+  budget.charge_allocation(out.size());
+  return Value::text(std::move(out));
+}
+
+Value format_braces(Context& context, const Text& text, const Arguments& arguments) {
+  const std::string_view bytes = text.view();
+  TrackedText out;
+  size_t next_index = 0;
+  bool has_numbered_fields = false;
+  for (size_t pos = 0; pos < bytes.size();) {
+    const size_t brace_pos = std::min(bytes.find_first_of("{}", pos), bytes.size());
+    if (brace_pos > pos) out.append(text.content, pos, brace_pos);
+    if (brace_pos == bytes.size()) break;
+    if (brace_pos + 1 < bytes.size() && bytes[brace_pos + 1] == bytes[brace_pos]) {
+      out.append(text.content, brace_pos, brace_pos + 1);
+      pos = brace_pos + 2;
+      continue;
+    }
+    const size_t end = bytes.find('}', brace_pos);
+    if (bytes[brace_pos] == '}' || end == std::string_view::npos) throw evaluation_error("a format has a single brace");
+    std::string_view path = bytes.substr(brace_pos + 1, end - brace_pos - 1);
+    if (path.find_first_of(":{") != std::string_view::npos) {
+      throw evaluation_error("format(): specifications ({{{}}}) are not supported", path);
+    }
+    bool uses_repr = false;
+    if (const size_t exclamation = path.find('!'); exclamation != std::string_view::npos) {
+      const std::string_view conversion = path.substr(exclamation + 1);
+      if (conversion != "r" && conversion != "s") throw evaluation_error("format(): !{} is not supported", conversion);
+      uses_repr = conversion == "r";
+      path = path.substr(0, exclamation);
+    }
+    const Value value = look_up_field(context, path, arguments, next_index);
+    has_numbered_fields = has_numbered_fields || (!path.empty() && path[0] >= '0' && path[0] <= '9');
+    if (has_numbered_fields && next_index > 0) throw evaluation_error("format(): {{}} and {{0}} cannot stand together");
+    if (uses_repr) {
+      append_repr(out, value, context.budget);
+    } else {
+      append_str(out, value, context.budget);
+    }
+    pos = end + 1;
+  }
+  context.budget.charge_allocation(out.size());
+  return Value::text(std::move(out));
+}
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,264 @@
+#include "text/jinja/runtime/text_edit.h"
+
+#include <algorithm>
+#include <array>
+
+#include "text/unicode/case_mapping.h"
+#include "text/unicode/unicode_classes.h"
+#include "text/unicode/utf8.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Returns whether str.splitlines() splits at the character.
+bool is_line_break(char32_t character) {
+  return (character >= 0x0A && character <= 0x0D) || (character >= 0x1C && character <= 0x1E) || character == 0x85 ||
+         character == 0x2028 || character == 0x2029;
+}
+
+/// Returns `text` with append_converted(bytes, pos, out) applied to each character.
+template <class AppendConverted>
+TrackedText convert_case(const TrackedText& text, AppendConverted append_converted) {
+  TrackedText out;
+  const std::string_view bytes = text.bytes();
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) append_converted(bytes, pos, buffer);
+  });
+  return out;
+}
+
+}  // namespace
+
+TrackedText strip(const Text& text, const Text* characters, Side side) {
+  const std::string_view bytes = text.view();
+  const auto is_stripped = [&](size_t pos) {
+    if (characters == nullptr) return is_space(read_utf8(bytes, pos).code_point);
+    return characters->view().find(bytes.substr(pos, next_character(bytes, pos) - pos)) != std::string_view::npos;
+  };
+  size_t begin = 0;
+  size_t end = bytes.size();
+  while (side != Side::kRight && begin < end && is_stripped(begin)) begin = next_character(bytes, begin);
+  while (side != Side::kLeft && end > begin) {
+    const size_t last = previous_character(bytes, end);
+    if (!is_stripped(last)) break;
+    end = last;
+  }
+  return text.content.slice(begin, end);
+}
+
+TrackedText replace(const Text& text, const Text& needle, const Text& replacement, int64_t count, Budget& budget) {
+  const std::string_view bytes = text.view();
+  budget.charge_allocation(bytes.size());
+  TrackedText out;
+  const auto append_source = [&](size_t begin, size_t end) {
+    if (begin < end) out.append(text.content, begin, end);
+  };
+  size_t copied_end = 0;
+  for (size_t pos = 0; count != 0; --count) {
+    pos = find_text(bytes, needle.view(), pos);
+    if (pos == std::string_view::npos) break;
+    append_source(copied_end, pos);
+    out.append(replacement.content);
+    budget.charge_steps();
+    Budget::check_size(out.size());
+    copied_end = pos + needle.view().size();
+    pos = copied_end;
+    if (needle.view().empty()) {
+      if (pos == bytes.size()) break;
+      pos = next_character(bytes, pos);
+    }
+  }
+  append_source(copied_end, bytes.size());
+  out.inherit_origins(text.content);
+  budget.charge_allocation(out.size());
+  return out;
+}
+
+TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& items, Budget& budget) {
+  TrackedText out;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i > 0) out.append(separator);
+    out.append(items[i]);
+    Budget::check_size(out.size());
+  }
+  budget.charge_allocation(out.size());
+  return out;
+}
+
+std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends) {
+  const std::string_view bytes = text.bytes();
+  std::vector<TrackedText> lines;
+  for (size_t begin = 0; begin < bytes.size();) {
+    size_t end = begin;
+    while (end < bytes.size() && !is_line_break(read_utf8(bytes, end).code_point)) end = next_character(bytes, end);
+    size_t next = end;
+    if (end < bytes.size()) next = bytes.substr(end, 2) == "\r\n" ? end + 2 : next_character(bytes, end);
+    lines.push_back(text.slice(begin, keep_ends ? next : end));
+    begin = next;
+  }
+  return lines;
+}
+
+TrackedText capitalize(const TrackedText& text) {
+  const std::string_view bytes = text.bytes();
+  TrackedText out;
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+      if (pos == 0) {
+        append_title(bytes, pos, buffer);
+      } else {
+        append_lower(bytes, pos, buffer);
+      }
+    }
+  });
+  return out;
+}
+
+TrackedText escape_html(const TrackedText& text) {
+  const std::string_view bytes = text.bytes();
+  TrackedText out;
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (const char byte_char : bytes.substr(begin, end - begin)) {
+      constexpr std::string_view kSpecialCharacters = "&<>'\"";
+      constexpr std::array kEntities = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+      const size_t special_index = kSpecialCharacters.find(byte_char);
+      if (special_index == std::string_view::npos) {
+        buffer += byte_char;
+      } else {
+        buffer += kEntities[special_index];
+      }
+    }
+  });
+  return out;
+}
+
+TrackedText center(const Text& text, int64_t width, Budget& budget, std::string_view fill) {
+  const auto length = static_cast<int64_t>(text.length);
+  if (width <= length) return text.content;
+  Budget::check_size(static_cast<size_t>(width) * fill.size());
+  const int64_t num_missing = width - length;
+  // CPython's rule for an odd number of fill characters.
+  const int64_t num_left = num_missing / 2 + (num_missing & width & 1);
+  TrackedText out;
+  for (int64_t i = 0; i < num_left; ++i) out.append(fill);
+  out.append(text.content);
+  for (int64_t i = num_left; i < num_missing; ++i) out.append(fill);
+  budget.charge_allocation(out.size());
+  return out;
+}
+
+Value to_list_value(std::vector<TrackedText> texts) {
+  std::vector<Value> items;
+  items.reserve(texts.size());
+  for (TrackedText& text : texts) items.push_back(Value::text(std::move(text)));
+  return Value::list(std::move(items));
+}
+
+std::vector<TrackedText> split_by_separator(const Text& text, std::string_view separator, int64_t max_splits,
+                                            bool from_right) {
+  const std::string_view bytes = text.view();
+  std::vector<size_t> separator_positions;
+  if (from_right) {
+    for (size_t end = bytes.size();
+         static_cast<int64_t>(separator_positions.size()) < max_splits && end >= separator.size();) {
+      const size_t pos = bytes.rfind(separator, end - separator.size());
+      if (pos == std::string_view::npos) break;
+      separator_positions.push_back(pos);
+      end = pos;
+    }
+    std::reverse(separator_positions.begin(), separator_positions.end());
+  } else {
+    for (size_t pos = find_text(bytes, separator, 0);
+         pos != std::string_view::npos && static_cast<int64_t>(separator_positions.size()) < max_splits;
+         pos = find_text(bytes, separator, pos + separator.size())) {
+      separator_positions.push_back(pos);
+    }
+  }
+  std::vector<TrackedText> pieces;
+  pieces.reserve(separator_positions.size() + 1);
+  size_t begin = 0;
+  for (const size_t pos : separator_positions) {
+    pieces.push_back(text.content.slice(begin, pos));
+    begin = pos + separator.size();
+  }
+  pieces.push_back(text.content.slice(begin, bytes.size()));
+  return pieces;
+}
+
+std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits) {
+  const std::string_view bytes = text.view();
+  const auto is_space_character = [&](size_t pos) { return is_space(read_utf8(bytes, pos).code_point); };
+  std::vector<TrackedText> words;
+  for (size_t pos = 0; pos < bytes.size();) {
+    while (pos < bytes.size() && is_space_character(pos)) pos = next_character(bytes, pos);
+    if (pos == bytes.size()) break;
+    size_t end = pos;
+    if (static_cast<int64_t>(words.size()) == max_splits) end = bytes.size();
+    while (end < bytes.size() && !is_space_character(end)) end = next_character(bytes, end);
+    words.push_back(text.content.slice(pos, end));
+    pos = end;
+  }
+  return words;
+}
+
+std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits) {
+  const std::string_view bytes = text.view();
+  const auto is_previous_space = [&](size_t pos) {
+    return is_space(read_utf8(bytes, previous_character(bytes, pos)).code_point);
+  };
+  std::vector<TrackedText> words;
+  for (size_t end = bytes.size(); end > 0;) {
+    while (end > 0 && is_previous_space(end)) end = previous_character(bytes, end);
+    if (end == 0) break;
+    size_t begin = end;
+    if (static_cast<int64_t>(words.size()) == max_splits) begin = 0;
+    while (begin > 0 && !is_previous_space(begin)) begin = previous_character(bytes, begin);
+    words.push_back(text.content.slice(begin, end));
+    end = begin;
+  }
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
+TrackedText to_upper(const TrackedText& text) {
+  return convert_case(text, append_upper);
+}
+
+TrackedText to_lower(const TrackedText& text) {
+  return convert_case(text, append_lower);
+}
+
+TrackedText to_title_case(const TrackedText& text) {
+  const std::string_view bytes = text.bytes();
+  TrackedText out;
+  bool in_word = false;
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+      const char32_t character = read_utf8(bytes, pos).code_point;
+      if (in_word) {
+        append_lower(bytes, pos, buffer);
+      } else {
+        append_title(bytes, pos, buffer);
+      }
+      in_word = is_upper(character) || is_lower(character) || is_title(character);
+    }
+  });
+  return out;
+}
+
+TrackedText swap_case(const TrackedText& text) {
+  const std::string_view bytes = text.bytes();
+  TrackedText out;
+  out.append_transformed(text, [&](size_t begin, size_t end, std::string& buffer) {
+    for (size_t pos = begin; pos < end; pos = next_character(bytes, pos)) {
+      if (is_upper(read_utf8(bytes, pos).code_point)) {
+        append_lower(bytes, pos, buffer);
+      } else {
+        append_upper(bytes, pos, buffer);
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,305 @@
+#include <algorithm>
+#include <array>
+
+#include "text/jinja/runtime/object.h"
+#include "text/jinja/runtime/operators.h"
+#include "text/jinja/runtime/string_format.h"
+#include "text/jinja/runtime/text_edit.h"
+#include "text/unicode/unicode_classes.h"
+#include "text/unicode/utf8.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Returns the text as a value, charged to the budget.
+Value make_method_result(Context& context, TrackedText text) {
+  context.budget.charge_allocation(text.size());
+  return Value::text(std::move(text));
+}
+
+/// Bytes [begin, end) of a text.
+struct ByteRange {
+  size_t begin;
+  size_t end;
+};
+
+/// Returns the bytes between the characters that arguments `first_argument` and the next one name,
+/// as a slice. Returns nothing if the begin is past the end.
+std::optional<ByteRange> find_byte_range(const Text& text, const BoundArguments& args, size_t first_argument) {
+  const auto length = static_cast<int64_t>(text.length);
+  const auto resolve_index = [&](size_t argument_index, int64_t fallback) {
+    const int64_t pos =
+        args.value_or_null(argument_index) != nullptr ? args.integer(argument_index, fallback) : fallback;
+    return pos < 0 ? std::max<int64_t>(pos < -length ? 0 : pos + length, 0) : pos;
+  };
+  const int64_t begin = resolve_index(first_argument, 0);
+  const int64_t end = std::min(resolve_index(first_argument + 1, length), length);
+  if (begin > end) return std::nullopt;
+  return ByteRange{to_byte_offset(text.view(), static_cast<size_t>(begin)),
+                   to_byte_offset(text.view(), static_cast<size_t>(end))};
+}
+
+template <Side side>
+Value strip_method(Context& context, const Value& self, const BoundArguments& args) {
+  return make_method_result(context, strip(*self.text(), args.text(0), side));
+}
+
+template <bool from_right>
+Value split_method(Context& context, const Value& self, const BoundArguments& args) {
+  const Text& text = *self.text();
+  const Text* separator = args.text(0);
+  const int64_t maxsplit = args.integer(1, -1);
+  const int64_t max_splits = maxsplit < 0 ? INT64_MAX : maxsplit;
+  if (separator != nullptr && separator->view().empty()) throw evaluation_error("split(): the separator is empty");
+  // The worst case of rfind is the product of both sizes.
+  if (separator != nullptr && from_right)
+    context.budget.charge_scan(text.view().size() * std::min<size_t>(separator->view().size(), 1000));
+  std::vector<TrackedText> pieces = separator != nullptr
+                                        ? split_by_separator(text, separator->view(), max_splits, from_right)
+                                    : from_right ? rsplit_whitespace(text, max_splits)
+                                                 : split_whitespace(text, max_splits);
+  context.budget.charge_allocation(text.view().size() + pieces.size() * (sizeof(Value) + sizeof(Text)));
+  return to_list_value(std::move(pieces));
+}
+
+template <bool from_right>
+Value partition_method(Context& context, const Value& self, const BoundArguments& args) {
+  const Text& text = *self.text();
+  const Text& separator = args.required_text(0);
+  if (separator.view().empty()) throw evaluation_error("partition(): the separator is empty");
+  context.budget.charge_allocation(text.view().size());
+  const size_t pos = from_right ? text.view().rfind(separator.view()) : find_text(text.view(), separator.view(), 0);
+  if (pos == std::string_view::npos) {
+    const Value empty = Value::text("");
+    return from_right ? Value::tuple({empty, empty, self}) : Value::tuple({self, empty, empty});
+  }
+  const size_t tail_begin = pos + separator.view().size();
+  return Value::tuple({Value::text(text.content.slice(0, pos)), Value::text(text.content.slice(pos, tail_begin)),
+                       Value::text(text.content.slice(tail_begin, text.view().size()))});
+}
+
+Value splitlines_method(Context& context, const Value& self, const BoundArguments& args) {
+  std::vector<TrackedText> lines = split_lines(self.text()->content, args.boolean(0, false));
+  context.budget.charge_allocation(self.text()->view().size() + lines.size() * (sizeof(Value) + sizeof(Text)));
+  return to_list_value(std::move(lines));
+}
+
+template <bool at_end>
+Value affix_method(Context& context, const Value& self, const BoundArguments& args) {
+  const auto range = find_byte_range(*self.text(), args, 1);
+  const auto is_match = [&](const Value& affix) {
+    if (affix.text() == nullptr)
+      throw evaluation_error("startswith() and endswith() need texts, not {}", affix.type_name());
+    if (!range) return false;
+    const std::string_view haystack = self.text()->view().substr(range->begin, range->end - range->begin);
+    return at_end ? haystack.ends_with(affix.text()->view()) : haystack.starts_with(affix.text()->view());
+  };
+  const Value& affix = *args[0];
+  context.budget.charge_steps();
+  if (affix.sequence() == nullptr || affix.sequence()->type != Sequence::Type::kTuple) return Value(is_match(affix));
+  return Value(std::any_of(affix.sequence()->items.begin(), affix.sequence()->items.end(), is_match));
+}
+
+template <bool at_end>
+Value remove_affix_method(Context& context, const Value& self, const BoundArguments& args) {
+  const Text& text = *self.text();
+  const std::string_view affix = args.required_text(0).view();
+  const size_t size = text.view().size();
+  if (at_end ? !text.view().ends_with(affix) : !text.view().starts_with(affix)) return self;
+  return make_method_result(
+      context, at_end ? text.content.slice(0, size - affix.size()) : text.content.slice(affix.size(), size));
+}
+
+Value replace_method(Context& context, const Value& self, const BoundArguments& args) {
+  return Value::text(
+      replace(*self.text(), args.required_text(0), args.required_text(1), args.integer(2, -1), context.budget));
+}
+
+template <TrackedText (*transform)(const TrackedText&)>
+Value transform_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
+  return make_method_result(context, transform(self.text()->content));
+}
+
+/// find, rfind, index and rindex. Without a match, the first two return -1 and the others throw
+/// EvaluationError.
+template <bool from_right, bool is_required>
+Value find_method(Context& context, const Value& self, const BoundArguments& args) {
+  const Text& text = *self.text();
+  const std::string_view needle = args.required_text(0).view();
+  const auto range = find_byte_range(text, args, 1);
+  size_t pos = std::string_view::npos;
+  if (range) {
+    const std::string_view haystack = text.view().substr(range->begin, range->end - range->begin);
+    context.budget.charge_scan(haystack.size() * (from_right ? std::clamp<size_t>(needle.size(), 1, 1000) : 1));
+    pos = from_right ? haystack.rfind(needle) : find_text(haystack, needle, 0);
+    if (pos != std::string_view::npos) pos += range->begin;
+  }
+  if (pos != std::string_view::npos) {
+    return Value(text.is_ascii ? pos : Text(TrackedText(std::string(text.view().substr(0, pos)))).length);
+  }
+  if (is_required) throw evaluation_error("index(): the text is not in the other");
+  return Value(-1);
+}
+
+Value text_count_method(Context& context, const Value& self, const BoundArguments& args) {
+  const Text& text = *self.text();
+  const std::string_view needle = args.required_text(0).view();
+  const auto range = find_byte_range(text, args, 1);
+  context.budget.charge_scan(text.view().size());
+  if (!range) return Value(0);
+  const std::string_view haystack = text.view().substr(range->begin, range->end - range->begin);
+  if (needle.empty()) return Value(Text(TrackedText(std::string(haystack))).length + 1);
+  int64_t count = 0;
+  for (size_t pos = find_text(haystack, needle, 0); pos != std::string_view::npos;
+       pos = find_text(haystack, needle, pos + needle.size())) {
+    ++count;
+  }
+  return Value(count);
+}
+
+Value join_method(Context& context, const Value& self, const BoundArguments& args) {
+  std::vector<TrackedText> texts;
+  const auto items = to_sequence(*args[0], context.budget);
+  for (const Value& item : items->items) {
+    if (item.text() == nullptr) throw evaluation_error("join() needs texts, not {}", item.type_name());
+    context.budget.charge_allocation(item.text()->view().size());
+    texts.push_back(item.text()->content);
+  }
+  return Value::text(join(self.text()->content, texts, context.budget));
+}
+
+Value format_method(Context& context, const Value& self, const BoundArguments& args) {
+  return format_braces(context, *self.text(), args.arguments());
+}
+
+/// Returns whether the text is not empty and `predicate` holds for all characters.
+template <bool (*predicate)(char32_t)>
+Value all_characters_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
+  const std::string_view bytes = self.text()->view();
+  context.budget.charge_scan(bytes.size());
+  for (size_t pos = 0; pos < bytes.size(); pos = next_character(bytes, pos)) {
+    if (!predicate(read_utf8(bytes, pos).code_point)) return Value(false);
+  }
+  return Value(!bytes.empty());
+}
+
+/// Returns whether Python's str.isalnum() holds.
+bool is_alphanumeric(char32_t character) {
+  return is_letter(character) || is_numeric(character);
+}
+
+template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
+Value case_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
+  const std::string_view bytes = self.text()->view();
+  context.budget.charge_scan(bytes.size());
+  bool has_cased = false;
+  for (size_t pos = 0; pos < bytes.size(); pos = next_character(bytes, pos)) {
+    const char32_t character = read_utf8(bytes, pos).code_point;
+    if (is_other_case(character) || is_title(character)) return Value(false);
+    has_cased = has_cased || is_expected_case(character);
+  }
+  return Value(has_cased);
+}
+
+Value isascii_method(Context& /*context*/, const Value& self, const BoundArguments& /*args*/) {
+  return Value(self.text()->is_ascii);
+}
+
+Value isprintable_method(Context& context, const Value& self, const BoundArguments& args) {
+  if (self.text()->view().empty()) return Value(true);
+  return all_characters_method<is_printable>(context, self, args);
+}
+
+Value isidentifier_method(Context& context, const Value& self, const BoundArguments& args) {
+  const std::string_view bytes = self.text()->view();
+  if (bytes.empty() || is_numeric(read_utf8(bytes, 0).code_point)) return Value(false);
+  return all_characters_method<is_word_character>(context, self, args);
+}
+
+/// Returns the argument `fillchar`, by default a space. Throws EvaluationError if it is not one
+/// character.
+std::string_view get_fill(const BoundArguments& args) {
+  const Text* fill = args.text(1);
+  if (fill != nullptr && fill->length != 1) throw evaluation_error("a text is filled with one character");
+  return fill != nullptr ? fill->view() : " ";
+}
+
+Value center_method(Context& context, const Value& self, const BoundArguments& args) {
+  return Value::text(center(*self.text(), args.integer(0, 0), context.budget, get_fill(args)));
+}
+
+template <bool at_end>
+Value justify_method(Context& context, const Value& self, const BoundArguments& args) {
+  const Text& text = *self.text();
+  const std::string_view fill = get_fill(args);
+  const int64_t num_missing = std::max<int64_t>(args.integer(0, 0) - static_cast<int64_t>(text.length), 0);
+  Budget::check_size(static_cast<size_t>(num_missing));
+  TrackedText out;
+  if (at_end) out.append(text.content);
+  for (int64_t i = 0; i < num_missing; ++i) out.append(fill);
+  if (!at_end) out.append(text.content);
+  return make_method_result(context, std::move(out));
+}
+
+Value zfill_method(Context& context, const Value& self, const BoundArguments& args) {
+  const Text& text = *self.text();
+  const int64_t num_missing = std::max<int64_t>(args.integer(0, 0) - static_cast<int64_t>(text.length), 0);
+  Budget::check_size(static_cast<size_t>(num_missing));
+  const size_t sign = text.view().starts_with('-') || text.view().starts_with('+') ? 1 : 0;
+  TrackedText out;
+  if (sign == 1) out.append(text.content, 0, 1);
+  out.append(std::string(static_cast<size_t>(num_missing), '0'));
+  out.append(text.content, sign, text.view().size());
+  return make_method_result(context, std::move(out));
+}
+
+constexpr std::array kTextMethods = {
+    Builtin{"capitalize", {""}, transform_method<capitalize>},
+    Builtin{"center", {"width fillchar", 1}, center_method},
+    Builtin{"count", {"sub start end", 1}, text_count_method},
+    Builtin{"endswith", {"suffix start end", 1}, affix_method<true>},
+    Builtin{"find", {"sub start end", 1}, find_method<false, false>},
+    Builtin{"format", {"*"}, format_method},
+    Builtin{"index", {"sub start end", 1}, find_method<false, true>},
+    Builtin{"isalnum", {""}, all_characters_method<is_alphanumeric>},
+    Builtin{"isalpha", {""}, all_characters_method<is_letter>},
+    Builtin{"isascii", {""}, isascii_method},
+    Builtin{"isdecimal", {""}, all_characters_method<is_decimal>},
+    Builtin{"isdigit", {""}, all_characters_method<is_digit>},
+    Builtin{"isidentifier", {""}, isidentifier_method},
+    Builtin{"islower", {""}, case_method<is_lower, is_upper>},
+    Builtin{"isnumeric", {""}, all_characters_method<is_numeric>},
+    Builtin{"isprintable", {""}, isprintable_method},
+    Builtin{"isspace", {""}, all_characters_method<is_space>},
+    Builtin{"isupper", {""}, case_method<is_upper, is_lower>},
+    Builtin{"join", {"iterable", 1}, join_method},
+    Builtin{"ljust", {"width fillchar", 1}, justify_method<true>},
+    Builtin{"lower", {""}, transform_method<to_lower>},
+    Builtin{"lstrip", {"chars"}, strip_method<Side::kLeft>},
+    Builtin{"partition", {"sep", 1}, partition_method<false>},
+    Builtin{"removeprefix", {"prefix", 1}, remove_affix_method<false>},
+    Builtin{"removesuffix", {"suffix", 1}, remove_affix_method<true>},
+    Builtin{"replace", {"old new count", 2}, replace_method},
+    Builtin{"rfind", {"sub start end", 1}, find_method<true, false>},
+    Builtin{"rindex", {"sub start end", 1}, find_method<true, true>},
+    Builtin{"rjust", {"width fillchar", 1}, justify_method<false>},
+    Builtin{"rpartition", {"sep", 1}, partition_method<true>},
+    Builtin{"rsplit", {"sep maxsplit"}, split_method<true>},
+    Builtin{"rstrip", {"chars"}, strip_method<Side::kRight>},
+    Builtin{"split", {"sep maxsplit"}, split_method<false>},
+    Builtin{"splitlines", {"keepends"}, splitlines_method},
+    Builtin{"startswith", {"prefix start end", 1}, affix_method<false>},
+    Builtin{"strip", {"chars"}, strip_method<Side::kBoth>},
+    Builtin{"swapcase", {""}, transform_method<swap_case>},
+    Builtin{"title", {""}, transform_method<to_title_case>},
+    Builtin{"upper", {""}, transform_method<to_upper>},
+    Builtin{"zfill", {"width", 1}, zfill_method},
+};
+
+}  // namespace
+
+std::span<const Builtin> text_methods() {
+  return kTextMethods;
+}
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,200 @@
+#include "text/jinja/runtime/value.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+#include "text/jinja/runtime/budget.h"
+#include "text/jinja/runtime/object.h"
+#include "text/unicode/utf8.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Returns whether two keys are the same in Python: 1, 1.0 and True are.
+bool is_same_key(const Value& left_key, const Value& right_key) {
+  if (left_key.text() != nullptr && right_key.text() != nullptr)
+    return left_key.text()->view() == right_key.text()->view();
+  if (left_key.is_none() || right_key.is_none()) return left_key.is_none() && right_key.is_none();
+  const auto to_long_double = [](const Value& value, long double& out) {
+    int64_t integer = 0;
+    if (value.to_integer(integer)) out = static_cast<long double>(integer);
+    if (value.real() != nullptr) out = *value.real();
+    return value.to_integer(integer) || value.real() != nullptr;
+  };
+  long double left = 0;
+  long double right = 0;
+  return to_long_double(left_key, left) && to_long_double(right_key, right) && left == right;
+}
+
+/// Returns whether a value of this type can be a key of a dict.
+bool is_valid_key(const Value& value) {
+  int64_t integer = 0;
+  return value.text() != nullptr || value.is_none() || value.to_integer(integer) || value.real() != nullptr;
+}
+
+}  // namespace
+
+int get_container_depth(int depth) {
+  if (depth >= kMaxValueDepth) throw evaluation_error("values lie more than {} deep in each other", kMaxValueDepth);
+  return depth + 1;
+}
+
+Text::Text(TrackedText text, bool escaped) : content(std::move(text)), is_escaped(escaped) {
+  const std::string& bytes = content.bytes();
+  length = static_cast<size_t>(std::count_if(
+      bytes.begin(), bytes.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }));
+  is_ascii = length == bytes.size();
+}
+
+Value Value::undefined(std::string message) {
+  return Value(Data(Undefined{std::make_shared<const std::string>(std::move(message))}));
+}
+
+Value Value::text(std::string bytes) {
+  if (find_invalid_utf8(bytes)) bytes = replace_invalid_utf8(bytes);
+  return text(TrackedText(std::move(bytes)));
+}
+
+Value Value::text(std::string bytes, int origin) {
+  if (find_invalid_utf8(bytes)) bytes = replace_invalid_utf8(bytes);
+  return text(TrackedText(std::move(bytes), origin));
+}
+
+Value Value::list(std::vector<Value> items) {
+  return Value(std::make_shared<const Sequence>(Sequence::Type::kList, std::move(items)));
+}
+
+Value Value::tuple(std::vector<Value> items) {
+  return Value(std::make_shared<const Sequence>(Sequence::Type::kTuple, std::move(items)));
+}
+
+Value Value::dict(std::vector<std::pair<std::string, Value>> entries) {
+  std::vector<std::pair<Value, Value>> unique_entries;
+  unique_entries.reserve(entries.size());
+  for (auto& entry : entries) insert_or_assign(unique_entries, text(std::move(entry.first)), std::move(entry.second));
+  return Value(std::make_shared<const Dict>(std::move(unique_entries)));
+}
+
+Value Value::from_json(const nlohmann::ordered_json& json) {
+  switch (json.type()) {
+    case nlohmann::json::value_t::boolean:
+      return Value(json.get<bool>());
+    case nlohmann::json::value_t::number_unsigned:
+      if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+        throw data_error("{} is a number beyond 64 bits, which chat templates cannot be given", json.dump());
+      }
+      return Value(json.get<int64_t>());
+    case nlohmann::json::value_t::number_integer:
+      return Value(json.get<int64_t>());
+    case nlohmann::json::value_t::number_float:
+      return Value(json.get<double>());
+    case nlohmann::json::value_t::string:
+      return text(json.get<std::string>());
+    case nlohmann::json::value_t::array: {
+      std::vector<Value> items;
+      items.reserve(json.size());
+      for (const auto& item : json) items.push_back(from_json(item));
+      return list(std::move(items));
+    }
+    case nlohmann::json::value_t::object: {
+      // The keys of a JSON object are unique, so that insert_or_assign() and its search are not
+      // needed.
+      std::vector<std::pair<Value, Value>> entries;
+      entries.reserve(json.size());
+      for (const auto& [key, value] : json.items()) entries.emplace_back(text(key), from_json(value));
+      return Value(std::make_shared<const Dict>(std::move(entries)));
+    }
+    default:
+      return none();
+  }
+}
+
+bool Value::to_integer(int64_t& out) const {
+  if (integer() != nullptr) out = *integer();
+  if (boolean() != nullptr) out = *boolean() ? 1 : 0;
+  return integer() != nullptr || boolean() != nullptr;
+}
+
+std::string Value::get_undefined_message() const {
+  const auto& message = std::get<Undefined>(data_).message;
+  return message ? *message : "a value is undefined";
+}
+
+std::string_view Value::type_name() const {
+  struct TypeNameVisitor {
+    std::string_view operator()(const Undefined& /*value*/) const { return "Undefined"; }
+    std::string_view operator()(const None& /*value*/) const { return "NoneType"; }
+    std::string_view operator()(bool /*value*/) const { return "bool"; }
+    std::string_view operator()(int64_t /*value*/) const { return "int"; }
+    std::string_view operator()(double /*value*/) const { return "float"; }
+    std::string_view operator()(const std::shared_ptr<const Text>& /*value*/) const { return "str"; }
+    std::string_view operator()(const std::shared_ptr<const Sequence>& value) const {
+      constexpr const char* kSequenceTypeNames[] = {"list",        "tuple",      "range",    "dict_keys",
+                                                    "dict_values", "dict_items", "generator"};
+      return kSequenceTypeNames[static_cast<size_t>(value->type)];
+    }
+    std::string_view operator()(const std::shared_ptr<const Dict>& /*value*/) const { return "dict"; }
+    std::string_view operator()(const std::shared_ptr<Object>& value) const { return value->type_name(); }
+  };
+  return std::visit(TypeNameVisitor{}, data_);
+}
+
+int Value::depth() const {
+  if (sequence() != nullptr) return sequence()->depth;
+  if (dict() != nullptr) return dict()->depth;
+  return object() != nullptr ? object()->depth : 0;
+}
+
+bool Value::is_same(const Value& other) const {
+  if (data_.index() != other.data_.index()) return false;
+  if (boolean() != nullptr) return *boolean() == *other.boolean();
+  if (integer() != nullptr) return *integer() == *other.integer();
+  if (real() != nullptr) return *real() == *other.real();
+  if (text() != nullptr) return text() == other.text();
+  if (sequence() != nullptr) return sequence() == other.sequence();
+  if (dict() != nullptr) return dict() == other.dict();
+  return object() == other.object();
+}
+
+Sequence::Sequence(Type sequence_type, std::vector<Value> sequence_items)
+    : type(sequence_type), items(std::move(sequence_items)) {
+  int max_depth = 0;
+  for (const Value& item : items) max_depth = std::max(max_depth, item.depth());
+  depth = get_container_depth(max_depth);
+}
+
+Dict::Dict(std::vector<std::pair<Value, Value>> dict_entries) : entries(std::move(dict_entries)) {
+  int max_depth = 0;
+  for (const auto& [key, value] : entries) max_depth = std::max(max_depth, value.depth());
+  depth = get_container_depth(max_depth);
+}
+
+const Value* Dict::find(std::string_view key) const {
+  for (const auto& [name, value] : entries) {
+    if (name.text() != nullptr && name.text()->view() == key) return &value;
+  }
+  return nullptr;
+}
+
+const Value* Dict::find(const Value& key) const {
+  for (const auto& [name, value] : entries) {
+    if (is_same_key(name, key)) return &value;
+  }
+  return nullptr;
+}
+
+void insert_or_assign(std::vector<std::pair<Value, Value>>& entries, Value key, Value value) {
+  if (!is_valid_key(key))
+    throw evaluation_error("a dict's key must be a text, number, boolean or None, not {}", key.type_name());
+  for (auto& [name, stored_value] : entries) {
+    if (is_same_key(name, key)) {
+      stored_value = std::move(value);
+      return;
+    }
+  }
+  entries.emplace_back(std::move(key), std::move(value));
+}
+
+}  // namespace vlmtrain::text::jinja

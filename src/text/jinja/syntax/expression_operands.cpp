@@ -1,0 +1,291 @@
+#include <algorithm>
+#include <utility>
+
+#include "text/jinja/builtins/builtins.h"
+#include "text/jinja/runtime/numbers.h"
+#include "text/jinja/syntax/expression_parser.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+/// Returns the value of a literal, or null for other expressions.
+const Value* find_literal(const Expression* expression) {
+  const auto* literal = expression == nullptr ? nullptr : std::get_if<Literal>(&expression->node);
+  return literal == nullptr ? nullptr : &literal->value;
+}
+
+}  // namespace
+
+ExpressionPtr ExpressionParser::parse_primary() {
+  const DepthGuard depth_guard(*this);
+  const int line = tokens_.line();
+  switch (tokens_.current().kind) {
+    case Token::Kind::kName: {
+      const std::string name = tokens_.next().value;
+      if (name == "true" || name == "True") return make_node(line, Literal{Value(true)}, {});
+      if (name == "false" || name == "False") return make_node(line, Literal{Value(false)}, {});
+      if (name == "none" || name == "None") return make_node(line, Literal{Value::none()}, {});
+      if (name == "lipsum" || name == "self") tokens_.fail_on_line(line, fmt::format("\"{}\" is not supported", name));
+      const size_t name_index = tree_.intern_name(name);
+      name_accesses_.push_back({name_index, false, line});
+      return make_node(line, NameReference{name_index}, {});
+    }
+    case Token::Kind::kString: {
+      std::string text = tokens_.next().value;
+      while (tokens_.is(Token::Kind::kString)) text += tokens_.next().value;
+      return make_node(line, Literal{Value::text(std::move(text))}, {});
+    }
+    case Token::Kind::kInteger:
+    case Token::Kind::kFloat:
+      return parse_number();
+    case Token::Kind::kOperator:
+      if (tokens_.skip_operator("(")) {
+        ExpressionPtr inner = parse_tuple(true, {}, true);
+        tokens_.expect_operator(")");
+        return inner;
+      }
+      if (tokens_.is_operator("[")) return parse_list();
+      if (tokens_.is_operator("{")) return parse_dict();
+      [[fallthrough]];
+    default:
+      tokens_.fail(fmt::format("a value is missing before {}", TokenStream::describe(tokens_.current())));
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_number() {
+  const Token token = tokens_.next();
+  try {
+    if (token.kind == Token::Kind::kInteger) {
+      return make_node(token.line, Literal{Value(parse_int(token.value, 0).value_or(0))}, {});
+    }
+    return make_node(token.line, Literal{Value(parse_float(token.value).value_or(0))}, {});
+  } catch (const EvaluationError& error) {
+    tokens_.fail_on_line(token.line, error.message);
+  }
+}
+
+bool ExpressionParser::is_tuple_end(std::string_view end) const {
+  return tokens_.is(Token::Kind::kVariableEnd) || tokens_.is(Token::Kind::kBlockEnd) || tokens_.is_operator(")") ||
+         (!end.empty() && tokens_.is_name(end));
+}
+
+ExpressionPtr ExpressionParser::parse_tuple(bool allow_conditional, std::string_view end, bool is_parenthesized) {
+  int line = tokens_.line();
+  ListLiteral tuple{{}, true};
+  bool is_tuple = false;
+  while (true) {
+    if (!tuple.items.empty()) tokens_.expect_operator(",");
+    if (is_tuple_end(end)) break;
+    tuple.items.push_back(parse(allow_conditional));
+    if (!tokens_.is_operator(",")) break;
+    is_tuple = true;
+    line = tokens_.line();
+  }
+  if (!is_tuple && !tuple.items.empty()) return std::move(tuple.items[0]);
+  if (!is_tuple && !is_parenthesized) {
+    tokens_.fail(fmt::format("a value is missing before {}", TokenStream::describe(tokens_.current())));
+  }
+  return make_list(line, std::move(tuple));
+}
+
+ExpressionPtr ExpressionParser::parse_list() {
+  const int line = tokens_.next().line;
+  ListLiteral list{{}, false};
+  while (!tokens_.is_operator("]")) {
+    if (!list.items.empty()) tokens_.expect_operator(",");
+    if (tokens_.is_operator("]")) break;
+    list.items.push_back(parse());
+  }
+  tokens_.expect_operator("]");
+  return make_list(line, std::move(list));
+}
+
+ExpressionPtr ExpressionParser::parse_dict() {
+  const int line = tokens_.next().line;
+  DictLiteral dict;
+  const Expression* tallest = nullptr;
+  while (!tokens_.is_operator("}")) {
+    if (!dict.entries.empty()) tokens_.expect_operator(",");
+    if (tokens_.is_operator("}")) break;
+    ExpressionPtr key = parse();
+    tokens_.expect_operator(":");
+    ExpressionPtr value = parse();
+    for (const Expression* child : {key.get(), value.get()}) {
+      if (child->height > get_height(tallest)) tallest = child;
+    }
+    dict.entries.emplace_back(std::move(key), std::move(value));
+  }
+  tokens_.expect_operator("}");
+  return make_node(line, std::move(dict), {tallest});
+}
+
+ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr operand) {
+  while (true) {
+    if (tokens_.is_operator(".") || tokens_.is_operator("[")) {
+      operand = parse_subscript(std::move(operand));
+    } else if (tokens_.is_operator("(")) {
+      operand = parse_call(std::move(operand));
+    } else {
+      return operand;
+    }
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr operand) {
+  while (true) {
+    if (tokens_.is_operator("|")) {
+      tokens_.next();
+      operand = parse_filter(std::move(operand));
+    } else if (tokens_.is_name("is")) {
+      operand = parse_test(std::move(operand));
+    } else if (tokens_.is_operator("(")) {
+      operand = parse_call(std::move(operand));
+    } else {
+      return operand;
+    }
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
+  const Token token = tokens_.next();
+  const Expression* object = operand.get();
+  if (token.value == ".") {
+    if (tokens_.is(Token::Kind::kInteger)) {
+      ExpressionPtr key = parse_number();
+      const Expression* key_expression = key.get();
+      return make_node(token.line, ItemAccess{std::move(operand), std::move(key)}, {object, key_expression});
+    }
+    std::string name = tokens_.expect_name("an attribute's name");
+    return make_node(token.line, AttributeAccess{std::move(operand), std::move(name)}, {object});
+  }
+  SliceAccess slice;
+  bool is_slice = false;
+  const auto is_at_part_end = [&] { return tokens_.is_operator(":") || tokens_.is_operator("]"); };
+  if (!tokens_.is_operator(":")) slice.begin = parse();
+  if (tokens_.is_operator(",")) tokens_.fail("several items between [ and ] are not supported");
+  if (tokens_.skip_operator(":")) {
+    is_slice = true;
+    if (!is_at_part_end()) slice.end = parse();
+    if (tokens_.skip_operator(":") && !is_at_part_end()) slice.step = parse();
+  }
+  tokens_.expect_operator("]");
+  const std::initializer_list<const Expression*> children = {object, slice.begin.get(), slice.end.get(),
+                                                             slice.step.get()};
+  if (!is_slice) return make_node(token.line, ItemAccess{std::move(operand), std::move(slice.begin)}, children);
+  slice.object = std::move(operand);
+  return make_node(token.line, std::move(slice), children);
+}
+
+CallArguments ExpressionParser::parse_arguments() {
+  const int line = tokens_.line();
+  tokens_.expect_operator("(");
+  CallArguments arguments;
+  const auto require_order = [&](bool is_in_order) {
+    if (!is_in_order) tokens_.fail_on_line(line, "the arguments of a call are out of order");
+  };
+  for (bool first = true; !tokens_.is_operator(")"); first = false) {
+    if (!first) {
+      tokens_.expect_operator(",");
+      if (tokens_.is_operator(")")) break;
+    }
+    const bool is_keyword = tokens_.is(Token::Kind::kName) && tokens_.peek_next().kind == Token::Kind::kOperator &&
+                            tokens_.peek_next().value == "=";
+    if (tokens_.skip_operator("*")) {
+      require_order(!arguments.star_args && !arguments.star_kwargs);
+      arguments.star_args = parse();
+    } else if (tokens_.skip_operator("**")) {
+      require_order(!arguments.star_kwargs);
+      arguments.star_kwargs = parse();
+    } else if (is_keyword) {
+      require_order(!arguments.star_kwargs);
+      std::string name = tokens_.next().value;
+      tokens_.next();
+      arguments.keyword.emplace_back(std::move(name), parse());
+    } else {
+      require_order(!arguments.star_args && !arguments.star_kwargs && arguments.keyword.empty());
+      arguments.positional.push_back(parse());
+    }
+  }
+  tokens_.expect_operator(")");
+  return arguments;
+}
+
+ExpressionPtr ExpressionParser::parse_call(ExpressionPtr callee) {
+  const int line = tokens_.line();
+  if (const auto* name = std::get_if<NameReference>(&callee->node)) called_names_.push_back({name->name, line, false});
+  if (const auto* attribute = std::get_if<AttributeAccess>(&callee->node)) {
+    if (is_unsupported_method(attribute->name)) {
+      tokens_.fail_on_line(line, fmt::format("the method {}() is not supported", attribute->name));
+    }
+  }
+  CallArguments arguments = parse_arguments();
+  const int child_height = std::max(callee->height, get_height(arguments));
+  return make_parent_node(line, Call{std::move(callee), std::move(arguments)}, child_height);
+}
+
+std::string ExpressionParser::parse_dotted_name(std::string_view description) {
+  std::string name = tokens_.expect_name(description);
+  while (tokens_.skip_operator(".")) name.append(".").append(tokens_.expect_name(description));
+  return name;
+}
+
+void ExpressionParser::check_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter,
+                                           int line) {
+  if (argument_index >= arguments.positional.size()) return;
+  const Value* name_literal = find_literal(arguments.positional[argument_index].get());
+  if (name_literal == nullptr || name_literal->text() == nullptr) return;
+  const std::string_view name = name_literal->text()->view();
+  const Builtin* builtin = is_filter ? find_filter(name) : find_test(name);
+  if (builtin == nullptr) add_unknown_name(line, is_filter ? "filter" : "test", name);
+}
+
+ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr operand) {
+  const int line = tokens_.line();
+  const std::string name = parse_dotted_name("a filter's name");
+  const Builtin* filter = find_filter(name);
+  if (filter == nullptr) add_unknown_name(line, "filter", name);
+  FilterCall filter_call{filter, name, std::move(operand), {}};
+  if (tokens_.is_operator("(")) filter_call.arguments = parse_arguments();
+  if (name == "map") check_name_argument(filter_call.arguments, 0, true, line);
+  if (name == "select" || name == "reject") check_name_argument(filter_call.arguments, 0, false, line);
+  if (name == "selectattr" || name == "rejectattr") check_name_argument(filter_call.arguments, 1, false, line);
+  const int child_height = std::max(get_height(filter_call.operand.get()), get_height(filter_call.arguments));
+  return make_parent_node(line, std::move(filter_call), child_height);
+}
+
+ExpressionPtr ExpressionParser::parse_filter_chain(bool starts_with_name) {
+  ExpressionPtr filter_chain;
+  while (starts_with_name || tokens_.is_operator("|")) {
+    if (!std::exchange(starts_with_name, false)) tokens_.next();
+    filter_chain = parse_filter(std::move(filter_chain));
+  }
+  return filter_chain;
+}
+
+ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
+  const DepthGuard depth_guard(*this);
+  const int line = tokens_.next().line;
+  const bool negated = tokens_.skip_name("not");
+  const std::string name = parse_dotted_name("a test's name");
+  const Builtin* test = find_test(name);
+  if (test == nullptr) add_unknown_name(line, "test", name);
+  CallArguments arguments;
+  const Token::Kind kind = tokens_.current().kind;
+  const bool starts_value = kind == Token::Kind::kName || kind == Token::Kind::kString ||
+                            kind == Token::Kind::kInteger || kind == Token::Kind::kFloat || tokens_.is_operator("[") ||
+                            tokens_.is_operator("{");
+  if (tokens_.is_operator("(")) {
+    arguments = parse_arguments();
+  } else if (starts_value && !tokens_.is_name("else") && !tokens_.is_name("or") && !tokens_.is_name("and")) {
+    if (tokens_.is_name("is")) tokens_.fail("tests cannot be chained with \"is\"");
+    arguments.positional.push_back(parse_postfix(parse_primary()));
+  }
+  const int child_height = std::max(operand->height, get_height(arguments));
+  ExpressionPtr result =
+      make_parent_node(line, TestCall{test, name, std::move(operand), std::move(arguments)}, child_height);
+  if (!negated) return result;
+  const Expression* inner = result.get();
+  return make_node(line, UnaryExpression{UnaryOperator::kNot, std::move(result)}, {inner});
+}
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,266 @@
+#include "text/jinja/syntax/expression_parser.h"
+
+#include <algorithm>
+#include <array>
+
+namespace vlmtrain::text::jinja {
+
+ExpressionParser::DepthGuard::DepthGuard(ExpressionParser& parser) : parser_(parser) {
+  if (++parser_.depth_ > kMaxTreeHeight) {
+    --parser_.depth_;
+    parser_.tokens_.fail(fmt::format("expressions or blocks lie more than {} deep in each other", kMaxTreeHeight));
+  }
+}
+
+ExpressionPtr ExpressionParser::make_list(int line, ListLiteral list) {
+  const auto tallest = std::max_element(list.items.begin(), list.items.end(), [](const auto& left, const auto& right) {
+    return left->height < right->height;
+  });
+  const Expression* tallest_item = tallest == list.items.end() ? nullptr : tallest->get();
+  return make_node(line, std::move(list), {tallest_item});
+}
+
+ExpressionPtr ExpressionParser::parse(bool allow_conditional) {
+  const DepthGuard depth_guard(*this);
+  int line = tokens_.line();
+  const size_t first_unknown = unknown_names_.size();
+  const size_t first_called = called_names_.size();
+  ExpressionPtr value = parse_or();
+  while (allow_conditional && tokens_.skip_name("if")) {
+    ExpressionPtr condition = parse_or();
+    ExpressionPtr else_value = tokens_.skip_name("else") ? parse() : nullptr;
+    const std::initializer_list<const Expression*> children = {value.get(), condition.get(), else_value.get()};
+    mark_guarded(first_unknown, first_called);
+    value =
+        make_node(line, ConditionalExpression{std::move(condition), std::move(value), std::move(else_value)}, children);
+    line = tokens_.line();
+  }
+  return value;
+}
+
+ExpressionPtr ExpressionParser::parse_or() {
+  int line = tokens_.line();
+  ExpressionPtr left = parse_and();
+  while (tokens_.skip_name("or")) {
+    ExpressionPtr right = parse_and();
+    const std::initializer_list<const Expression*> children = {left.get(), right.get()};
+    left = make_node(line, LogicalExpression{false, std::move(left), std::move(right)}, children);
+    line = tokens_.line();
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_and() {
+  int line = tokens_.line();
+  ExpressionPtr left = parse_not();
+  while (tokens_.skip_name("and")) {
+    ExpressionPtr right = parse_not();
+    const std::initializer_list<const Expression*> children = {left.get(), right.get()};
+    left = make_node(line, LogicalExpression{true, std::move(left), std::move(right)}, children);
+    line = tokens_.line();
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_not() {
+  if (!tokens_.is_name("not")) return parse_comparison();
+  const DepthGuard depth_guard(*this);
+  const int line = tokens_.next().line;
+  ExpressionPtr operand = parse_not();
+  const Expression* child = operand.get();
+  return make_node(line, UnaryExpression{UnaryOperator::kNot, std::move(operand)}, {child});
+}
+
+ExpressionPtr ExpressionParser::parse_comparison() {
+  constexpr std::array<std::pair<const char*, Comparison>, 6> kOperatorSymbols = {
+      {{"==", Comparison::kEqual},
+       {"!=", Comparison::kUnequal},
+       {"<", Comparison::kLess},
+       {"<=", Comparison::kLessOrEqual},
+       {">", Comparison::kGreater},
+       {">=", Comparison::kGreaterOrEqual}}};
+  const int line = tokens_.line();
+  ComparisonChain chain{parse_sum(), {}};
+  const Expression* tallest = chain.first.get();
+  const auto add = [&](Comparison comparison) {
+    chain.comparisons.emplace_back(comparison, parse_sum());
+    if (chain.comparisons.back().second->height > tallest->height) tallest = chain.comparisons.back().second.get();
+  };
+  while (true) {
+    const auto symbol = std::find_if(kOperatorSymbols.begin(), kOperatorSymbols.end(),
+                                     [&](const auto& entry) { return tokens_.is_operator(entry.first); });
+    if (symbol != kOperatorSymbols.end()) {
+      tokens_.next();
+      add(symbol->second);
+    } else if (tokens_.skip_name("in")) {
+      add(Comparison::kIn);
+    } else if (tokens_.is_name("not") && tokens_.peek_next().kind == Token::Kind::kName &&
+               tokens_.peek_next().value == "in") {
+      tokens_.next();
+      tokens_.next();
+      add(Comparison::kNotIn);
+    } else {
+      break;
+    }
+  }
+  if (chain.comparisons.empty()) return std::move(chain.first);
+  return make_node(line, std::move(chain), {tallest});
+}
+
+ExpressionPtr ExpressionParser::parse_sum() {
+  int line = tokens_.line();
+  ExpressionPtr left = parse_concatenation();
+  while (tokens_.is_operator("+") || tokens_.is_operator("-")) {
+    const BinaryOperator op = tokens_.next().value == "+" ? BinaryOperator::kAdd : BinaryOperator::kSubtract;
+    ExpressionPtr right = parse_concatenation();
+    const std::initializer_list<const Expression*> children = {left.get(), right.get()};
+    left = make_node(line, BinaryExpression{op, std::move(left), std::move(right)}, children);
+    line = tokens_.line();
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_concatenation() {
+  const int line = tokens_.line();
+  Concatenation concatenation;
+  concatenation.elements.push_back(parse_product());
+  const Expression* tallest = concatenation.elements[0].get();
+  while (tokens_.skip_operator("~")) {
+    concatenation.elements.push_back(parse_product());
+    if (concatenation.elements.back()->height > tallest->height) tallest = concatenation.elements.back().get();
+  }
+  if (concatenation.elements.size() == 1) return std::move(concatenation.elements[0]);
+  return make_node(line, std::move(concatenation), {tallest});
+}
+
+ExpressionPtr ExpressionParser::parse_product() {
+  constexpr std::array<std::pair<const char*, BinaryOperator>, 4> kOperatorSymbols = {
+      {{"*", BinaryOperator::kMultiply},
+       {"/", BinaryOperator::kDivide},
+       {"//", BinaryOperator::kFloorDivide},
+       {"%", BinaryOperator::kModulo}}};
+  int line = tokens_.line();
+  ExpressionPtr left = parse_power();
+  while (true) {
+    const auto symbol = std::find_if(kOperatorSymbols.begin(), kOperatorSymbols.end(),
+                                     [&](const auto& entry) { return tokens_.is_operator(entry.first); });
+    if (symbol == kOperatorSymbols.end()) return left;
+    tokens_.next();
+    ExpressionPtr right = parse_power();
+    const std::initializer_list<const Expression*> children = {left.get(), right.get()};
+    left = make_node(line, BinaryExpression{symbol->second, std::move(left), std::move(right)}, children);
+    line = tokens_.line();
+  }
+}
+
+ExpressionPtr ExpressionParser::parse_power() {
+  int line = tokens_.line();
+  ExpressionPtr left = parse_unary();
+  while (tokens_.skip_operator("**")) {
+    ExpressionPtr right = parse_unary();
+    const std::initializer_list<const Expression*> children = {left.get(), right.get()};
+    left = make_node(line, BinaryExpression{BinaryOperator::kPower, std::move(left), std::move(right)}, children);
+    line = tokens_.line();
+  }
+  return left;
+}
+
+ExpressionPtr ExpressionParser::parse_unary(bool allow_filters) {
+  const int line = tokens_.line();
+  ExpressionPtr operand;
+  if (tokens_.is_operator("-") || tokens_.is_operator("+")) {
+    const DepthGuard depth_guard(*this);
+    const UnaryOperator op = tokens_.next().value == "-" ? UnaryOperator::kNegative : UnaryOperator::kPositive;
+    ExpressionPtr inner = parse_unary(false);
+    const Expression* child = inner.get();
+    operand = make_node(line, UnaryExpression{op, std::move(inner)}, {child});
+  } else {
+    operand = parse_primary();
+  }
+  operand = parse_postfix(std::move(operand));
+  return allow_filters ? parse_filters(std::move(operand)) : std::move(operand);
+}
+
+Target ExpressionParser::parse_name_target() {
+  Target target;
+  const int line = tokens_.line();
+  const std::string name = tokens_.expect_name("a name");
+  for (const char* constant : {"true", "True", "false", "False", "none", "None"}) {
+    if (name == constant) tokens_.fail_on_line(line, fmt::format("nothing can be given to {}", name));
+  }
+  target.name = tree_.intern_name(name);
+  return target;
+}
+
+Target ExpressionParser::parse_single_target(bool allow_attributes) {
+  const DepthGuard depth_guard(*this);
+  if (tokens_.skip_operator("(")) {
+    Target inner = parse_targets(false, {}, true);
+    tokens_.expect_operator(")");
+    return inner;
+  }
+  Target target = parse_name_target();
+  if (allow_attributes && tokens_.skip_operator(".")) {
+    target.attribute = tokens_.expect_name("an attribute's name");
+    name_accesses_.push_back({target.name, false, tokens_.line()});
+  } else {
+    record_store(target.name);
+  }
+  return target;
+}
+
+Target ExpressionParser::parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized) {
+  Target tuple_target;
+  while (true) {
+    if (!tuple_target.elements.empty()) tokens_.expect_operator(",");
+    if (is_tuple_end(end)) break;
+    tuple_target.elements.push_back(parse_single_target(allow_attributes));
+    if (!tokens_.is_operator(",")) break;
+    tuple_target.is_tuple = true;
+  }
+  if (!tuple_target.is_tuple && !tuple_target.elements.empty()) {
+    Target single_target = std::move(tuple_target.elements[0]);
+    return single_target;
+  }
+  if (tuple_target.elements.empty() && !is_parenthesized) tokens_.fail("a name is missing");
+  tuple_target.is_tuple = true;
+  return tuple_target;
+}
+
+Target ExpressionParser::parse_target(bool allow_attributes, std::string_view end) {
+  return parse_targets(allow_attributes, end, false);
+}
+
+void ExpressionParser::add_unknown_name(int line, std::string_view kind, std::string_view name) {
+  unknown_names_.push_back(
+      {line, fmt::format("there is no {} \"{}\"; docs/chat-templates.md lists those that there are", kind, name),
+       false});
+}
+
+void ExpressionParser::mark_guarded(size_t first_unknown, size_t first_called) {
+  for (size_t i = first_unknown; i < unknown_names_.size(); ++i) unknown_names_[i].is_guarded = true;
+  for (size_t i = first_called; i < called_names_.size(); ++i) called_names_[i].is_guarded = true;
+}
+
+void ExpressionParser::check_names() const {
+  std::vector<UnknownName> unknown_names = unknown_names_;
+  for (const CalledName& called : called_names_) {
+    const bool is_known = !tree_.functions[called.name].is_undefined() || called.name <= kKwargsName ||
+                          std::any_of(name_accesses_.begin(), name_accesses_.end(), [&](const NameAccess& access) {
+                            return access.is_store && access.name == called.name;
+                          });
+    if (is_known) continue;
+    unknown_names.push_back(
+        {called.line,
+         fmt::format("there is no function \"{}\"; docs/chat-templates.md lists those that there are",
+                     tree_.names[called.name]),
+         called.is_guarded});
+  }
+  std::stable_sort(unknown_names.begin(), unknown_names.end(),
+                   [](const UnknownName& left, const UnknownName& right) { return left.line < right.line; });
+  const auto first_unguarded = std::find_if(unknown_names.begin(), unknown_names.end(),
+                                            [](const UnknownName& unknown) { return !unknown.is_guarded; });
+  if (first_unguarded != unknown_names.end()) tokens_.fail_on_line(first_unguarded->line, first_unguarded->message);
+}
+
+}  // namespace vlmtrain::text::jinja

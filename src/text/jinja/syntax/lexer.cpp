@@ -1,0 +1,346 @@
+#include "text/jinja/syntax/lexer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "text/jinja/runtime/budget.h"
+#include "text/jinja/runtime/python_text.h"
+#include "text/unicode/unicode_classes.h"
+#include "text/unicode/utf8.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::text::jinja {
+namespace {
+
+using Kind = Token::Kind;
+
+/// Returns the source with \n as line break, without the last one (keep_trailing_newline is off).
+std::string normalize_newlines(std::string_view source) {
+  std::string text;
+  text.reserve(source.size());
+  for (size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == '\r' && i + 1 < source.size() && source[i + 1] == '\n') continue;
+    text += source[i] == '\r' ? '\n' : source[i];
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+/// Returns `text` without white space at its end.
+std::string_view strip_trailing_space(std::string_view text) {
+  const std::string_view stripped = strip_whitespace(text);
+  return stripped.empty() ? stripped
+                          : text.substr(0, static_cast<size_t>(stripped.data() + stripped.size() - text.data()));
+}
+
+/// Returns whether the byte is an ASCII digit.
+bool is_decimal_digit(char letter) {
+  return letter >= '0' && letter <= '9';
+}
+
+/// A lexer with the rules of Jinja2's lexer, configured as in transformers: trim_blocks and
+/// lstrip_blocks.
+class Lexer {
+ public:
+  Lexer(std::string_view source, std::string_view source_name)
+      : text_(normalize_newlines(source)), source_name_(source_name) {}
+
+  std::vector<Token> run() {
+    if (const auto invalid = find_invalid_utf8(text_)) {
+      pos_ = *invalid;
+      fail("the template is not UTF-8");
+    }
+    while (pos_ < text_.size()) read_data_and_tag();
+    add_token(Kind::kEof, "");
+    return std::move(tokens_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) { throw data_error("{}:{}: {}", source_name_, line(), message); }
+
+  /// Returns the line of the cursor. Counts each byte once, so that a long template takes linear
+  /// time.
+  int line() {
+    line_ +=
+        static_cast<int>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_end_),
+                                    text_.begin() + static_cast<std::ptrdiff_t>(std::max(pos_, counted_end_)), '\n'));
+    counted_end_ = std::max(pos_, counted_end_);
+    return line_;
+  }
+
+  void add_token(Kind kind, std::string_view value) { tokens_.push_back({kind, std::string(value), line()}); }
+
+  bool matches(std::string_view expected) const {
+    return std::string_view(text_).substr(pos_, expected.size()) == expected;
+  }
+  char peek(size_t offset = 0) const { return pos_ + offset < text_.size() ? text_[pos_ + offset] : '\0'; }
+  bool is_line_start() const { return pos_ == 0 || text_[pos_ - 1] == '\n'; }
+
+  void skip_space() {
+    while (pos_ < text_.size() && is_space(read_utf8(text_, pos_).code_point)) pos_ = next_character(text_, pos_);
+  }
+
+  /// Adds the text up to a tag with this sign.
+  void add_data(size_t tag_begin, char sign, bool is_before_variable) {
+    std::string_view data = std::string_view(text_).substr(pos_, tag_begin - pos_);
+    if (sign == '-') {
+      data = strip_trailing_space(data);
+    } else if (sign != '+' && !is_before_variable) {
+      // lstrip_blocks: white space between the start of a line and a tag is dropped.
+      const size_t line_begin = data.rfind('\n') == std::string_view::npos ? 0 : data.rfind('\n') + 1;
+      if ((line_begin > 0 || is_line_start()) && strip_whitespace(data.substr(line_begin)).empty())
+        data = data.substr(0, line_begin);
+    }
+    if (!data.empty()) add_token(Kind::kData, data);
+  }
+
+  /// Returns the sign - or + at `pos`, or 0.
+  char peek_sign(size_t pos) const {
+    return pos < text_.size() && (text_[pos] == '-' || text_[pos] == '+') ? text_[pos] : '\0';
+  }
+
+  void read_data_and_tag() {
+    size_t tag_begin = pos_;
+    while (true) {
+      tag_begin = text_.find('{', tag_begin);
+      if (tag_begin == std::string::npos || tag_begin + 1 == text_.size()) {
+        add_token(Kind::kData, std::string_view(text_).substr(pos_));
+        pos_ = text_.size();
+        return;
+      }
+      if (text_[tag_begin + 1] == '%' || text_[tag_begin + 1] == '{' || text_[tag_begin + 1] == '#') break;
+      ++tag_begin;
+    }
+    const char tag_kind = text_[tag_begin + 1];
+    const char sign = peek_sign(tag_begin + 2);
+    add_data(tag_begin, sign, tag_kind == '{');
+    pos_ = tag_begin;
+    const size_t content_begin = tag_begin + (sign != '\0' ? 3 : 2);
+    if (tag_kind == '#') {
+      read_comment(content_begin);
+    } else if (tag_kind == '%' && skip_keyword_tag(content_begin, "raw", false)) {
+      read_raw_block();
+    } else {
+      add_token(tag_kind == '{' ? Kind::kVariableBegin : Kind::kBlockBegin, "");
+      pos_ = content_begin;
+      read_tag(tag_kind == '{');
+    }
+  }
+
+  void read_comment(size_t content_begin) {
+    const size_t end = text_.find("#}", content_begin);
+    if (end == std::string::npos) fail("a comment lacks its end, #}");
+    const char sign = end > content_begin ? text_[end - 1] : '\0';
+    pos_ = end + 2;
+    finish_tag(sign, true);
+  }
+
+  /// Skips white space after a tag with the sign -, and a line break after a tag without a sign
+  /// (trim_blocks).
+  void finish_tag(char sign, bool trims_newline) {
+    if (sign == '-') {
+      skip_space();
+    } else if (sign != '+' && trims_newline && peek() == '\n') {
+      ++pos_;
+    }
+  }
+
+  /// Moves past `keyword` and the end of the tag if both follow `content_begin`. Returns whether
+  /// they do.
+  bool skip_keyword_tag(size_t content_begin, std::string_view keyword, bool trims_newline) {
+    const size_t begin = pos_;
+    pos_ = content_begin;
+    skip_space();
+    if (matches(keyword)) {
+      pos_ += keyword.size();
+      skip_space();
+      const char sign = peek_sign(pos_);
+      if (sign == '-' || (sign == '+' && trims_newline)) ++pos_;
+      if (matches("%}")) {
+        pos_ += 2;
+        finish_tag(sign, trims_newline);
+        return true;
+      }
+    }
+    pos_ = begin;
+    return false;
+  }
+
+  void read_raw_block() {
+    const size_t begin = pos_;
+    for (size_t tag_begin = text_.find("{%", begin); tag_begin != std::string::npos;
+         tag_begin = text_.find("{%", tag_begin + 1)) {
+      const char sign = peek_sign(tag_begin + 2);
+      pos_ = begin;
+      if (!skip_keyword_tag(tag_begin + (sign != '\0' ? 3 : 2), "endraw", true)) continue;
+      const size_t block_end = std::exchange(pos_, begin);
+      add_data(tag_begin, sign, false);
+      pos_ = block_end;
+      return;
+    }
+    fail("a raw block lacks its end, {% endraw %}");
+  }
+
+  bool read_variable_end() {
+    if (!matches("}}") && !matches("-}}")) return false;
+    const char sign = peek();
+    pos_ += sign == '-' ? 3 : 2;
+    add_token(Kind::kVariableEnd, "");
+    finish_tag(sign, false);
+    return true;
+  }
+
+  bool read_block_end() {
+    if (!matches("%}") && !matches("-%}") && !matches("+%}")) return false;
+    const char sign = peek();
+    pos_ += sign == '%' ? 2 : 3;
+    add_token(Kind::kBlockEnd, "");
+    finish_tag(sign, true);
+    return true;
+  }
+
+  /// Reads the tokens of a tag and its end.
+  void read_tag(bool is_variable) {
+    std::string open_brackets;  // closing brackets to come; inside them, }} and %} do not end the tag
+    while (pos_ < text_.size()) {
+      if (open_brackets.empty() && (is_variable ? read_variable_end() : read_block_end())) return;
+      const size_t begin = pos_;
+      skip_space();
+      if (pos_ != begin) continue;
+      if (!read_number() && !read_name() && !read_text()) read_operator(open_brackets);
+    }
+    fail(is_variable ? "a {{ lacks its }}" : "a {% lacks its %}");
+  }
+
+  /// Returns the end of digits with single underscores between them.
+  template <class IsDigit>
+  size_t find_digits_end(size_t pos, IsDigit is_digit_char) const {
+    const auto has_digit = [&](size_t offset) { return offset < text_.size() && is_digit_char(text_[offset]); };
+    while (has_digit(pos) || (pos < text_.size() && text_[pos] == '_' && has_digit(pos + 1))) ++pos;
+    return pos;
+  }
+
+  bool read_number() {
+    if (!is_decimal_digit(peek())) return false;
+    if (read_float()) return true;
+    size_t end = pos_ + 1;
+    const auto has_digits = [&](auto is_digit_char) {
+      end = find_digits_end(pos_ + 2, is_digit_char);
+      return end > pos_ + 2;
+    };
+    const char base_letter = static_cast<char>(peek(1) | 0x20);
+    const bool has_base =
+        peek() == '0' &&
+        ((base_letter == 'x' && has_digits([](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; })) ||
+         (base_letter == 'o' && has_digits([](char c) { return c >= '0' && c <= '7'; })) ||
+         (base_letter == 'b' && has_digits([](char c) { return c == '0' || c == '1'; })));
+    if (!has_base)
+      end = peek() == '0' ? find_digits_end(pos_ + 1, [](char c) { return c == '0'; })
+                          : find_digits_end(pos_, is_decimal_digit);
+    consume(Kind::kInteger, end);
+    return true;
+  }
+
+  bool read_float() {
+    if (pos_ > 0 && text_[pos_ - 1] == '.') return false;
+    const auto has_digit = [&](size_t offset) { return offset < text_.size() && is_decimal_digit(text_[offset]); };
+    const size_t integer_end = find_digits_end(pos_, is_decimal_digit);
+    size_t end = integer_end;
+    if (end < text_.size() && text_[end] == '.' && has_digit(end + 1)) end = find_digits_end(end + 1, is_decimal_digit);
+    if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
+      const size_t sign = end + 1 < text_.size() && (text_[end + 1] == '+' || text_[end + 1] == '-') ? 1 : 0;
+      if (has_digit(end + 1 + sign)) end = find_digits_end(end + 1 + sign, is_decimal_digit);
+    }
+    if (end == integer_end) return false;
+    consume(Kind::kFloat, end);
+    return true;
+  }
+
+  bool read_name() {
+    size_t end = pos_;
+    while (end < text_.size() && is_word_character(read_utf8(text_, end).code_point)) end = next_character(text_, end);
+    if (end == pos_) return false;
+    consume(Kind::kName, end);
+    return true;
+  }
+
+  bool read_text() {
+    const char quote = peek();
+    if (quote != '\'' && quote != '"') return false;
+    size_t end = pos_ + 1;
+    while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
+    if (end >= text_.size()) fail("a text lacks its closing quote");
+    try {
+      add_token(Kind::kString, unescape_literal(std::string_view(text_).substr(pos_ + 1, end - pos_ - 1)));
+    } catch (const EvaluationError& error) {
+      fail(error.message);
+    }
+    pos_ = end + 1;
+    return true;
+  }
+
+  void read_operator(std::string& open_brackets) {
+    constexpr std::array kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[",
+                                       "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
+    const auto match =
+        std::find_if(kOperators.begin(), kOperators.end(), [&](const char* symbol) { return matches(symbol); });
+    if (match == kOperators.end()) {
+      fail(fmt::format("\"{}\" is not understood here", text_.substr(pos_, read_utf8(text_, pos_).bytes)));
+    }
+    const std::string_view symbol = *match;
+    if (symbol == "(" || symbol == "[" || symbol == "{")
+      open_brackets += symbol == "(" ? ')' : symbol == "[" ? ']' : '}';
+    if (symbol == ")" || symbol == "]" || symbol == "}") {
+      if (open_brackets.empty() || open_brackets.back() != symbol[0])
+        fail(fmt::format("a \"{}\" that closes nothing", symbol));
+      open_brackets.pop_back();
+    }
+    consume(Kind::kOperator, pos_ + symbol.size());
+  }
+
+  void consume(Kind kind, size_t end) {
+    add_token(kind, std::string_view(text_).substr(pos_, end - pos_));
+    pos_ = end;
+  }
+
+  std::string text_;
+  std::string_view source_name_;
+  size_t pos_ = 0;
+  size_t counted_end_ = 0;
+  int line_ = 1;
+  std::vector<Token> tokens_;
+};
+
+}  // namespace
+
+std::vector<Token> tokenize(std::string_view source, std::string_view source_name) {
+  return Lexer(source, source_name).run();
+}
+
+Token TokenStream::next() {
+  Token token = current();
+  if (pos_ + 1 < tokens_.size()) ++pos_;
+  return token;
+}
+
+void TokenStream::fail_on_line(int line, const std::string& message) const {
+  throw data_error("{}:{}: {}", source_name_, line, message);
+}
+
+std::string TokenStream::describe(const Token& token) {
+  switch (token.kind) {
+    case Token::Kind::kEof:
+      return "the template's end";
+    case Token::Kind::kBlockEnd:
+      return "%}";
+    case Token::Kind::kVariableEnd:
+      return "}}";
+    case Token::Kind::kString:
+      return "a text";
+    default:
+      return fmt::format("\"{}\"", make_excerpt(token.value, 40));
+  }
+}
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "text/jinja/builtins/builtins.h"
+#include "text/jinja/runtime/operators.h"
+
+namespace vlmtrain::text::jinja {
+
+// The syntax tree of a template. Names are indices into SyntaxTree::names. Line numbers begin at 1.
+
+struct Expression;
+struct Statement;
+using ExpressionPtr = std::unique_ptr<const Expression>;
+using Block = std::vector<Statement>;
+
+/// The arguments of a call.
+struct CallArguments {
+  std::vector<ExpressionPtr> positional;
+  std::vector<std::pair<std::string, ExpressionPtr>> keyword;
+  ExpressionPtr star_args;    ///< after *; or null
+  ExpressionPtr star_kwargs;  ///< after **; or null
+};
+
+/// A constant: a text, a number, a boolean or None.
+struct Literal {
+  Value value;
+};
+/// The value of a variable.
+struct NameReference {
+  size_t name;
+};
+/// A list or a tuple.
+struct ListLiteral {
+  std::vector<ExpressionPtr> items;
+  bool is_tuple;
+};
+/// A dict, `{key: value, …}`.
+struct DictLiteral {
+  std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
+};
+/// The operators with one operand: `not`, `-` and `+`.
+enum class UnaryOperator { kNot, kNegative, kPositive };
+/// An operator with one operand.
+struct UnaryExpression {
+  UnaryOperator op;
+  ExpressionPtr operand;
+};
+/// An arithmetic operator with two operands.
+struct BinaryExpression {
+  BinaryOperator op;
+  ExpressionPtr left;
+  ExpressionPtr right;
+};
+/// `and` or `or`.
+struct LogicalExpression {
+  bool is_and;
+  ExpressionPtr left;
+  ExpressionPtr right;
+};
+/// Operands of `~`.
+struct Concatenation {
+  std::vector<ExpressionPtr> elements;
+};
+/// `first < a <= b …`
+struct ComparisonChain {
+  ExpressionPtr first;
+  std::vector<std::pair<Comparison, ExpressionPtr>> comparisons;
+};
+/// `then_value if condition else else_value`
+struct ConditionalExpression {
+  ExpressionPtr condition;
+  ExpressionPtr then_value;
+  ExpressionPtr else_value;  ///< or null
+};
+/// `object.name`
+struct AttributeAccess {
+  ExpressionPtr object;
+  std::string name;
+};
+/// `object[key]`
+struct ItemAccess {
+  ExpressionPtr object;
+  ExpressionPtr key;
+};
+/// `object[begin:end:step]`
+struct SliceAccess {
+  ExpressionPtr object;
+  ExpressionPtr begin;  ///< or null, as `end` and `step`
+  ExpressionPtr end;
+  ExpressionPtr step;
+};
+/// A call of a macro, a method or a global function.
+struct Call {
+  ExpressionPtr callee;
+  CallArguments arguments;
+};
+/// `value | filter(…)`
+struct FilterCall {
+  const Builtin* filter;  ///< null if the name is unknown
+  std::string name;
+  ExpressionPtr operand;  ///< null in a filter block, whose content is the operand
+  CallArguments arguments;
+};
+/// `value is test(…)`
+struct TestCall {
+  const Builtin* test;  ///< null if the name is unknown
+  std::string name;
+  ExpressionPtr operand;
+  CallArguments arguments;
+};
+
+/// An expression.
+struct Expression {
+  int line;
+  int height;  ///< of the tree below this node, itself included
+  std::variant<Literal, NameReference, ListLiteral, DictLiteral, UnaryExpression, BinaryExpression, LogicalExpression,
+               Concatenation, ComparisonChain, ConditionalExpression, AttributeAccess, ItemAccess, SliceAccess, Call,
+               FilterCall, TestCall>
+      node;
+};
+
+/// The left side of an assignment: a name, an attribute of a namespace, or a tuple of targets.
+struct Target {
+  size_t name = 0;
+  std::string attribute;  ///< of the namespace `name`; empty: the name itself
+  std::vector<Target> elements;
+  bool is_tuple = false;
+};
+
+/// Text outside of tags.
+struct TemplateData {
+  std::string text;
+};
+/// `{{ value }}`
+struct Print {
+  std::vector<ExpressionPtr> values;
+};
+/// A for statement. `else_body` is rendered if no item passes the condition.
+struct For {
+  Target target;
+  ExpressionPtr items;
+  ExpressionPtr condition;  ///< or null
+  Block body;
+  Block else_body;
+};
+/// An if statement, with its elif branches.
+struct If {
+  std::vector<std::pair<ExpressionPtr, Block>> branches;
+  Block else_body;
+};
+/// `{% set target = value %}`
+struct Set {
+  Target target;
+  ExpressionPtr value;
+};
+/// A set block, which assigns its rendered body.
+struct SetBlock {
+  Target target;
+  ExpressionPtr filter;  ///< or null
+  Block body;
+};
+/// The parameters of a macro or of the body of a call block.
+struct Signature {
+  std::vector<size_t> parameters;
+  std::vector<ExpressionPtr> defaults;  ///< of the last parameters
+  bool takes_caller = false;
+  bool takes_varargs = false;
+  bool takes_kwargs = false;
+};
+/// A macro statement.
+struct MacroDefinition {
+  size_t name;
+  Signature signature;
+  Block body;
+};
+/// A call block, which passes its body to a macro as `caller`.
+struct CallBlock {
+  ExpressionPtr call;
+  MacroDefinition caller;
+};
+/// A filter block, which prints its filtered body.
+struct FilterBlock {
+  ExpressionPtr filter;
+  Block body;
+};
+/// A with statement, whose assignments hold in its body.
+struct With {
+  std::vector<std::pair<Target, ExpressionPtr>> values;
+  Block body;
+};
+/// A generation block, whose text is an answer of the model.
+struct GenerationBlock {
+  Block body;
+};
+/// `{% break %}`
+struct Break {};
+/// `{% continue %}`
+struct Continue {};
+
+/// A statement.
+struct Statement {
+  int line;
+  std::variant<TemplateData, Print, For, If, Set, SetBlock, MacroDefinition, CallBlock, FilterBlock, With,
+               GenerationBlock, Break, Continue>
+      node;
+};
+
+/// The syntax tree of a template, and the table of its names.
+struct SyntaxTree {
+  std::string source_name;
+  std::vector<std::string> names;
+  std::map<std::string, size_t, std::less<>> name_indices;  ///< inverse of `names`
+  /// The global function of each name, or undefined.
+  std::vector<Value> functions;
+  Block body;
+
+  /// Returns the index of `name`, which it adds if it is new.
+  size_t intern_name(std::string_view name) {
+    const auto [entry, is_inserted] = name_indices.try_emplace(std::string(name), names.size());
+    if (is_inserted) {
+      names.emplace_back(name);
+      const Builtin* builtin = find_function(name);
+      functions.push_back(builtin == nullptr ? Value()
+                                             : Value(std::shared_ptr<Object>(std::make_shared<Function>(
+                                                   builtin->name, builtin->parameters, builtin->body))));
+    }
+    return entry->second;
+  }
+};
+
+/// Indices of the names that the evaluator sets.
+inline constexpr size_t kLoopName = 0;
+inline constexpr size_t kCallerName = 1;
+inline constexpr size_t kVarargsName = 2;
+inline constexpr size_t kKwargsName = 3;
+
+}  // namespace vlmtrain::text::jinja

@@ -1,0 +1,133 @@
+#include "text/template/answer_spans.h"
+
+#include <algorithm>
+#include <string>
+
+#include "text/unicode/unicode_classes.h"
+
+namespace vlmtrain::text {
+namespace {
+
+/// Number of characters next to an omitted part that must match to locate it in the answer. Fewer
+/// would match by chance.
+constexpr size_t kContextBytes = 4;
+
+/// The search for one answer in a rendering.
+class AnswerSpanFinder {
+ public:
+  AnswerSpanFinder(const jinja::Rendering& rendering, std::string_view answer_text, const TemplateTraits& traits,
+                   const TemplateSettings& settings)
+      : rendering_(rendering), text_(rendering.text), answer_text_(answer_text), traits_(traits), settings_(settings) {}
+
+  AnswerSpans find(int turn) const {
+    const std::vector<Span> text_spans = find_spans(rendering_, turn);
+    AnswerSpans answer{.spans = merge_spans(text_spans)};
+    if (answer.spans.empty()) return {.spans = {}, .is_complete = count_visible(answer_text_) == 0};
+    size_t visible_bytes = 0;
+    for (const Span& text_span : text_spans) visible_bytes += count_visible(get_text(text_span));
+    if (visible_bytes >= count_visible(answer_text_)) return answer;
+    const std::string answer_bytes = remove_white_space(answer_text_);
+    answer.spans.front().begin =
+        extend_begin(answer_bytes, remove_white_space(get_text(text_spans.front())), text_spans.front().begin);
+    answer.spans.back().end =
+        extend_end(answer_bytes, remove_white_space(get_text(text_spans.back())), text_spans.back().end);
+    visible_bytes = 0;
+    for (const Span& span : answer.spans) visible_bytes += count_visible(get_text(span));
+    answer.is_complete = visible_bytes >= answer_bytes.size();
+    return answer;
+  }
+
+ private:
+  std::string_view get_text(const Span& span) const { return text_.substr(span.begin, span.end - span.begin); }
+
+  std::vector<Span> merge_spans(const std::vector<Span>& text_spans) const {
+    std::vector<Span> spans;
+    for (const Span& text_span : text_spans) {
+      if (!spans.empty() && is_answer_gap({spans.back().end, text_span.begin})) {
+        spans.back().end = text_span.end;
+      } else {
+        spans.push_back(text_span);
+      }
+    }
+    return spans;
+  }
+
+  /// Returns whether the template itself wrote the text between two parts, without media.
+  bool is_answer_gap(const Span& gap_span) const {
+    const auto contains_token = [&](const std::string& token) {
+      return !token.empty() && get_text(gap_span).find(token) != std::string_view::npos;
+    };
+    return find_next_span(gap_span.begin) >= gap_span.end && !contains_token(settings_.image.token) &&
+           !contains_token(settings_.video.token);
+  }
+
+  /// Returns the begin of the first turn text that ends after `offset`, at least `offset`; the end
+  /// of the text without one.
+  size_t find_next_span(size_t offset) const {
+    const auto next = std::ranges::find_if(rendering_.origin_spans, [offset](const jinja::OriginSpan& origin_span) {
+      return !origin_span.empty() && origin_span.end > offset;
+    });
+    return next == rendering_.origin_spans.end() ? text_.size() : std::max(next->begin, offset);
+  }
+
+  /// Returns the end of the last turn text before `offset`, 0 without one.
+  size_t find_previous_span_end(size_t offset) const {
+    size_t end = 0;
+    for (const jinja::OriginSpan& origin_span : rendering_.origin_spans) {
+      if (!origin_span.empty() && origin_span.end <= offset) end = origin_span.end;
+    }
+    return end;
+  }
+
+  /// Returns the begin of the answer with the visible characters `answer_bytes`, of which
+  /// `first_bytes` begin at `offset`.
+  size_t extend_begin(std::string_view answer_bytes, std::string_view first_bytes, size_t offset) const {
+    size_t search_begin = find_previous_span_end(offset);
+    const size_t prompt = traits_.generation_prompt.empty()
+                              ? std::string_view::npos
+                              : text_.substr(search_begin, offset - search_begin).rfind(traits_.generation_prompt);
+    if (prompt != std::string_view::npos) search_begin += prompt + traits_.generation_prompt.size();
+    const std::string template_bytes = remove_white_space(text_.substr(search_begin, offset - search_begin));
+    first_bytes = first_bytes.substr(0, kContextBytes);
+    for (size_t num_bytes = std::min(template_bytes.size(), answer_bytes.size()); num_bytes > 0; --num_bytes) {
+      if (!template_bytes.ends_with(answer_bytes.substr(0, num_bytes)) ||
+          !answer_bytes.substr(num_bytes).starts_with(first_bytes))
+        continue;
+      while (num_bytes > 0) num_bytes -= is_visible(text_[--offset]) ? 1 : 0;
+      return offset;
+    }
+    return offset;
+  }
+
+  /// Returns the end of the answer, of which `last_bytes` end at `offset`.
+  size_t extend_end(std::string_view answer_bytes, std::string_view last_bytes, size_t offset) const {
+    std::string_view following = text_.substr(offset, find_next_span(offset) - offset);
+    following = following.substr(0, following.find(traits_.end_of_turn));
+    const std::string template_bytes = remove_white_space(following);
+    last_bytes = last_bytes.substr(last_bytes.size() - std::min(last_bytes.size(), kContextBytes));
+    for (size_t num_bytes = std::min(template_bytes.size(), answer_bytes.size()); num_bytes > 0; --num_bytes) {
+      const size_t answer_offset = answer_bytes.size() - num_bytes;
+      if (!template_bytes.starts_with(answer_bytes.substr(answer_offset)) ||
+          !answer_bytes.substr(0, answer_offset).ends_with(last_bytes))
+        continue;
+      while (num_bytes > 0) num_bytes -= is_visible(text_[offset++]) ? 1 : 0;
+      return offset;
+    }
+    return offset;
+  }
+
+  const jinja::Rendering& rendering_;
+  std::string_view text_;
+  std::string_view answer_text_;
+  const TemplateTraits& traits_;
+  const TemplateSettings& settings_;
+};
+
+}  // namespace
+
+AnswerSpans find_answer_spans(const jinja::Rendering& rendering, int turn, std::string_view answer_text,
+                              const TemplateTraits& traits, const TemplateSettings& settings) {
+  return AnswerSpanFinder(rendering, answer_text, traits, settings).find(turn);
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,126 @@
+#include "text/template/chat_messages.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/record.h"
+
+namespace vlmtrain::text {
+namespace {
+
+/// Returns the length of the line break at the beginning of `text`, or 0.
+size_t count_leading_line_break(std::string_view text) {
+  if (text.starts_with("\r\n")) return 2;
+  return text.starts_with('\n') ? 1 : 0;
+}
+
+/// Returns the name of `role` in a message.
+const char* get_role_name(Role role) {
+  switch (role) {
+    case Role::kSystem:
+      return "system";
+    case Role::kUser:
+      return "user";
+    case Role::kAssistant:
+      return "assistant";
+  }
+  throw InternalError("unknown role");
+}
+
+/// Returns the value of `type`, with the origin kBlockTypeOrigin.
+jinja::Value make_block_type(const char* type) {
+  return jinja::Value::text(type, kBlockTypeOrigin);
+}
+
+/// Returns a block that has only a type.
+jinja::Value make_block(const char* type) {
+  return jinja::Value::dict({{"type", make_block_type(type)}});
+}
+
+/// Returns a block of text whose characters have the origin `origin`.
+jinja::Value make_text_block(std::string_view text, int origin) {
+  return jinja::Value::dict(
+      {{"type", make_block_type("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
+}
+
+/// Returns the content of `turn` as a list of blocks, which is not empty.
+jinja::Value make_blocks(const Turn& turn, int origin) {
+  std::vector<jinja::Value> blocks;
+  for (const MediaPiece& piece : split_media_placeholders(turn)) {
+    switch (piece.kind) {
+      case MediaPiece::Kind::kImage:
+        blocks.push_back(make_block("image"));
+        break;
+      case MediaPiece::Kind::kVideo:
+        blocks.push_back(make_block("video"));
+        break;
+      case MediaPiece::Kind::kText:
+        blocks.push_back(make_text_block(piece.text, origin));
+        break;
+    }
+  }
+  if (blocks.empty()) blocks.push_back(make_text_block("", origin));
+  return jinja::Value::list(std::move(blocks));
+}
+
+/// Returns the content of `turn` as one text, with the family's markup in place of placeholders.
+jinja::Value make_string(const Turn& turn, int origin, const TemplateSettings& settings) {
+  std::string text;
+  bool is_at_start = true;
+  for (const MediaPiece& piece : split_media_placeholders(turn)) {
+    if (piece.kind == MediaPiece::Kind::kText) {
+      text += piece.text;
+      is_at_start = false;
+      continue;
+    }
+    const bool is_image = piece.kind == MediaPiece::Kind::kImage;
+    text += is_image ? settings.image.block : settings.video.block;
+    if (is_at_start) text += settings.after_image;
+  }
+  return jinja::Value::text(std::move(text), origin);
+}
+
+}  // namespace
+
+std::vector<MediaPiece> split_media_placeholders(const Turn& turn) {
+  const std::string_view text = turn.text;
+  std::vector<MediaPiece> pieces;
+  bool is_at_start = true;
+  size_t pos = 0;
+  const auto add_text = [&](size_t end) {
+    if (end <= pos) return;
+    pieces.push_back({MediaPiece::Kind::kText, text.substr(pos, end - pos)});
+    is_at_start = false;
+  };
+  for (const io::MediaPlaceholder& placeholder : io::find_placeholders(turn)) {
+    add_text(placeholder.begin);
+    pieces.push_back({placeholder.is_video ? MediaPiece::Kind::kVideo : MediaPiece::Kind::kImage});
+    pos = placeholder.begin + kImagePlaceholder.size();
+    if (is_at_start) pos += count_leading_line_break(text.substr(pos));
+  }
+  add_text(text.size());
+  return pieces;
+}
+
+bool ContentFormat::uses_blocks(Role role) const {
+  if (role == Role::kSystem) return system_as_blocks;
+  return role == Role::kUser ? user_as_blocks : assistant_as_blocks;
+}
+
+jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
+                           const TemplateSettings& settings) {
+  std::vector<jinja::Value> messages;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const int origin = static_cast<int>(i);
+    const Turn& turn = turns[i];
+    messages.push_back(
+        jinja::Value::dict({{"role", jinja::Value::text(get_role_name(turn.role))},
+                            {"content", content_format.uses_blocks(turn.role) ? make_blocks(turn, origin)
+                                                                              : make_string(turn, origin, settings)}}));
+  }
+  return jinja::Value::list(std::move(messages));
+}
+
+}  // namespace vlmtrain::text

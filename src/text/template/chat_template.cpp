@@ -1,0 +1,353 @@
+#include "vlmtrain/text/chat_template.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "text/template/answer_spans.h"
+#include "text/template/template_probe.h"
+#include "text/unicode/unicode_classes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::text {
+namespace {
+
+/// Returns `jinja` with `block` in place of each placeholder `placeholder`.
+std::string replace_placeholder(std::string jinja, std::string_view placeholder, const std::string& block) {
+  for (size_t pos = jinja.find(placeholder); pos != std::string::npos;
+       pos = jinja.find(placeholder, pos + block.size())) {
+    jinja.replace(pos, placeholder.size(), block);
+  }
+  return jinja;
+}
+
+/// Returns a built-in template with the family's markup for images and videos, other templates
+/// unchanged.
+TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& settings) {
+  if (source.end_of_turn.data() == nullptr) return source;
+  if (settings.image.block != kImagePlaceholder) {
+    source.jinja = replace_placeholder(std::move(source.jinja), kImagePlaceholder, settings.image.block);
+  }
+  if (!settings.video.block.empty() && settings.video.block != kVideoPlaceholder) {
+    source.jinja = replace_placeholder(std::move(source.jinja), kVideoPlaceholder, settings.video.block);
+  }
+  return source;
+}
+
+/// Returns the begin of the token after the i-th one. Tokens of one character begin at the same
+/// byte.
+size_t find_token_end(const Encoding& encoding, size_t i, size_t text_bytes) {
+  for (size_t next = i + 1; next < encoding.starts.size(); ++next) {
+    if (encoding.starts[next] > encoding.starts[i]) return encoding.starts[next];
+  }
+  return text_bytes;
+}
+
+}  // namespace
+
+/// A parsed template with its special tokens and the traits that the probe found.
+struct ChatTemplate::Impl {
+  Impl(TemplateSource source_, TemplateSettings settings_, const Tokenizer& tokenizer)
+      : source(adapt_to_family(std::move(source_), settings_)),
+        settings(std::move(settings_)),
+        jinja(jinja::Template::parse(source.jinja, source.name)),
+        traits(probe_template(jinja, source, settings, tokenizer)) {}
+
+  TemplateSource source;
+  TemplateSettings settings;
+  jinja::Template jinja;
+  TemplateTraits traits;
+};
+
+namespace {
+
+/// A reader of a rendered text, which finds answers and media.
+class RenderedChatReader {
+ public:
+  RenderedChatReader(jinja::Rendering rendering, const TemplateTraits& traits, const TemplateSettings& settings)
+      : rendering_(std::move(rendering)), traits_(traits), settings_(settings) {}
+
+  RenderedChat read_chat(std::span<const Turn> turns, bool ends_with_answer) {
+    RenderedChat chat;
+    const std::vector<size_t> visible_bytes = count_visible_bytes(turns.size());
+    bool has_answer = false, has_end_of_turn = false;
+    for (size_t i = 0; i < turns.size(); ++i) {
+      const Turn& turn = turns[i];
+      const std::string turn_text = remove_placeholders(turn);
+      if (!traits_.end_of_turn.empty() && turn_text.find(traits_.end_of_turn) != std::string::npos) {
+        add_notice("text that spells the end-of-turn token, which ends the turn there", turn, chat.notices);
+      }
+      if (turn.role != Role::kAssistant) {
+        if (visible_bytes[i] < count_visible(turn_text)) add_omission_notice(turn, chat.notices);
+        continue;
+      }
+      const bool is_last_answer = ends_with_answer && i + 1 == turns.size();
+      reject_repeated(static_cast<int>(i), turn.text);
+      const AnswerSpans answer_spans =
+          find_answer_spans(rendering_, static_cast<int>(i), turn_text, traits_, settings_);
+      if (!answer_spans.is_complete) add_omission_notice(turn, chat.notices);
+      if (answer_spans.spans.empty()) continue;  // the template omits this turn
+      has_answer = true;
+      for (const Span& span : extend_answer(answer_spans.spans, is_last_answer)) add_span(chat.answers, span);
+      has_end_of_turn = has_end_of_turn || ends_with_end_of_turn(chat.answers.back());
+    }
+    if (has_answer && !has_end_of_turn) {
+      chat.notices.push_back({"answers that no end-of-turn token follows", make_excerpt(turns.back().text)});
+    }
+    chat.media = find_media();
+    add_generated_spans(chat);
+    chat.text = std::move(rendering_.text);
+    return chat;
+  }
+
+ private:
+  /// Returns the text of `turn` without placeholders.
+  static std::string remove_placeholders(const Turn& turn) {
+    std::string turn_text;
+    for (const MediaPiece& piece : split_media_placeholders(turn)) turn_text += piece.text;
+    return turn_text;
+  }
+
+  /// Adds a notice that the template omits text of `turn`.
+  static void add_omission_notice(const Turn& turn, std::vector<io::Notice>& notices) {
+    const char* const kind = turn.role == Role::kAssistant ? "text of an answer that the chat template leaves out"
+                             : turn.role == Role::kSystem  ? "system text that the chat template leaves out"
+                                                           : "text of a question that the chat template leaves out";
+    add_notice(kind, turn, notices);
+  }
+
+  static void add_notice(const char* kind, const Turn& turn, std::vector<io::Notice>& notices) {
+    if (std::ranges::count(notices, kind, &io::Notice::kind) == 0) notices.push_back({kind, make_excerpt(turn.text)});
+  }
+
+  /// Returns the number of visible bytes of each turn that the text contains.
+  std::vector<size_t> count_visible_bytes(size_t turns) const {
+    std::vector<size_t> visible_bytes(turns, 0);
+    for (const jinja::OriginSpan& origin_span : rendering_.origin_spans) {
+      if (static_cast<size_t>(origin_span.origin) >= turns) continue;
+      visible_bytes[static_cast<size_t>(origin_span.origin)] += count_visible(
+          std::string_view(rendering_.text).substr(origin_span.begin, origin_span.end - origin_span.begin));
+    }
+    return visible_bytes;
+  }
+
+  /// Throws UserError if the text contains an answer twice. The probe has checked other
+  /// conversations than this one.
+  void reject_repeated(int turn, const std::string& text) const {
+    if (!is_repeated(rendering_, turn, text)) return;
+    throw data_error(
+        "turn {}: the chat template writes this answer more than once, so it cannot be known which is to be "
+        "learnt",
+        turn + 1);
+  }
+
+  /// Returns the spans of an answer, extended by the white space before it and the end of turn
+  /// after it.
+  std::vector<Span> extend_answer(std::vector<Span> spans, bool is_last_answer) {
+    spans.front().begin -= compute_prefix_length(spans.front().begin);
+    size_t& end = spans.back().end;
+    const size_t ending_length = compute_ending_length(end);
+    if (ending_length > 0) {
+      end += ending_length;
+    } else if (is_last_answer) {
+      end = find_generation_end(end);
+      if (const size_t later_length = compute_later_ending_length(end); later_length > 0) {
+        end += later_length;
+      } else if (!std::string_view(rendering_.text).substr(0, end).ends_with(traits_.end_of_turn)) {
+        insert_end_of_turn(end);
+        end += traits_.end_of_turn.size();
+      }
+    }
+    return spans;
+  }
+
+  /// Returns compute_ending_length(), or the length up to an end of turn further on if only the
+  /// template wrote the text before it.
+  size_t compute_later_ending_length(size_t offset) const {
+    if (const size_t ending_length = compute_ending_length(offset); ending_length > 0) return ending_length;
+    const size_t token_begin = rendering_.text.find(traits_.end_of_turn, offset);
+    if (token_begin == std::string::npos) return 0;
+    const size_t end = token_begin + traits_.end_of_turn.size();
+    const bool is_from_template =
+        std::ranges::none_of(rendering_.origin_spans, [&](const jinja::OriginSpan& origin_span) {
+          return !origin_span.empty() && origin_span.begin < end && origin_span.end > offset;
+        });
+    return is_from_template ? end - offset : 0;
+  }
+
+  /// Returns the end of the `generation` block that contains `offset`, without white space at its
+  /// end, which an end of turn replaces. Returns `offset` without such a block.
+  size_t find_generation_end(size_t offset) const {
+    for (const jinja::GeneratedSpan& generated_span : rendering_.generated) {
+      if (generated_span.begin >= offset || offset >= generated_span.end) continue;
+      const std::string_view remaining_text =
+          std::string_view(rendering_.text).substr(offset, generated_span.end - offset);
+      return offset + remaining_text.find_last_not_of(kWhiteSpace) + 1;  // npos + 1 is 0
+    }
+    return offset;
+  }
+
+  bool ends_with_end_of_turn(const Span& answer) const {
+    const std::string_view text = std::string_view(rendering_.text).substr(answer.begin, answer.end - answer.begin);
+    return text.ends_with(traits_.end_of_turn) ||
+           std::ranges::any_of(traits_.endings, [text](const std::string& ending) { return text.ends_with(ending); });
+  }
+
+  /// Adds the output of `generation` blocks to the answers, without media. Without an end of turn
+  /// in the block, white space at its end is not added.
+  void add_generated_spans(RenderedChat& chat) const {
+    if (rendering_.generated.empty()) return;
+    std::vector<Span> answer_spans = chat.answers;
+    for (const jinja::GeneratedSpan& generated_span : rendering_.generated) {
+      size_t begin = generated_span.begin;
+      const std::string_view generated_text =
+          std::string_view(rendering_.text).substr(begin, generated_span.end - begin);
+      const bool has_end_of_turn = generated_text.find(traits_.end_of_turn) != std::string_view::npos;
+      const size_t end = has_end_of_turn ? generated_span.end
+                                         : begin + generated_text.find_last_not_of(kWhiteSpace) + 1;  // npos + 1 is 0
+      for (const MediaSpan& media_span : chat.media) {
+        if (media_span.span.end <= begin || media_span.span.begin >= end) continue;
+        if (begin < media_span.span.begin) answer_spans.push_back({begin, media_span.span.begin});
+        begin = media_span.span.end;
+      }
+      if (begin < end) answer_spans.push_back({begin, end});
+    }
+    std::ranges::sort(answer_spans, {}, &Span::begin);
+    chat.answers.clear();
+    for (const Span& span : answer_spans) add_span(chat.answers, span);
+  }
+
+  /// Returns the length of the white space before `offset` that the model has to generate.
+  size_t compute_prefix_length(size_t offset) const {
+    const std::string& answer_begin = traits_.answer_begin;
+    if (!std::string_view(rendering_.text).substr(0, offset).ends_with(answer_begin)) return 0;
+    const bool is_from_template = answer_begin.empty() || !is_turn_text(offset - answer_begin.size());
+    return is_from_template ? answer_begin.size() : 0;
+  }
+
+  /// Returns the length of template text from `offset` to the end of turn, 0 if no end of turn
+  /// follows.
+  size_t compute_ending_length(size_t offset) const {
+    const std::string_view following_text = std::string_view(rendering_.text).substr(offset);
+    const auto is_template_text = [&](std::string_view ending) {
+      return following_text.starts_with(ending) && !is_turn_text(offset) && !is_turn_text(offset + ending.size() - 1);
+    };
+    for (const std::string& ending : traits_.endings) {
+      if (is_template_text(ending)) return ending.size();
+    }
+    const size_t num_white_space = count_leading_white_space(following_text);
+    const bool has_end_of_turn =
+        following_text.substr(num_white_space).starts_with(traits_.end_of_turn) &&
+        is_template_text(following_text.substr(0, num_white_space + traits_.end_of_turn.size()));
+    return has_end_of_turn ? num_white_space + traits_.end_of_turn.size() : 0;
+  }
+
+  /// Inserts the end of turn at `offset`.
+  void insert_end_of_turn(size_t offset) {
+    const size_t num_white_space = count_leading_white_space(std::string_view(rendering_.text).substr(offset));
+    // Only white space at the end of the text can be replaced; other white space separates turns.
+    const size_t num_replaced = offset + num_white_space == rendering_.text.size() ? num_white_space : 0;
+    rendering_.text.replace(offset, num_replaced, traits_.end_of_turn);
+    std::erase_if(rendering_.generated,
+                  [offset](const jinja::GeneratedSpan& generated_span) { return generated_span.begin >= offset; });
+    for (jinja::GeneratedSpan& generated_span : rendering_.generated)
+      generated_span.end = std::min(generated_span.end, offset);
+  }
+
+  /// Returns whether the character at `offset` comes from the text of a turn.
+  bool is_turn_text(size_t offset) const {
+    return std::ranges::any_of(rendering_.origin_spans, [offset](const jinja::OriginSpan& origin_span) {
+      return origin_span.begin <= offset && offset < origin_span.end;
+    });
+  }
+
+  static void add_span(std::vector<Span>& spans, const Span& span) {
+    if (!spans.empty() && spans.back().end >= span.begin) {
+      spans.back().end = std::max(spans.back().end, span.end);
+    } else {
+      spans.push_back(span);
+    }
+  }
+
+  /// Returns all media tokens. If turns are lists of blocks, only the template writes media, and
+  /// the same token in a turn's text is text.
+  std::vector<MediaSpan> find_media() const {
+    std::vector<MediaSpan> spans;
+    for (size_t pos = 0;;) {
+      const size_t image_begin = find_token(settings_.image.token, pos),
+                   video_begin = find_token(settings_.video.token, pos);
+      const size_t begin = std::min(image_begin, video_begin);
+      if (begin == std::string::npos) return spans;
+      const bool is_video = video_begin < image_begin;
+      const size_t end = begin + (is_video ? settings_.video : settings_.image).token.size();
+      if (!traits_.content_format.user_as_blocks || !is_turn_text(begin)) spans.push_back({{begin, end}, is_video});
+      pos = end;
+    }
+  }
+
+  size_t find_token(const std::string& token, size_t search_begin) const {
+    return token.empty() ? std::string::npos : rendering_.text.find(token, search_begin);
+  }
+
+  jinja::Rendering rendering_;
+  const TemplateTraits& traits_;
+  const TemplateSettings& settings_;
+};
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(TemplateSource source, TemplateSettings settings, const Tokenizer& tokenizer)
+    : impl_(std::make_shared<const Impl>(std::move(source), std::move(settings), tokenizer)) {}
+
+const TemplateSource& ChatTemplate::source() const {
+  return impl_->source;
+}
+std::string_view ChatTemplate::end_of_turn() const {
+  return impl_->traits.end_of_turn;
+}
+bool ChatTemplate::lacks_end_of_turn() const {
+  return impl_->traits.lacks_end_of_turn;
+}
+bool ChatTemplate::writes_bos() const {
+  return impl_->traits.writes_bos;
+}
+
+std::string ChatTemplate::description() const {
+  std::string text =
+      fmt::format("chat template {}{}; ", impl_->source.name,
+                  impl_->source.is_checkpoint_default ? ", the checkpoint's own"
+                                                      : ", which saved checkpoints carry as chat_template.jinja");
+  text += impl_->traits.lacks_end_of_turn
+              ? fmt::format("it writes nothing after a last answer, so {} is put there", impl_->traits.end_of_turn)
+              : fmt::format("an answer ends with {}", impl_->traits.end_of_turn);
+  for (const std::string& trait_note : impl_->traits.notes) text += "; " + trait_note;
+  return text;
+}
+
+RenderedChat ChatTemplate::render(std::span<const Turn> turns, bool add_generation_prompt) const {
+  if (turns.empty()) throw data_error("A conversation has no turns; give it a question and an answer, or drop it");
+  jinja::Rendering rendering =
+      render_messages(impl_->jinja, turns, impl_->traits.content_format, impl_->settings, add_generation_prompt);
+  return RenderedChatReader(std::move(rendering), impl_->traits, impl_->settings)
+      .read_chat(turns, /*ends_with_answer=*/!add_generation_prompt);
+}
+
+std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text, std::span<const Span> answers) {
+  for (size_t i = 1; i < answers.size(); ++i) {
+    VLMTRAIN_CHECK(answers[i - 1].end <= answers[i].begin, "answers {} and {} overlap", i - 1, i);
+  }
+  std::vector<char> is_answer(encoding.ids.size(), 0);
+  size_t next = 0;
+  for (size_t i = 0; i < encoding.starts.size(); ++i) {
+    while (next < answers.size() && answers[next].end <= encoding.starts[i]) ++next;
+    if (next == answers.size()) break;
+    const size_t start = encoding.starts[i], begin = answers[next].begin;
+    const bool reaches_into_answer = start < begin && start + count_leading_white_space(text.substr(start)) >= begin &&
+                                     find_token_end(encoding, i, text.size()) > begin;
+    is_answer[i] = begin <= start || reaches_into_answer ? 1 : 0;
+  }
+  return is_answer;
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,262 @@
+#include "text/template/template_probe.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <optional>
+#include <string_view>
+
+#include "text/unicode/unicode_classes.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::text {
+namespace {
+
+const std::array kTwoRounds{Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "The first answer."},
+                            Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "The second answer."}};
+
+/// A probe that renders small conversations and compares the results.
+class TemplateProbe {
+ public:
+  TemplateProbe(const jinja::Template& jinja, const TemplateSource& source, const TemplateSettings& settings,
+                const Tokenizer& tokenizer)
+      : jinja_(jinja), source_(source), settings_(settings), tokenizer_(tokenizer) {}
+
+  TemplateTraits probe() {
+    detect_content_format();
+    detect_system_format();
+    detect_answer_begin();
+    detect_end_of_turn();
+    const std::string start = find_start_text();
+    traits_.writes_bos = !start.empty() && render({kTwoRounds.data(), 2}).text.starts_with(start);
+    return std::move(traits_);
+  }
+
+ private:
+  jinja::Rendering render(std::span<const Turn> turns, bool add_generation_prompt = false) const {
+    return render_messages(jinja_, turns, traits_.content_format, settings_, add_generation_prompt);
+  }
+
+  /// Tries lists of blocks for all roles first, as vision-language models use them, then strings.
+  void detect_content_format() {
+    constexpr std::array kFormats{ContentFormat{true, true, true}, ContentFormat{true, true, false},
+                                  ContentFormat{false, false, false}};
+    std::exception_ptr rejection;
+    for (const ContentFormat& content_format : kFormats) {
+      traits_.content_format = content_format;
+      try {
+        const jinja::Rendering rendering = render(kTwoRounds);
+        if (contains_all_turns(rendering, kTwoRounds.size()) && !prints_blocks(rendering)) return;
+      } catch (const UserError&) {
+        rejection = std::current_exception();  // at the end the error with strings, which each template supports
+      }
+    }
+    if (rejection) std::rethrow_exception(rejection);
+    throw data_error(
+        "{}: of a conversation of two questions and answers this chat template does not write the answers; name "
+        "another under data.chat_template",
+        source_.name);
+  }
+
+  static bool contains_all_turns(const jinja::Rendering& rendering, size_t turns) {
+    for (size_t i = 0; i < turns; ++i) {
+      const auto spans = find_spans(rendering, static_cast<int>(i));
+      if (spans.empty() || spans.back().end == spans.front().begin) return false;
+    }
+    return true;
+  }
+
+  /// Returns whether the template printed lists of blocks, as templates for strings do.
+  static bool prints_blocks(const jinja::Rendering& rendering) {
+    return !find_spans(rendering, kBlockTypeOrigin).empty();
+  }
+
+  void detect_system_format() {
+    const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRounds[0], kTwoRounds[1]};
+    bool is_rejected = false;  // templates without a system turn raise an error, which render() reports later
+    for (const bool as_blocks : {traits_.content_format.user_as_blocks, false}) {
+      traits_.content_format.system_as_blocks = as_blocks;
+      is_rejected = false;
+      try {
+        const jinja::Rendering rendering = render(turns);
+        if (contains_all_turns(rendering, turns.size()) && !prints_blocks(rendering)) return;
+      } catch (const UserError&) {
+        is_rejected = true;
+      }
+    }
+    if (!is_rejected) traits_.notes.emplace_back("it leaves system texts out");
+  }
+
+  void detect_answer_begin() {
+    const std::string prompt = render({kTwoRounds.data(), 1}, /*add_generation_prompt=*/true).text;
+    if (const std::string rendered_question = render({kTwoRounds.data(), 1}).text;
+        prompt.starts_with(rendered_question)) {
+      traits_.generation_prompt = prompt.substr(rendered_question.size());
+    }
+    const jinja::Rendering rendering = render({kTwoRounds.data(), 2});
+    const std::string answer_prefix = rendering.text.substr(0, find_spans(rendering, 1).front().begin);
+    if (!answer_prefix.starts_with(prompt)) {
+      traits_.notes.push_back(
+          fmt::format("it asks with a prompt that ends with \"{}\", and before answers there is \"{}\"",
+                      excerpt_end(prompt), excerpt_end(answer_prefix)));
+      return;
+    }
+    const auto prompt_ids = tokenizer_.encode(prompt).ids, trained_ids = tokenizer_.encode(rendering.text).ids;
+    if (prompt_ids.size() > trained_ids.size() ||
+        !std::equal(prompt_ids.begin(), prompt_ids.end(), trained_ids.begin())) {
+      traits_.notes.emplace_back(
+          "its prompt ends within a token of the trained text, so it is asked in other tokens than it is trained in");
+    }
+    const std::string between = answer_prefix.substr(prompt.size());
+    if (count_leading_white_space(between) == between.size()) {
+      traits_.answer_begin = between;
+    } else if (!is_generated(rendering, {prompt.size(), answer_prefix.size()})) {
+      traits_.notes.push_back(
+          fmt::format("between its prompt and an answer it writes \"{}\", which is not learnt", make_excerpt(between)));
+    }
+  }
+
+  static bool is_generated(const jinja::Rendering& rendering, const Span& span) {
+    return std::ranges::any_of(rendering.generated, [&span](const jinja::GeneratedSpan& generated_span) {
+      return generated_span.begin <= span.begin && span.end <= generated_span.end;
+    });
+  }
+
+  static std::string excerpt_end(const std::string& text) {
+    constexpr size_t kMaxBytes = 40;  // enough for the generation prompts of common templates
+    return make_excerpt(text.size() > kMaxBytes ? text.substr(text.size() - kMaxBytes) : text);
+  }
+
+  void detect_end_of_turn() {
+    const jinja::Rendering rendering = render(kTwoRounds);
+    reject_repeated_answers(rendering);
+    const auto get_tail = [&](int turn, size_t next_turn_begin) {
+      const size_t end = find_spans(rendering, turn).back().end;
+      return std::string_view(rendering.text).substr(end, next_turn_begin - end);
+    };
+    const std::string_view last_tail = get_tail(3, rendering.text.size()),
+                           earlier_tail = get_tail(1, find_spans(rendering, 2).front().begin);
+    if (const auto token = find_special_token(last_tail)) {
+      traits_.end_of_turn = token->text;
+      traits_.endings.emplace_back(last_tail.substr(0, token->end));
+    }
+    if (!source_.end_of_turn.empty()) {
+      traits_.end_of_turn = source_.end_of_turn;
+      require_token(traits_.end_of_turn);
+    }
+    if (const auto token = find_earlier_end(earlier_tail)) {
+      traits_.endings.emplace_back(earlier_tail.substr(0, token->end));
+      if (traits_.end_of_turn.empty()) traits_.end_of_turn = token->text;
+    }
+    traits_.lacks_end_of_turn = !find_special_token(last_tail);
+    if (traits_.end_of_turn.empty()) traits_.end_of_turn = find_likeliest_end();
+  }
+
+  void reject_repeated_answers(const jinja::Rendering& rendering) const {
+    for (const int turn : {1, 3}) {
+      if (!is_repeated(rendering, turn, kTwoRounds[static_cast<size_t>(turn)].text)) continue;
+      throw data_error(
+          "{}: this chat template writes an answer more than once, so it cannot be known which is to be learnt; name "
+          "another under data.chat_template",
+          source_.name);
+    }
+  }
+
+  std::string find_likeliest_end() const {
+    for (const std::string& token : settings_.end_tokens) {
+      if (tokenizer_.token_to_id(token)) return token;
+    }
+    throw data_error(
+        "{}: this chat template writes no token after an answer, and no eos_token of the tokenizer is known; write it "
+        "into tokenizer_config.json, or name another template under data.chat_template",
+        source_.name);
+  }
+
+  void require_token(std::string_view token) const {
+    if (tokenizer_.token_to_id(token)) return;
+    throw data_error(
+        "the tokenizer has no token {}, which the chat template {} needs; name another under "
+        "data.chat_template",
+        token, source_.name);
+  }
+
+  /// A token found in a text.
+  struct TokenMatch {
+    std::string text;
+    size_t end;  // offset in the searched text
+  };
+
+  /// Returns the first token that is special or one of `end_tokens`, or nothing.
+  std::optional<TokenMatch> find_special_token(std::string_view text) const {
+    const Encoding encoding = tokenizer_.encode(text);
+    for (size_t i = 0; i < encoding.ids.size(); ++i) {
+      const std::string token(tokenizer_.id_to_token(encoding.ids[i]));
+      if (!tokenizer_.is_special(encoding.ids[i]) && std::ranges::count(settings_.end_tokens, token) == 0) continue;
+      const size_t begin = text.find(token, encoding.starts[i]);
+      if (begin != std::string_view::npos) return TokenMatch{token, begin + token.size()};
+    }
+    return std::nullopt;
+  }
+
+  /// Returns the end token in the text between an answer and the next turn, or nothing. A special
+  /// token there may also begin the next turn.
+  std::optional<TokenMatch> find_earlier_end(std::string_view text) const {
+    const auto token = find_special_token(text);
+    if (!token || token->end != count_leading_white_space(text) + token->text.size()) return std::nullopt;
+    const bool is_end = token->text == traits_.end_of_turn || std::ranges::count(settings_.end_tokens, token->text) > 0;
+    return is_end || find_special_token(text.substr(token->end)) ? token : std::nullopt;
+  }
+
+  std::string find_start_text() const {
+    for (const auto& [name, token] : settings_.special_tokens) {
+      if (name == "bos_token") return token;
+    }
+    const Encoding bos_encoding = tokenizer_.encode("", /*add_special_tokens=*/true);
+    return bos_encoding.ids.empty() ? "" : std::string(tokenizer_.id_to_token(bos_encoding.ids.front()));
+  }
+
+  const jinja::Template& jinja_;
+  const TemplateSource& source_;
+  const TemplateSettings& settings_;
+  const Tokenizer& tokenizer_;
+  TemplateTraits traits_;
+};
+
+}  // namespace
+
+jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const Turn> turns,
+                                 const ContentFormat& content_format, const TemplateSettings& settings,
+                                 bool add_generation_prompt) {
+  std::vector<std::pair<std::string, jinja::Value>> variables{
+      {"messages", make_messages(turns, content_format, settings)},
+      {"tools", jinja::Value::none()},
+      {"documents", jinja::Value::none()},
+      {"add_generation_prompt", jinja::Value(add_generation_prompt)}};
+  for (const auto& [name, token] : settings.special_tokens) variables.emplace_back(name, jinja::Value::text(token));
+  return jinja.render(variables, {.now = settings.now});
+}
+
+TemplateTraits probe_template(const jinja::Template& jinja, const TemplateSource& source,
+                              const TemplateSettings& settings, const Tokenizer& tokenizer) {
+  return TemplateProbe(jinja, source, settings, tokenizer).probe();
+}
+
+std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin) {
+  std::vector<Span> spans;
+  for (const jinja::OriginSpan& origin_span : rendering.origin_spans) {
+    if (origin_span.origin == origin) spans.push_back({origin_span.begin, origin_span.end});
+  }
+  // A part that the template removed may leave an empty span.
+  const auto is_empty = [](const Span& span) { return span.begin == span.end; };
+  if (!std::ranges::all_of(spans, is_empty)) std::erase_if(spans, is_empty);
+  return spans;
+}
+
+bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text) {
+  size_t num_bytes = 0;
+  for (const Span& span : find_spans(rendering, origin)) num_bytes += span.end - span.begin;
+  return !text.empty() && num_bytes >= 2 * text.size();
+}
+
+}  // namespace vlmtrain::text

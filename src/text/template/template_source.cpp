@@ -1,0 +1,234 @@
+#include "vlmtrain/text/template_source.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "text/tokenizer/external_tokens.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/resources.h"
+#include "vlmtrain/text/chat_template.h"
+
+namespace vlmtrain::text {
+
+const io::Resources& resources();  // the files of configs/chat_templates
+
+namespace {
+
+/// An entry of the table of built-in templates.
+struct BuiltinTemplate {
+  std::string_view name;
+  std::string_view end_of_turn;  // empty: the template does not write it
+};
+
+/// In alphabetical order. Comments name the source of a template.
+constexpr std::array kBuiltinTemplates{
+    BuiltinTemplate{"chatml", "<|im_end|>"},
+    BuiltinTemplate{"gemma3", "<end_of_turn>"},
+    BuiltinTemplate{"internvl", "<|im_end|>"},            // OpenGVLab/InternVL3-*-hf
+    BuiltinTemplate{"llava_1_5", ""},                     // llava-hf/llava-1.5-*
+    BuiltinTemplate{"llava_qwen", "<|im_end|>"},          // LLaVA-NeXT, conversation.py: qwen_1_5
+    BuiltinTemplate{"llava_v1", "</s>"},                  // LLaVA, conversation.py: vicuna_v1
+    BuiltinTemplate{"mistral_instruct", "</s>"},          // LLaVA-Med 1.5, conversation.py
+    BuiltinTemplate{"question_answer", "<|endoftext|>"},  // nanoVLM v0.1, data/datasets.py and collators.py
+    BuiltinTemplate{"qwen2_vl", "<|im_end|>"},
+    BuiltinTemplate{"smolvlm", "<end_of_utterance>"}};
+
+namespace fs = std::filesystem;
+
+constexpr const char* kDefaultName = "default";
+constexpr const char* kTemplateKey = "chat_template";
+constexpr const char* kTemplateFile = "chat_template.json";
+constexpr const char* kJinjaFile = "chat_template.jinja";
+constexpr const char* kAdditionalTemplates = "additional_chat_templates";
+
+/// Returns a template without special tokens.
+TemplateSource make_template_source(std::string jinja, std::string name) {
+  return {.jinja = std::move(jinja), .name = std::move(name)};
+}
+
+using Templates = std::map<std::string, TemplateSource>;
+
+/// Returns chat_template.jinja and the files of additional_chat_templates.
+Templates read_folder_templates(const fs::path& folder) {
+  Templates templates;
+  const auto add = [&templates](const std::string& name, const fs::path& file) {
+    templates.insert_or_assign(name, make_template_source(io::read_file(file), file.string()));
+  };
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder / kAdditionalTemplates, error)) {
+    if (entry.path().extension() == ".jinja" && is_file(entry.path())) add(entry.path().stem().string(), entry.path());
+  }
+  if (is_file(folder / kJinjaFile)) add(kDefaultName, folder / kJinjaFile);
+  return templates;
+}
+
+/// Returns the templates of the key chat_template: a text, a list of {name, template}, or an object
+/// of names and texts.
+std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json, const fs::path& path) {
+  std::map<std::string, TemplateSource> templates;
+  const std::string source = path.string();
+  if (!json.is_object()) throw data_error("{}: is {}, no object", source, io::make_json_excerpt(json));
+  const auto value = json.value(kTemplateKey, nlohmann::json());
+  const auto add = [&](const std::string& name, const nlohmann::json& text) {
+    if (!text.is_string()) throw data_error("{}: {} \"{}\" is no text", source, kTemplateKey, name);
+    const std::string display_name = name == kDefaultName ? source : fmt::format("{} ({})", source, name);
+    templates.insert_or_assign(name, make_template_source(text.get<std::string>(), display_name));
+  };
+  if (value.is_null()) return templates;
+  if (value.is_array()) {
+    for (const auto& entry : value) {
+      add(io::get<std::string>(entry, "name", source), entry.value("template", nlohmann::json()));
+    }
+  } else if (value.is_object()) {
+    for (const auto& [name, text] : value.items()) add(name, text);
+  } else {
+    add(kDefaultName, value);
+  }
+  return templates;
+}
+
+/// Returns the templates of a JSON file, nothing if the file is missing.
+Templates read_template_file(const fs::path& file) {
+  return is_file(file) ? parse_templates(io::read_json(file), file) : Templates();
+}
+
+/// Warns about default templates in `sources` that differ from the selected one.
+void warn_about_unused(const Templates& selected, const std::vector<Templates>& sources) {
+  const auto default_template = selected.find(kDefaultName);
+  if (default_template == selected.end()) return;
+  for (const Templates& source : sources) {
+    const auto unused = source.find(kDefaultName);
+    if (unused == source.end() || default_template->second.jinja == unused->second.jinja) continue;
+    warn_once(fmt::format(
+        "{}: differs from the chat template in {}, which is taken, as transformers' processors do; remove one of them",
+        unused->second.name, default_template->second.name));
+  }
+}
+
+/// Returns the eos_token_id, or nothing if it is malformed. Generation reports the error; rendering
+/// does not need the id.
+std::vector<int64_t> parse_eos_ids_or_empty(const nlohmann::json& config, const fs::path& file) {
+  try {
+    return parse_eos_token_ids(config, file.string());
+  } catch (const UserError&) {
+    return {};
+  }
+}
+
+/// Adds the tokens of eos_token_id in `file` to `tokens`.
+void add_end_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vector<std::string>& tokens) {
+  if (!is_file(file)) return;
+  const auto json = io::read_json(file);
+  for (const auto* config :
+       {&json, json.is_object() && json.contains("text_config") ? &json["text_config"] : nullptr}) {
+    if (config == nullptr) continue;
+    for (const int64_t id : parse_eos_ids_or_empty(*config, file)) {
+      std::string token(tokenizer.id_to_token(id));
+      if (!token.empty() && std::ranges::count(tokens, token) == 0) tokens.push_back(std::move(token));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string_view> builtin_template_names() {
+  std::vector<std::string_view> names;
+  names.reserve(kBuiltinTemplates.size());
+  for (const BuiltinTemplate& builtin : kBuiltinTemplates) names.push_back(builtin.name);
+  return names;
+}
+
+TemplateSource find_builtin_template(std::string_view name) {
+  const auto entry = std::ranges::find(kBuiltinTemplates, name, &BuiltinTemplate::name);
+  if (entry == kBuiltinTemplates.end()) {
+    throw usage_error("There is no chat template \"{}\"; there are {}", name,
+                      fmt::join(builtin_template_names(), ", "));
+  }
+  return {.jinja = std::string(resources().at(std::string(name) + ".jinja")),
+          .name = std::string(name),
+          .end_of_turn = entry->end_of_turn};
+}
+
+std::vector<int64_t> parse_eos_token_ids(const nlohmann::json& config, const std::string& source) {
+  const char* const key = "eos_token_id";
+  const bool has_value = config.is_object() && config.contains(key) && !config[key].is_null();
+  if (has_value && config[key].is_array()) return io::get<std::vector<int64_t>>(config, key, source);
+  if (config.is_object() && !has_value) return {};
+  return {io::get<int64_t>(config, key, source)};
+}
+
+std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& folder) {
+  // The order of ProcessorMixin.get_processor_dict of transformers 5.24; tokenizers without a
+  // processor begin with the third.
+  std::vector<Templates> sources;
+  sources.push_back(read_template_file(folder / "processor_config.json"));
+  sources.push_back(read_template_file(folder / kTemplateFile));
+  if (sources.back().empty() && is_file(folder / kTemplateFile)) {
+    throw data_error("{}: has no {}; fetch the file again", (folder / kTemplateFile).string(), kTemplateKey);
+  }
+  sources.push_back(read_folder_templates(folder));
+  const auto first_source = std::ranges::find_if(sources, [](const Templates& source) { return !source.empty(); });
+  Templates templates =
+      first_source != sources.end() ? *first_source : read_template_file(folder / "tokenizer_config.json");
+  warn_about_unused(templates, sources);
+  if (first_source != sources.end()) {
+    // data.chat_template can select templates of all sources by name.
+    for (const Templates& source : sources) templates.insert(source.begin(), source.end());
+  }
+  // A single template is the default, whatever its name.
+  if (templates.size() == 1 && !templates.contains(kDefaultName)) {
+    auto single_template = templates.extract(templates.begin());
+    single_template.key() = kDefaultName;
+    templates.insert(std::move(single_template));
+  }
+  if (const auto default_template = templates.find(kDefaultName); default_template != templates.end())
+    default_template->second.is_checkpoint_default = true;
+  return templates;
+}
+
+TemplateSource choose_template(const std::string& name,
+                               const std::map<std::string, TemplateSource>& checkpoint_templates,
+                               std::string_view fallback) {
+  const auto checkpoint_template = checkpoint_templates.find(name == "auto" ? kDefaultName : name);
+  if (checkpoint_template != checkpoint_templates.end()) return checkpoint_template->second;
+  if (name == "auto") {
+    if (checkpoint_templates.empty()) return find_builtin_template(fallback);
+    std::vector<std::string> names;
+    names.reserve(checkpoint_templates.size());
+    for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);
+    throw usage_error(
+        "data.chat_template: the checkpoint has several chat templates and none that is the default; name "
+        "one: {}",
+        fmt::join(names, ", "));
+  }
+  if (name.ends_with(".jinja")) {
+    if (!is_file(name)) throw usage_error("data.chat_template: there is no file {}", name);
+    return make_template_source(io::read_file(name), name);
+  }
+  const auto builtin_names = builtin_template_names();
+  if (std::ranges::find(builtin_names, name) != builtin_names.end()) return find_builtin_template(name);
+  std::vector<std::string> names(builtin_names.begin(), builtin_names.end());
+  for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);
+  throw usage_error(
+      "data.chat_template: there is no chat template \"{}\"; there are {}, auto for the checkpoint's own, and files "
+      "that "
+      "end with .jinja",
+      name, fmt::join(names, ", "));
+}
+
+void read_special_tokens(const fs::path& folder, const Tokenizer& tokenizer, TemplateSettings& settings) {
+  settings.special_tokens = read_external_tokens(folder).named_tokens;
+  for (const auto& [name, token] : settings.special_tokens) {
+    if (name == "eos_token") settings.end_tokens.push_back(token);
+  }
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    add_end_tokens(folder / name, tokenizer, settings.end_tokens);
+  }
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,242 @@
+#include "text/tokenizer/added_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "text/unicode/unicode_classes.h"
+#include "text/unicode/utf8.h"
+#include "vlmtrain/base/log.h"
+
+namespace vlmtrain::text {
+namespace {
+
+constexpr int64_t kMaxTokenIds = int64_t{1} << 26U;  // huge ids would take all memory; vocabularies have some 10^5
+
+/// Returns whether a word character precedes or follows `match`.
+bool is_within_word(std::string_view text, Range match) {
+  const bool has_word_before =
+      match.begin > 0 && is_word_character(read_utf8(text, previous_character(text, match.begin)).code_point);
+  const bool has_word_after = match.end < text.size() && is_word_character(read_utf8(text, match.end).code_point);
+  return has_word_before || has_word_after;
+}
+
+/// Returns the begin of the white space that ends at `begin`, at least `limit`.
+size_t strip_left(std::string_view text, size_t begin, size_t limit) {
+  while (begin > limit) {
+    const size_t previous = previous_character(text, begin);
+    if (!is_white_space(read_utf8(text, previous).code_point)) break;
+    begin = previous;
+  }
+  return begin;
+}
+
+/// Returns the end of the white space that begins at `end`.
+size_t strip_right(std::string_view text, size_t end) {
+  while (end < text.size()) {
+    const Utf8Character utf8 = read_utf8(text, end);
+    if (!is_white_space(utf8.code_point)) break;
+    end += utf8.bytes;
+  }
+  return end;
+}
+
+/// Returns `content` normalized; unchanged without a normalizer.
+std::string normalize(const std::string& content, const Normalizer* normalizer) {
+  if (normalizer == nullptr) return content;
+  AlignedText text = AlignedText::from_original(content, 0);
+  normalizer->apply(text);
+  return text.bytes;
+}
+
+/// Parses an entry of `added_tokens`. Throws UserError (bad data) for an id that contradicts the
+/// vocabulary.
+AddedToken parse_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+  AddedToken token{node.get_string("content"),
+                   "",
+                   0,
+                   node.get_bool("single_word", false),
+                   node.get_bool("lstrip", false),
+                   node.get_bool("rstrip", false),
+                   node.get_bool("normalized", true),
+                   node.get_bool("special", false)};
+  token.spelling = token.normalized ? normalize(token.content, normalizer) : token.content;
+  const int64_t id = node.at("id").integer();
+  if (id < 0 || id >= kMaxTokenIds) throw node.error("has the id {}, which is none", id);
+  token.id = static_cast<uint32_t>(id);
+  const auto vocabulary_id = vocabulary.find(token.content);
+  if (vocabulary_id && *vocabulary_id != token.id) {
+    throw node.error("gives \"{}\" the id {}, but model.vocab gives it {}; fetch the file again", token.content, id,
+                     *vocabulary_id);
+  }
+  return token;
+}
+
+}  // namespace
+
+void TokenTrie::insert(const AddedToken& token) {
+  uint32_t node = 0;
+  for (const char c : token.spelling) {
+    const auto byte = static_cast<unsigned char>(c);
+    uint32_t next = find_child(node, byte);
+    if (next == 0) {
+      next = static_cast<uint32_t>(nodes_.size());
+      if (node == 0) root_children_[byte] = next;
+      nodes_[node].children.emplace_back(byte, next);
+      nodes_.emplace_back();
+    }
+    node = next;
+  }
+  nodes_[node].token = &token;
+}
+
+uint32_t TokenTrie::find_child(uint32_t node, unsigned char byte) const {
+  if (node == 0) return root_children_[byte];
+  for (const auto& [label, next] : nodes_[node].children) {
+    if (label == byte) return next;
+  }
+  return 0;
+}
+
+std::optional<TokenTrie::Match> TokenTrie::find_longest(std::string_view text, size_t pos) const {
+  std::optional<Match> longest;
+  uint32_t node = 0;
+  for (size_t i = pos; i < text.size(); ++i) {
+    node = find_child(node, static_cast<unsigned char>(text[i]));
+    if (node == 0) break;
+    if (nodes_[node].token != nullptr) longest = Match{i + 1 - pos, nodes_[node].token};
+  }
+  return longest;
+}
+
+AddedTokens::AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
+                         std::span<const ExternalToken> external_tokens)
+    : next_id_(vocabulary.count()) {
+  if (root.has("added_tokens")) {
+    for (const JsonNode& node : root.get_list("added_tokens")) add_file_token(node, vocabulary, normalizer);
+  }
+  for (const ExternalToken& token : external_tokens) add_external_token(token, vocabulary, normalizer);
+  for (const auto& [id, token] : tokens_by_id_) {
+    (token.normalized ? normalized_trie_ : original_trie_).insert(token);
+  }
+}
+
+void AddedTokens::add_file_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer) {
+  AddedToken token = parse_token(node, vocabulary, normalizer);
+  if (token.content.empty()) return;
+  if (const AddedToken* const existing = find(int64_t{token.id})) {
+    throw node.error("has the id {}, which \"{}\" has too", token.id, existing->content);
+  }
+  if (const AddedToken* const existing = find(token.content)) {
+    throw node.error("gives \"{}\" the id {}, and an entry before it {}; remove one of them", token.content, token.id,
+                     existing->id);
+  }
+  if (!vocabulary.find(token.content)) {
+    if (int64_t{token.id} != next_id_) {
+      throw node.error(
+          "gives \"{}\" the id {}, but transformers and tokenizers give it {}, the next one, whatever stands here: the "
+          "model would be asked with other tokens than it is trained with; list the added tokens by their ids and "
+          "without gaps (a reserved token for each missing id), as the embedding has them",
+          token.content, token.id, next_id_);
+    }
+    ++next_id_;
+  }
+  add(std::move(token));
+}
+
+void AddedTokens::add_external_token(const ExternalToken& external, const Vocabulary& vocabulary,
+                                     const Normalizer* normalizer) {
+  if (external.content.empty()) return;
+  const auto spelling = [&] {
+    return external.normalized ? normalize(external.content, normalizer) : external.content;
+  };
+  if (const AddedToken* const existing = find(external.content)) {
+    if (external.id && *external.id != existing->id) {
+      spdlog::warn(
+          "{}: gives \"{}\" the id {}, and tokenizer.json {}; the latter is taken, as transformers does: correct the "
+          "other file",
+          external.source, external.content, *external.id, existing->id);
+    }
+    if (!external.overrides) return;
+    AddedToken& token = tokens_by_id_.at(existing->id);
+    token.spelling = spelling();
+    token.single_word = external.single_word;
+    token.lstrip = external.lstrip;
+    token.rstrip = external.rstrip;
+    token.normalized = external.normalized;
+    token.special = external.special;
+    return;
+  }
+  const auto vocabulary_id = vocabulary.find(external.content);
+  const int64_t id = vocabulary_id ? int64_t{*vocabulary_id} : next_id_;
+  if (external.id && *external.id != id) {
+    throw data_error(
+        "{}: gives \"{}\" the id {}, but transformers gives it {}, since tokenizer.json {}; correct the id, or save "
+        "the "
+        "tokenizer again with transformers",
+        external.source, external.content, *external.id, id,
+        vocabulary_id ? "has it so" : "lacks it and that is the next one");
+  }
+  if (!vocabulary_id) {
+    if (!vocabulary.token(id).empty()) {
+      throw data_error("{}: \"{}\" would get the id {}, which tokenizer.json gives \"{}\": its vocabulary has gaps",
+                       external.source, external.content, id, vocabulary.token(id));
+    }
+    ++next_id_;
+  }
+  add({.content = external.content,
+       .spelling = spelling(),
+       .id = static_cast<uint32_t>(id),
+       .single_word = external.single_word,
+       .lstrip = external.lstrip,
+       .rstrip = external.rstrip,
+       .normalized = external.normalized,
+       .special = external.special});
+}
+
+void AddedTokens::add(AddedToken token) {
+  const uint32_t id = token.id;
+  const auto [entry, is_inserted] = tokens_by_id_.emplace(id, std::move(token));
+  if (is_inserted) tokens_by_content_.emplace(entry->second.content, &entry->second);
+}
+
+std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, const TokenTrie& trie) {
+  std::vector<Segment> segments;
+  size_t segment_begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const auto token_match = trie.find_longest(text, pos);
+    if (!token_match) {
+      ++pos;
+      continue;
+    }
+    Range match{pos, pos + token_match->bytes};
+    pos = match.end;
+    if (token_match->token->single_word && is_within_word(text, match)) continue;
+    if (token_match->token->lstrip) match.begin = strip_left(text, match.begin, segment_begin);
+    if (token_match->token->rstrip) match.end = strip_right(text, match.end);
+    if (match.begin > segment_begin) segments.push_back({{segment_begin, match.begin}, nullptr});
+    segments.push_back({match, token_match->token});
+    segment_begin = pos = match.end;
+  }
+  if (segment_begin < text.size()) segments.push_back({{segment_begin, text.size()}, nullptr});
+  return segments;
+}
+
+std::vector<std::string_view> AddedTokens::contents() const {
+  std::vector<std::string_view> contents;
+  contents.reserve(tokens_by_id_.size());
+  for (const auto& [id, token] : tokens_by_id_) contents.emplace_back(token.content);
+  return contents;
+}
+
+const AddedToken* AddedTokens::find(std::string_view content) const {
+  const auto entry = tokens_by_content_.find(content);
+  return entry == tokens_by_content_.end() ? nullptr : entry->second;
+}
+
+const AddedToken* AddedTokens::find(int64_t id) const {
+  if (id < 0 || id >= kMaxTokenIds) return nullptr;
+  const auto entry = tokens_by_id_.find(static_cast<uint32_t>(id));
+  return entry == tokens_by_id_.end() ? nullptr : &entry->second;
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,218 @@
+#include "text/tokenizer/bpe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "text/unicode/utf8.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::text {
+namespace {
+
+constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;  // huge ids would take all memory; vocabularies have some 10^5
+
+/// Returns the id. Throws UserError (bad data) unless it is an integer in [0, kMaxVocabularyIds).
+int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
+  const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxVocabularyIds;
+  if (!is_valid)
+    throw node.error("gives the token \"{}\" the id {}, which is none", make_excerpt(token), io::make_json_excerpt(id));
+  return id.get<int64_t>();
+}
+
+constexpr size_t kBasicPlane = 0x10000;  // number of code points of the basic multilingual plane
+
+/// Throws UserError (kBadData) for models other than BPE and unsupported options.
+void reject_unsupported(const JsonNode& node) {
+  // Old files have no type. Those with merges are BPE.
+  if (node.has("type") && node.get_string("type") != "BPE") {
+    throw node.error("has the type \"{}\", which is not supported; supported is BPE", node.get_string("type"));
+  }
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (node.has(key) && !node.get_string(key).empty()) {
+      throw node.at(key).error("is \"{}\"; only models without one are supported", node.get_string(key));
+    }
+  }
+  if (node.has("dropout") && node.at("dropout").value() != 0) {
+    throw node.at("dropout").error("is set, so that the same text would give other ids each time; set it to null");
+  }
+}
+
+/// Parses a merge, "a b" or ["a", "b"].
+std::optional<std::pair<std::string, std::string>> parse_merge(const nlohmann::json& value) {
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    const size_t space = text.find(' ');
+    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) return std::nullopt;
+    return std::pair(text.substr(0, space), text.substr(space + 1));
+  }
+  if (!value.is_array() || value.size() != 2 || !value[0].is_string() || !value[1].is_string()) return std::nullopt;
+  return std::pair(value[0].get<std::string>(), value[1].get<std::string>());
+}
+
+/// Returns whether the first merge applies after the second: by rank, then from left to right.
+bool is_later_merge(const Merge& first, int32_t first_left, const Merge& second, int32_t second_left) {
+  return first.rank != second.rank ? first.rank > second.rank : first_left > second_left;
+}
+
+}  // namespace
+
+Vocabulary::Vocabulary(const JsonNode& node) {
+  const nlohmann::json& entries = node.value();
+  if (!entries.is_object()) throw node.error("must be an object of tokens and their ids");
+  int64_t max_id = -1;
+  for (const auto& [token, id] : entries.items()) max_id = std::max(max_id, check_id(token, id, node));
+  tokens_.resize(static_cast<size_t>(max_id + 1));
+  ids_.reserve(entries.size());
+  for (const auto& [token, id] : entries.items()) {
+    if (token.empty()) continue;
+    std::string& token_slot = tokens_[id.get<size_t>()];
+    if (!token_slot.empty())
+      throw node.error("gives the id {} to \"{}\" and to \"{}\"", id.get<size_t>(), token_slot, token);
+    token_slot = token;
+    ids_.emplace(token_slot, id.get<uint32_t>());
+  }
+}
+
+Bpe::Bpe(const JsonNode& node)
+    : vocabulary_((reject_unsupported(node), node.at("vocab"))), merges_(node.at("merges").value().size()) {
+  ignore_merges_ = node.get_bool("ignore_merges", false);
+  byte_fallback_ = node.get_bool("byte_fallback", false);
+  fuse_unk_ = node.get_bool("fuse_unk", false);
+  if (node.has("unk_token")) {
+    unk_token_id_ = vocabulary_.find(node.get_string("unk_token"));
+    if (!unk_token_id_) throw node.at("unk_token").error("is \"{}\", which vocab lacks", node.get_string("unk_token"));
+  }
+  read_merges(node);
+  index_characters();
+  for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
+    byte_ids_[byte] = vocabulary_.find(fmt::format("<0x{:02X}>", byte)).value_or(kNone);
+  }
+}
+
+void Bpe::read_merges(const JsonNode& node) {
+  const JsonNode merges = node.at("merges");
+  if (!merges.value().is_array()) throw merges.error("must be a list");
+  uint32_t rank = 0;
+  for (const nlohmann::json& item : merges.value()) {
+    const auto pair = parse_merge(item);
+    if (!pair)
+      throw merges.error("has {} at {}; a merge is \"a b\" or [\"a\", \"b\"]", io::make_json_excerpt(item), rank);
+    const auto find_id = [&](const std::string& token) {
+      const auto id = vocabulary_.find(token);
+      if (!id) {
+        throw merges.error("needs at {} the token \"{}\", which model.vocab lacks; fetch the file again", rank, token);
+      }
+      return *id;
+    };
+    const auto& [left, right] = *pair;
+    merges_.insert(find_id(left), find_id(right), {rank, find_id(left + right)});
+    ++rank;
+  }
+}
+
+void Bpe::index_characters() {
+  character_ids_.assign(kBasicPlane, kNone);
+  for (size_t id = 0; id < vocabulary_.tokens().size(); ++id) {
+    const std::string& token = vocabulary_.tokens()[id];
+    if (token.empty()) continue;
+    const Utf8Character utf8 = read_utf8(token, 0);
+    if (utf8.bytes == token.size() && utf8.code_point < kBasicPlane) {
+      character_ids_[utf8.code_point] = static_cast<uint32_t>(id);
+    }
+  }
+}
+
+uint32_t Bpe::find_character_id(char32_t code_point, std::string_view character) const {
+  return code_point < kBasicPlane ? character_ids_[code_point] : vocabulary_.find(character).value_or(kNone);
+}
+
+void Bpe::append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const {
+  const auto byte_id = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
+  const auto has_token = [&](char byte) { return byte_id(byte) != kNone; };
+  if (byte_fallback_ && std::all_of(character.begin(), character.end(), has_token)) {
+    for (const char byte : character) workspace.symbols_.push_back({byte_id(byte), begin++, 0, 0, false});
+    workspace.last_is_unknown_ = false;
+  } else if (unk_token_id_ && !(fuse_unk_ && workspace.last_is_unknown_)) {
+    workspace.symbols_.push_back({*unk_token_id_, begin, 0, 0, false});
+    workspace.last_is_unknown_ = true;
+  }
+}
+
+void Bpe::split_characters(std::string_view piece, Workspace& workspace) const {
+  workspace.symbols_.clear();
+  workspace.last_is_unknown_ = false;
+  for (uint32_t pos = 0; pos < piece.size();) {
+    const Utf8Character utf8 = read_utf8(piece, pos);
+    const std::string_view character = piece.substr(pos, utf8.bytes);
+    if (const uint32_t id = find_character_id(utf8.code_point, character); id != kNone) {
+      workspace.symbols_.push_back({id, pos, 0, 0, false});
+      workspace.last_is_unknown_ = false;
+    } else {
+      append_unk(character, pos, workspace);
+    }
+    pos += static_cast<uint32_t>(utf8.bytes);
+  }
+  const auto count = static_cast<int32_t>(workspace.symbols_.size());
+  for (int32_t i = 0; i < count; ++i) {
+    workspace.symbols_[static_cast<size_t>(i)].previous = i - 1;
+    workspace.symbols_[static_cast<size_t>(i)].next = i + 1 < count ? i + 1 : -1;
+  }
+}
+
+void Bpe::push_candidate(int32_t left, Workspace& workspace) const {
+  if (left < 0) return;
+  const Symbol& symbol = workspace.symbols_[static_cast<size_t>(left)];
+  if (symbol.next < 0) return;
+  const Merge* merge = merges_.find(symbol.id, workspace.symbols_[static_cast<size_t>(symbol.next)].id);
+  if (merge == nullptr) return;
+  workspace.heap_.push_back({*merge, left});
+  std::push_heap(workspace.heap_.begin(), workspace.heap_.end(), [](const Candidate& first, const Candidate& second) {
+    return is_later_merge(first.merge, first.left, second.merge, second.left);
+  });
+}
+
+void Bpe::merge_symbols(Workspace& workspace) const {
+  auto& symbols = workspace.symbols_;
+  auto& heap = workspace.heap_;
+  heap.clear();
+  for (size_t i = 0; i + 1 < symbols.size(); ++i) push_candidate(static_cast<int32_t>(i), workspace);
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), [](const Candidate& first, const Candidate& second) {
+      return is_later_merge(first.merge, first.left, second.merge, second.left);
+    });
+    const Candidate candidate = heap.back();
+    heap.pop_back();
+    Symbol& left = symbols[static_cast<size_t>(candidate.left)];
+    if (left.merged || left.next < 0) continue;
+    Symbol& right = symbols[static_cast<size_t>(left.next)];
+    // A symbol may have merged with another neighbor after the candidate was pushed.
+    const Merge* merge = merges_.find(left.id, right.id);
+    if (merge == nullptr || merge->id != candidate.merge.id) continue;
+    left.id = candidate.merge.id;
+    right.merged = true;
+    left.next = right.next;
+    if (left.next >= 0) symbols[static_cast<size_t>(left.next)].previous = candidate.left;
+    push_candidate(left.previous, workspace);
+    push_candidate(candidate.left, workspace);
+  }
+}
+
+void Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<BpeToken>& out) const {
+  if (ignore_merges_) {
+    if (const auto id = vocabulary_.find(piece)) {
+      out.push_back({*id, 0});
+      return;
+    }
+  }
+  split_characters(piece, workspace);
+  merge_symbols(workspace);
+  for (const Symbol& symbol : workspace.symbols_) {
+    if (!symbol.merged) out.push_back({symbol.id, symbol.begin});
+  }
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,161 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "text/tokenizer/json_node.h"
+
+namespace vlmtrain::text {
+
+/// The tokens of the model and their ids, which need not be dense.
+class Vocabulary {
+ public:
+  /// Reads an object {token: id}. Throws UserError (kBadData) for duplicate, negative and huge ids.
+  explicit Vocabulary(const JsonNode& node);
+
+  /// Returns the id of `token`, or nothing.
+  std::optional<uint32_t> find(std::string_view token) const {
+    const auto entry = ids_.find(token);
+    return entry == ids_.end() ? std::nullopt : std::optional(entry->second);
+  }
+  /// Returns the token, empty if no token has this id.
+  std::string_view token(int64_t id) const {
+    const bool is_in_range = id >= 0 && id < static_cast<int64_t>(tokens_.size());
+    return is_in_range ? std::string_view(tokens_[static_cast<size_t>(id)]) : std::string_view();
+  }
+  /// Returns the number of tokens, less than size() if ids are missing.
+  int64_t count() const { return static_cast<int64_t>(ids_.size()); }
+  /// Returns the highest id plus one.
+  int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
+  /// Returns all tokens by id, empty for missing ids.
+  const std::vector<std::string>& tokens() const { return tokens_; }
+
+ private:
+  std::vector<std::string> tokens_;
+  std::unordered_map<std::string_view, uint32_t> ids_;  // keys are views of tokens_
+};
+
+/// A merge of two adjacent tokens. The lowest rank merges first.
+struct Merge {
+  uint32_t rank;
+  uint32_t id;  ///< of the merged token
+};
+
+/// The merges of a BPE model by pair of ids: an open-addressing hash table, at most half full.
+/// Lookups take most of the time of encoding, and std::unordered_map is several times slower.
+class MergeTable {
+ public:
+  explicit MergeTable(size_t merges) : slots_(std::bit_ceil(merges * 2 + 2)) {}
+
+  /// Sets the merge of a pair.
+  void insert(uint32_t left, uint32_t right, Merge merge) {
+    Slot& slot = slots_[find_slot(make_key(left, right))];
+    slot = {make_key(left, right), merge};
+  }
+  /// Returns the merge of a pair, or null.
+  const Merge* find(uint32_t left, uint32_t right) const {
+    const Slot& slot = slots_[find_slot(make_key(left, right))];
+    return slot.key == kFree ? nullptr : &slot.merge;
+  }
+
+ private:
+  static constexpr uint64_t kFree = ~uint64_t{0};              // ids are below 2^26, so no pair has this key
+  static constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // 2^64 divided by the golden ratio (Knuth)
+  static constexpr uint32_t kHashShift = 20;                   // the low bits of a product are the least mixed
+  /// An entry of the hash table.
+  struct Slot {
+    uint64_t key = kFree;
+    Merge merge{};
+  };
+
+  static uint64_t make_key(uint32_t left, uint32_t right) { return uint64_t{left} << 32U | right; }
+  size_t find_slot(uint64_t key) const {
+    const size_t mask = slots_.size() - 1;
+    size_t index = (key * kMultiplier) >> kHashShift & mask;
+    while (slots_[index].key != kFree && slots_[index].key != key) index = (index + 1) & mask;
+    return index;
+  }
+
+  std::vector<Slot> slots_;
+};
+
+/// A token of a piece, and the byte of the piece at which it begins.
+struct BpeToken {
+  uint32_t id;
+  uint32_t begin;
+};
+
+/// The model of tokenizer.json with type BPE. Immutable and thread-safe; each thread needs its own
+/// Workspace.
+class Bpe {
+ public:
+  /// Reads the section `model`. Throws UserError (kBadData) for other types and contradictions.
+  explicit Bpe(const JsonNode& node);
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+
+  /// Buffers of encode(), reused from piece to piece.
+  class Workspace;
+
+  /// Appends the tokens of `piece` to `out` in O(n log n). Depending on the file, characters that
+  /// the vocabulary lacks become the tokens of their bytes (byte_fallback), the unknown token, or
+  /// nothing. REQUIRES valid UTF-8.
+  void encode(std::string_view piece, Workspace& workspace, std::vector<BpeToken>& out) const;
+
+ private:
+  static constexpr uint32_t kNone = ~uint32_t{0};
+
+  /// A token of the piece, in a list linked by index; -1 ends it.
+  struct Symbol {
+    uint32_t id;
+    uint32_t begin;
+    int32_t previous;
+    int32_t next;
+    bool merged;  // into the symbol before it
+  };
+  /// A possible merge of a symbol and the one after it.
+  struct Candidate {
+    Merge merge;
+    int32_t left;  // index of the left symbol
+  };
+
+  /// Reads `merges`. Throws UserError (bad data) for a merge of unknown tokens.
+  void read_merges(const JsonNode& node);
+  /// Fills character_ids_.
+  void index_characters();
+  /// Returns the id of a character, or kNone.
+  uint32_t find_character_id(char32_t code_point, std::string_view character) const;
+  /// Appends the bytes of a character without an id, or the unknown token.
+  void append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const;
+  /// Sets the symbols to the characters of `piece`.
+  void split_characters(std::string_view piece, Workspace& workspace) const;
+  /// Adds the merge of `left` and the symbol after it, if there is one.
+  void push_candidate(int32_t left, Workspace& workspace) const;
+  /// Merges pairs by ascending rank until no merge applies.
+  void merge_symbols(Workspace& workspace) const;
+
+  Vocabulary vocabulary_;
+  MergeTable merges_;
+  bool ignore_merges_ = false;
+  bool byte_fallback_ = false;
+  bool fuse_unk_ = false;
+  std::optional<uint32_t> unk_token_id_;
+  std::array<uint32_t, 256> byte_ids_{};  // ids of "<0x00>" to "<0xFF>", or kNone
+  std::vector<uint32_t> character_ids_;   // ids of the characters of the basic multilingual plane, or kNone
+};
+
+/// The buffers of one call of encode(), which later calls reuse.
+class Bpe::Workspace {
+  friend class Bpe;
+  std::vector<Symbol> symbols_;
+  std::vector<Candidate> heap_;
+  bool last_is_unknown_ = false;  // the last symbol is the unknown token
+};
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,292 @@
+#include "text/tokenizer/external_tokens.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string_view>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::text {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// SPECIAL_TOKENS_ATTRIBUTES of transformers, in their order.
+constexpr std::array kStandardNames{"bos_token", "eos_token", "unk_token", "sep_token",
+                                    "pad_token", "cls_token", "mask_token"};
+constexpr const char* kDecoderKey = "added_tokens_decoder";
+constexpr const char* kExtraKey = "extra_special_tokens";
+constexpr const char* kAdditionalKey = "additional_special_tokens";
+
+/// Returns whether `key` is one of kStandardNames.
+bool is_standard_name(std::string_view key) {
+  return std::ranges::find(kStandardNames, key) != kStandardNames.end();
+}
+
+/// Parses a text, or an added token with its properties. Returns nothing for other values.
+std::optional<ExternalToken> parse_token(const Json& value, const std::string& source) {
+  if (value.is_string()) return ExternalToken{.content = value.get<std::string>(), .source = source};
+  if (!value.is_object() || !value.contains("content")) return std::nullopt;
+  ExternalToken token{.content = io::get<std::string>(value, "content", source), .source = source};
+  token.single_word = io::get_or<bool>(value, "single_word", false, source);
+  token.lstrip = io::get_or<bool>(value, "lstrip", false, source);
+  token.rstrip = io::get_or<bool>(value, "rstrip", false, source);
+  token.special = io::get_or<bool>(value, "special", true, source);
+  token.normalized = io::get_or<bool>(value, "normalized", !token.special, source);
+  return token;
+}
+
+/// Parses a text or an added token. Throws UserError (bad data) for other values.
+ExternalToken parse_required_token(const Json& value, const std::string& source) {
+  auto token = parse_token(value, source);
+  if (!token) throw data_error("{}: {} is not a token; write a text there", source, io::make_json_excerpt(value));
+  return std::move(*token);
+}
+
+/// Parses a key of added_tokens_decoder. Throws UserError (bad data) unless it is an id.
+int64_t parse_token_id(const std::string& key, const std::string& source) {
+  int64_t id = -1;
+  const auto [end, error_code] = std::from_chars(key.data(), key.data() + key.size(), id);
+  if (error_code != std::errc() || end != key.data() + key.size() || id < 0) {
+    throw data_error("{}: \"{}\" is not the id of a token; write a whole number there", source, key);
+  }
+  return id;
+}
+
+/// A JSON file with an object. Parsing into an ordered object is slow for thousands of tokens, so
+/// that the order of keys is recovered from the text where it matters.
+struct JsonFile {
+  std::string text;
+  Json json = Json::object();
+
+  /// Returns the keys of `object`, a part of this file, in the order of the file.
+  std::vector<std::string> list_keys_in_file_order(const Json& object) const {
+    std::vector<std::pair<size_t, std::string>> offsets;
+    for (const auto& [key, value] : object.items()) offsets.emplace_back(text.find('"' + key + '"'), key);
+    std::ranges::sort(offsets);
+    std::vector<std::string> keys;
+    for (auto& [offset, key] : offsets) keys.push_back(std::move(key));
+    return keys;
+  }
+};
+
+/// Reads a file that must hold an object. Returns an empty object if the file does not exist.
+JsonFile read_object(const fs::path& file) {
+  JsonFile object;
+  if (!is_file(file)) return object;
+  object.text = io::read_file(file);
+  object.json = io::parse_json(object.text, file.string());
+  if (!object.json.is_object()) {
+    throw data_error("{}: is {}, not an object", file.string(), io::make_json_excerpt(object.json));
+  }
+  return object;
+}
+
+/// Parses added_tokens_decoder. Returns its tokens by ascending id.
+std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::string& source) {
+  if (!decoder.is_object()) throw data_error("{}: is not an object of ids and tokens", source);
+  std::map<int64_t, ExternalToken> by_id;
+  for (const auto& [key, value] : decoder.items()) {
+    ExternalToken token = parse_required_token(value, source);
+    if (value.is_object() && !value.contains("special")) token.special = false;  // default of the class AddedToken
+    if (value.is_object() && !value.contains("normalized")) token.normalized = !token.special;
+    token.id = parse_token_id(key, source);
+    token.overrides = true;
+    by_id.insert_or_assign(*token.id, std::move(token));
+  }
+  std::vector<ExternalToken> tokens;
+  for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
+  return tokens;
+}
+
+/// Parses a list of tokens. Drops those without content.
+std::vector<ExternalToken> parse_token_list(const Json& list, const std::string& source) {
+  std::vector<ExternalToken> tokens;
+  for (const auto& value : list) {
+    ExternalToken token = parse_required_token(value, source);
+    if (!token.content.empty()) tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+/// A reader of the files next to tokenizer.json; see read_external_tokens() for their order.
+class ExternalTokenReader {
+ public:
+  explicit ExternalTokenReader(const fs::path& folder)
+      : folder_(folder),
+        config_file_(read_object(folder / kConfigName)),
+        map_file_(read_object(folder / kMapName)),
+        config_(config_file_.json),
+        map_(map_file_.json) {}
+
+  ExternalTokens read() {
+    result_.has_decoder = config_.contains(kDecoderKey) && !config_[kDecoderKey].is_null();
+    read_added_tokens();
+    read_named_tokens();
+    read_token_lists();
+    return std::move(result_);
+  }
+
+ private:
+  static constexpr const char* kConfigName = "tokenizer_config.json";
+  static constexpr const char* kMapName = "special_tokens_map.json";
+
+  std::string format_source(const char* file, const std::string& key) const {
+    return fmt::format("{}: {}", (folder_ / file).string(), key);
+  }
+
+  void read_added_tokens() {
+    if (result_.has_decoder)
+      result_.tokens = parse_decoder_tokens(config_[kDecoderKey], format_source(kConfigName, kDecoderKey));
+    const fs::path file = folder_ / "added_tokens.json";
+    if (!is_file(file)) return;
+    const Json ids = io::read_json(file);
+    if (!ids.is_object()) throw data_error("{}: is not an object of tokens and ids", file.string());
+    std::vector<ExternalToken> added_tokens;
+    for (const auto& [content, id] : ids.items()) {
+      ExternalToken token{.content = content, .source = file.string()};
+      token.id = io::get<int64_t>(ids, content, file.string());
+      token.special = is_special(content);
+      token.normalized = !token.special;
+      if (!content.empty()) added_tokens.push_back(std::move(token));
+    }
+    std::ranges::sort(added_tokens, {}, [](const ExternalToken& token) { return *token.id; });
+    auto& destination = result_.has_decoder ? result_.ignored_tokens : result_.tokens;
+    destination.insert(destination.end(), added_tokens.begin(), added_tokens.end());
+  }
+
+  bool is_special(const std::string& content) const {
+    const auto is_content = [&content](const Json& value) {
+      const auto token = parse_token(value, "");
+      return token && token->content == content;
+    };
+    for (const Json* json : {&config_, &map_}) {
+      for (const auto& [key, value] : json->items()) {
+        if (is_standard_name(key) && is_content(value)) return true;
+        if ((key == kExtraKey || key == kAdditionalKey) && value.is_array() && std::ranges::any_of(value, is_content))
+          return true;
+      }
+    }
+    return false;
+  }
+
+  void add_named_token(const std::string& key, const Json& value, const char* file) {
+    const auto token = parse_token(value, format_source(file, key));
+    if (!token || token->content.empty()) return;
+    const auto existing = std::ranges::find(named_tokens_, key, &std::pair<std::string, ExternalToken>::first);
+    if (existing == named_tokens_.end()) {
+      named_tokens_.emplace_back(key, *token);
+    } else {
+      existing->second = *token;
+    }
+  }
+
+  /// Adds tokens with a model-specific name, such as image_token.
+  void add_model_tokens(const JsonFile& object, const char* file) {
+    Json model_tokens = Json::object();
+    for (const auto& [key, value] : object.json.items()) {
+      if (!is_standard_name(key) && key.ends_with("_token") && value.is_string()) model_tokens[key] = value;
+    }
+    for (const std::string& key : object.list_keys_in_file_order(model_tokens))
+      add_named_token(key, model_tokens[key], file);
+  }
+
+  void add_extra_tokens(const JsonFile& object, const char* file) {
+    const auto extra = object.json.find(kExtraKey);
+    if (extra == object.json.end() || !extra->is_object()) return;
+    for (const std::string& key : object.list_keys_in_file_order(*extra)) add_named_token(key, (*extra)[key], file);
+  }
+
+  void read_named_tokens() {
+    for (const char* const key : kStandardNames) {
+      if (config_.contains(key)) add_named_token(key, config_[key], kConfigName);
+      if (!result_.has_decoder && map_.contains(key)) add_named_token(key, map_[key], kMapName);
+    }
+    add_model_tokens(config_file_, kConfigName);
+    if (!result_.has_decoder) add_model_tokens(map_file_, kMapName);
+    add_extra_tokens(config_file_, kConfigName);
+    if (!result_.has_decoder) add_extra_tokens(map_file_, kMapName);
+    for (auto& [key, token] : named_tokens_) {
+      result_.named_tokens.emplace_back(key, token.content);
+      token.special = true;
+      result_.tokens.push_back(std::move(token));
+    }
+    if (!result_.has_decoder) return;
+    for (const char* const key : kStandardNames) {
+      const auto token = map_.contains(key) ? parse_token(map_[key], format_source(kMapName, key)) : std::nullopt;
+      if (token && !token->content.empty()) result_.ignored_tokens.push_back(*token);
+    }
+  }
+
+  std::vector<ExternalToken> read_token_list(const Json& json, const char* key, const char* file) const {
+    if (!json.contains(key) || !json[key].is_array()) return {};
+    return parse_token_list(json[key], format_source(file, key));
+  }
+
+  void read_token_lists() {
+    auto extra = read_token_list(config_, kExtraKey, kConfigName),
+         additional = read_token_list(config_, kAdditionalKey, kConfigName);
+    if (extra.empty()) {
+      extra = std::move(additional);
+      additional.clear();
+    }
+    auto map_extra = read_token_list(map_, kExtraKey, kMapName),
+         map_additional = read_token_list(map_, kAdditionalKey, kMapName);
+    const auto append = [](std::vector<ExternalToken>& destination, std::vector<ExternalToken>& tokens) {
+      destination.insert(destination.end(), tokens.begin(), tokens.end());
+    };
+    append(result_.ignored_tokens, additional);
+    if (result_.has_decoder) {
+      append(result_.ignored_tokens, map_extra);
+      append(result_.ignored_tokens, map_additional);
+    } else {
+      append(extra, map_extra);
+      append(extra.empty() ? extra : result_.ignored_tokens, map_additional);
+    }
+    append(result_.tokens, extra);
+  }
+
+  const fs::path& folder_;
+  const JsonFile config_file_;
+  const JsonFile map_file_;
+  const Json& config_;
+  const Json& map_;
+  std::vector<std::pair<std::string, ExternalToken>> named_tokens_;
+  ExternalTokens result_;
+};
+
+}  // namespace
+
+ExternalTokens read_external_tokens(const fs::path& folder) {
+  return ExternalTokenReader(folder).read();
+}
+
+bool is_file(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return false;
+  if (fs::is_regular_file(path, error)) return true;
+  const std::string_view kind =
+      fs::exists(path, error) ? describe_non_regular_file(path) : "a link to a file that is not there";
+  throw data_error("{}: is {}; a file is wanted here: fetch the checkpoint again", path.string(), kind);
+}
+
+void warn_once(const std::string& message) {
+  static std::mutex mutex;
+  static std::set<std::string> logged_messages;
+  const std::lock_guard lock(mutex);
+  if (logged_messages.insert(message).second) spdlog::warn("{}", message);
+}
+
+}  // namespace vlmtrain::text

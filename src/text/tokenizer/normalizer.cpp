@@ -1,0 +1,211 @@
+#include "text/tokenizer/normalizer.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "text/tokenizer/pattern.h"
+#include "text/unicode/utf8.h"
+#include "vlmtrain/base/error.h"
+
+namespace vlmtrain::text {
+namespace {
+
+constexpr char32_t kFirstCombining = 0x300;  // characters below never compose with, or reorder before, the previous one
+constexpr char32_t kLastCodePoint = 0x10FFFF;
+constexpr utf8proc_option_t kDecompose = UTF8PROC_DECOMPOSE;
+constexpr utf8proc_option_t kCompose = UTF8PROC_COMPOSE;
+
+using CodePointList = std::vector<utf8proc_int32_t>;
+
+/// Returns the canonical decomposition of `chunk`.
+CodePointList decompose(std::string_view chunk) {
+  CodePointList out(chunk.size() * 4);  // no character decomposes into more than four
+  const auto count = utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(chunk.data()),
+                                        static_cast<utf8proc_ssize_t>(chunk.size()), out.data(),
+                                        static_cast<utf8proc_ssize_t>(out.size()), kDecompose);
+  VLMTRAIN_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(out.size()), "utf8proc gave {}", count);
+  out.resize(static_cast<size_t>(count));
+  return out;
+}
+
+/// Returns the canonical decomposition of one character.
+CodePointList decompose(char32_t code_point) {
+  std::string bytes;
+  append_utf8(bytes, code_point);
+  return decompose(bytes);
+}
+
+/// Returns the starters that compose with a character before them (NFC_Quick_Check=Maybe, combining
+/// class 0) except Hangul: those that are second in a canonical composition.
+std::vector<utf8proc_int32_t> find_composing_starters() {
+  std::vector<utf8proc_int32_t> starters;
+  for (char32_t code_point = kFirstCombining; code_point <= kLastCodePoint; ++code_point) {
+    const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
+    const bool is_decomposable = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
+    if (!is_decomposable || property->comp_exclusion) continue;
+    const CodePointList decomposition = decompose(code_point);
+    if (decomposition.size() > 1 && utf8proc_get_property(decomposition.back())->combining_class == 0)
+      starters.push_back(decomposition.back());
+  }
+  std::sort(starters.begin(), starters.end());
+  starters.erase(std::unique(starters.begin(), starters.end()), starters.end());
+  return starters;
+}
+
+/// Returns whether the text before `code_point` and the text from it on can be normalized
+/// separately.
+bool starts_chunk(char32_t code_point) {
+  static const std::vector<utf8proc_int32_t> composing_starters = find_composing_starters();
+  if (code_point < kFirstCombining) return true;
+  const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
+  if (property->combining_class != 0) return false;
+  const bool is_hangul_vowel_or_tail = code_point >= 0x1160 && code_point <= 0x11FF;
+  if (is_hangul_vowel_or_tail) return false;
+  const bool is_decomposable = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
+  const utf8proc_int32_t first =
+      is_decomposable ? decompose(code_point).front() : static_cast<utf8proc_int32_t>(code_point);
+  return utf8proc_get_property(first)->combining_class == 0 &&
+         !std::binary_search(composing_starters.begin(), composing_starters.end(), first);
+}
+
+/// Returns `chunk` in normalization form C.
+std::string compose(std::string_view chunk) {
+  CodePointList code_points = decompose(chunk);
+  const auto count =
+      utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), kCompose);
+  VLMTRAIN_CHECK(count >= 0, "utf8proc gave {}", count);
+  std::string out;
+  for (utf8proc_ssize_t i = 0; i < count; ++i)
+    append_utf8(out, static_cast<char32_t>(code_points[static_cast<size_t>(i)]));
+  return out;
+}
+
+/// Returns the end of the shortest chunk from `begin` that can be normalized separately.
+size_t find_chunk_end(std::string_view text, size_t begin) {
+  size_t end = begin + read_utf8(text, begin).bytes;
+  while (end < text.size()) {
+    const Utf8Character utf8 = read_utf8(text, end);
+    if (starts_chunk(utf8.code_point)) break;
+    end += utf8.bytes;
+  }
+  return end;
+}
+
+/// Returns Unicode normalization form C. Characters that compose or reorder with each other have
+/// the offset of the first.
+AlignedText to_nfc(const AlignedText& text) {
+  AlignedText out;
+  out.reserve(text.bytes.size());
+  for (size_t begin = 0; begin < text.bytes.size();) {
+    const size_t end = find_chunk_end(text.bytes, begin);
+    const std::string_view chunk = std::string_view(text.bytes).substr(begin, end - begin);
+    const bool is_single_latin = chunk.size() <= 2 && read_utf8(chunk, 0).bytes == chunk.size() &&
+                                 read_utf8(chunk, 0).code_point < kFirstCombining;
+    if (is_single_latin) {
+      out.append(text, begin, end);
+    } else if (const std::string composed_chunk = compose(chunk); composed_chunk == chunk) {
+      out.append(text, begin, end);
+    } else {
+      out.append(composed_chunk, text.original_offsets[begin]);
+    }
+    begin = end;
+  }
+  return out;
+}
+
+/// The normalizer NFC.
+class NfcNormalizer : public Normalizer {
+ public:
+  void apply(AlignedText& text) const override { text = to_nfc(text); }
+};
+
+/// The normalizer Prepend, which inserts a prefix before texts that are not empty.
+class PrependNormalizer : public Normalizer {
+ public:
+  explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
+
+  void apply(AlignedText& text) const override {
+    if (text.bytes.empty()) return;
+    text.bytes.insert(0, prefix_);
+    text.original_offsets.insert(text.original_offsets.begin(), prefix_.size(), text.original_offsets.front());
+  }
+
+ private:
+  std::string prefix_;
+};
+
+/// The normalizer Replace, which replaces the matches of a pattern.
+class ReplaceNormalizer : public Normalizer {
+ public:
+  ReplaceNormalizer(std::unique_ptr<Pattern> pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+
+  void apply(AlignedText& text) const override {
+    std::vector<Range> matches;
+    pattern_->find_all(text.bytes, matches);
+    AlignedText out;
+    out.reserve(text.bytes.size() + matches.size() * content_.size());
+    size_t copied_end = 0;
+    for (const Range& match : matches) {
+      out.append(text, copied_end, match.begin);
+      out.append(content_, text.original_offsets[match.begin]);
+      copied_end = match.end;
+    }
+    out.append(text, copied_end, text.bytes.size());
+    text = std::move(out);
+  }
+
+ private:
+  std::unique_ptr<Pattern> pattern_;
+  std::string content_;
+};
+
+/// The normalizer Sequence, which applies several normalizers in order.
+class NormalizerSequence : public Normalizer {
+ public:
+  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> normalizers)
+      : normalizers_(std::move(normalizers)) {}
+
+  void apply(AlignedText& text) const override {
+    for (const auto& normalizer : normalizers_) normalizer->apply(text);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Normalizer>> normalizers_;
+};
+
+std::unique_ptr<Normalizer> make_nfc_normalizer(const JsonNode&) {
+  return std::make_unique<NfcNormalizer>();
+}
+
+std::unique_ptr<Normalizer> make_prepend_normalizer(const JsonNode& node) {
+  return std::make_unique<PrependNormalizer>(node.get_string("prepend"));
+}
+
+std::unique_ptr<Normalizer> make_replace_normalizer(const JsonNode& node) {
+  return std::make_unique<ReplaceNormalizer>(make_pattern(node), node.get_string("content"));
+}
+
+std::unique_ptr<Normalizer> make_normalizer_sequence(const JsonNode& node) {
+  std::vector<std::unique_ptr<Normalizer>> normalizers;
+  for (const JsonNode& normalizer : node.get_list("normalizers")) normalizers.push_back(make_normalizer(normalizer));
+  return std::make_unique<NormalizerSequence>(std::move(normalizers));
+}
+
+constexpr std::array<ComponentFactory<Normalizer>, 4> kNormalizerFactories{{
+    {"NFC", make_nfc_normalizer},
+    {"Prepend", make_prepend_normalizer},
+    {"Replace", make_replace_normalizer},
+    {"Sequence", make_normalizer_sequence},
+}};
+
+}  // namespace
+
+std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node) {
+  return make_component<Normalizer>(node, kNormalizerFactories);
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer/json_node.h"
+
+namespace vlmtrain::text {
+
+/// A text that normalizers and pre-tokenizers rewrite, aligned with the original text.
+struct AlignedText {
+  std::string bytes;
+  /// The offset in the original text from which each byte of `bytes` comes. Never decreasing.
+  std::vector<uint32_t> original_offsets;
+
+  /// Returns a part of the original text, which begins at offset `begin` of it.
+  static AlignedText from_original(std::string_view original_part, uint32_t begin) {
+    AlignedText text;
+    text.bytes = original_part;
+    text.original_offsets.resize(original_part.size());
+    for (uint32_t i = 0; i < original_part.size(); ++i) text.original_offsets[i] = begin + i;
+    return text;
+  }
+
+  void reserve(size_t num_bytes) {
+    bytes.reserve(num_bytes);
+    original_offsets.reserve(num_bytes);
+  }
+  /// Appends bytes that all come from `original_offset`.
+  void append(std::string_view appended, uint32_t original_offset) {
+    bytes.append(appended);
+    original_offsets.insert(original_offsets.end(), appended.size(), original_offset);
+  }
+  /// Appends bytes [begin, end) of `source` with their offsets.
+  void append(const AlignedText& source, size_t begin, size_t end) {
+    bytes.append(source.bytes, begin, end - begin);
+    original_offsets.insert(original_offsets.end(),
+                            source.original_offsets.begin() + static_cast<std::ptrdiff_t>(begin),
+                            source.original_offsets.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+};
+
+/// A normalizer of tokenizer.json, which rewrites a text before it is split. Immutable and
+/// thread-safe.
+class Normalizer {
+ public:
+  Normalizer() = default;
+  Normalizer(const Normalizer&) = delete;
+  Normalizer& operator=(const Normalizer&) = delete;
+  virtual ~Normalizer() = default;
+
+  /// Normalizes `text`, which must be UTF-8.
+  virtual void apply(AlignedText& text) const = 0;
+};
+
+/// Returns the normalizer that `node` describes: NFC, Prepend, Replace or Sequence. Throws
+/// UserError (kBadData) for other types.
+std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node);
+
+}  // namespace vlmtrain::text

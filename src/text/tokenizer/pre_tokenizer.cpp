@@ -1,0 +1,362 @@
+#include "text/tokenizer/pre_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "text/unicode/utf8.h"
+
+namespace vlmtrain::text {
+namespace {
+
+constexpr int kNumBytes = 256;
+constexpr char32_t kFirstSubstitute = 0x100;
+constexpr int kNumSubstitutes = 68;  // number of bytes that are not printable in Latin-1
+
+/// Returns whether the byte represents itself in GPT-2's bytes_to_unicode().
+constexpr bool is_printable_latin1(int byte) {
+  return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
+}
+
+/// Returns the character of each byte in GPT-2's byte-level alphabet, in UTF-8: printable bytes
+/// represent themselves.
+std::array<std::string, kNumBytes> make_alphabet() {
+  std::array<std::string, kNumBytes> alphabet;
+  char32_t substitute = kFirstSubstitute;
+  for (int byte = 0; byte < kNumBytes; ++byte) {
+    append_utf8(alphabet[static_cast<size_t>(byte)],
+                is_printable_latin1(byte) ? static_cast<char32_t>(byte) : substitute++);
+  }
+  return alphabet;
+}
+
+/// Returns the byte of each character of the alphabet by code point, or -1.
+std::array<int, kFirstSubstitute + kNumSubstitutes> make_inverse_alphabet() {
+  std::array<int, kFirstSubstitute + kNumSubstitutes> inverse{};
+  inverse.fill(-1);
+  for (int byte = 0; byte < kNumBytes; ++byte) {
+    inverse[read_utf8(byte_alphabet()[static_cast<size_t>(byte)], 0).code_point] = byte;
+  }
+  return inverse;
+}
+
+using Scheme = MetaspaceOptions::PrependScheme;
+
+/// Parses `prepend_scheme`. Throws UserError (bad data) for unknown names.
+Scheme parse_scheme(const JsonNode& node) {
+  const std::string name = node.string();
+  if (name == "always") return Scheme::kAlways;
+  if (name == "first") return Scheme::kFirst;
+  if (name == "never") return Scheme::kNever;
+  throw node.error("is \"{}\", which is not supported; supported are always, first, never", name);
+}
+
+/// The treatment of matches when a text is split, with the names of tokenizer.json.
+enum class SplitBehavior {
+  kRemoved,             ///< the match is dropped
+  kIsolated,            ///< the match is a piece
+  kMergedWithPrevious,  ///< the match ends the piece before it
+  kMergedWithNext,      ///< the match begins the piece after it
+  kContiguous,          ///< adjacent matches are one piece
+};
+
+/// A match, or the text between two matches.
+struct TextSegment {
+  Range range;
+  bool is_match;
+};
+
+/// Splits [0, size) into matches and the text between them. `invert` exchanges their roles.
+void split_at_matches(const std::vector<Range>& matches, size_t size, bool invert, std::vector<TextSegment>& segments) {
+  size_t covered_end = 0;
+  for (const Range& match : matches) {
+    if (match.begin > covered_end) segments.push_back({{covered_end, match.begin}, invert});
+    segments.push_back({match, !invert});
+    covered_end = match.end;
+  }
+  if (size > covered_end) segments.push_back({{covered_end, size}, invert});
+}
+
+/// Removes the matches.
+void remove_matches(std::vector<TextSegment>& segments) {
+  std::erase_if(segments, [](const TextSegment& segment) { return segment.is_match; });
+}
+
+/// Merges each segment with the one before it if should_join(previous_is_match, is_match).
+template <class Predicate>
+void merge_segments(std::vector<TextSegment>& segments, Predicate should_join) {
+  std::vector<TextSegment> merged;
+  bool previous_is_match = false;
+  for (const TextSegment& segment : segments) {
+    if (!merged.empty() && should_join(previous_is_match, segment.is_match)) {
+      merged.back().range.end = segment.range.end;
+    } else {
+      merged.push_back(segment);
+    }
+    previous_is_match = segment.is_match;
+  }
+  segments = std::move(merged);
+}
+
+/// Merges each match with the text after it; of adjacent matches, the last.
+void merge_matches_forward(std::vector<TextSegment>& segments) {
+  std::vector<TextSegment> merged;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    TextSegment segment = segments[i];
+    const bool next_is_gap = i + 1 < segments.size() && !segments[i + 1].is_match;
+    if (segment.is_match && next_is_gap) segment.range.end = segments[++i].range.end;
+    merged.push_back(segment);
+  }
+  segments = std::move(merged);
+}
+
+/// Merges or removes segments as `behavior` demands.
+void apply_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) {
+  switch (behavior) {
+    case SplitBehavior::kRemoved:
+      remove_matches(segments);
+      break;
+    case SplitBehavior::kIsolated:
+      break;
+    case SplitBehavior::kMergedWithPrevious:
+      merge_segments(segments, [](bool previous_is_match, bool is_match) { return is_match && !previous_is_match; });
+      break;
+    case SplitBehavior::kMergedWithNext:
+      merge_matches_forward(segments);
+      break;
+    case SplitBehavior::kContiguous:
+      merge_segments(segments, [](bool previous_is_match, bool is_match) { return is_match == previous_is_match; });
+      break;
+  }
+}
+
+/// Parses `behavior` of Split. Throws UserError (bad data) for unknown names.
+SplitBehavior parse_split_behavior(const JsonNode& node) {
+  static constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> kBehaviorNames{{
+      {"Removed", SplitBehavior::kRemoved},
+      {"Isolated", SplitBehavior::kIsolated},
+      {"MergedWithPrevious", SplitBehavior::kMergedWithPrevious},
+      {"MergedWithNext", SplitBehavior::kMergedWithNext},
+      {"Contiguous", SplitBehavior::kContiguous},
+  }};
+  const std::string name = node.string();
+  for (const auto& [behavior_name, behavior] : kBehaviorNames) {
+    if (name == behavior_name) return behavior;
+  }
+  throw node.error(
+      "is \"{}\", which is not supported; supported are Removed, Isolated, MergedWithPrevious, MergedWithNext, "
+      "Contiguous",
+      name);
+}
+
+/// Splits each piece of `text` at the matches of `pattern`; with `invert`, at the text between
+/// them.
+void split_pieces(PreTokenized& text, const Pattern& pattern, SplitBehavior behavior, bool invert = false) {
+  std::vector<Range> pieces;
+  std::vector<Range> matches;
+  std::vector<TextSegment> segments;
+  for (const Range& piece : text.pieces) {
+    matches.clear();
+    segments.clear();
+    const size_t size = piece.end - piece.begin;
+    pattern.find_all(std::string_view(text.text.bytes).substr(piece.begin, size), matches);
+    split_at_matches(matches, size, invert, segments);
+    apply_behavior(segments, behavior);
+    for (const TextSegment& segment : segments) {
+      pieces.push_back({piece.begin + segment.range.begin, piece.begin + segment.range.end});
+    }
+  }
+  text.pieces = std::move(pieces);
+}
+
+/// The regular expression of GPT-2, which ByteLevel with use_regex applies.
+constexpr const char* kGpt2Regex = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+/// Inserts `prefix` before each piece for which needs_prefix(bytes, offset of the first byte)
+/// holds.
+template <class Predicate>
+void prepend_to_pieces(PreTokenized& text, std::string_view prefix, Predicate needs_prefix) {
+  PreTokenized out;
+  out.text.reserve(text.text.bytes.size() + text.pieces.size() * prefix.size());
+  for (const Range& piece : text.pieces) {
+    const size_t begin = out.text.bytes.size();
+    const uint32_t original_offset = text.text.original_offsets[piece.begin];
+    const auto bytes = std::string_view(text.text.bytes).substr(piece.begin, piece.end - piece.begin);
+    if (needs_prefix(bytes, original_offset)) out.text.append(prefix, original_offset);
+    out.text.append(text.text, piece.begin, piece.end);
+    out.pieces.push_back({begin, out.text.bytes.size()});
+  }
+  text = std::move(out);
+}
+
+/// The pre-tokenizer ByteLevel, which splits with the regular expression of GPT-2 and represents
+/// bytes by printable characters.
+class ByteLevelPreTokenizer : public PreTokenizer {
+ public:
+  ByteLevelPreTokenizer(bool add_prefix_space, std::unique_ptr<Pattern> regex)
+      : add_prefix_space_(add_prefix_space), regex_(std::move(regex)) {}
+
+  void apply(PreTokenized& text) const override {
+    if (add_prefix_space_) {
+      prepend_to_pieces(text, " ", [](std::string_view bytes, uint32_t) { return !bytes.starts_with(' '); });
+    }
+    if (regex_) split_pieces(text, *regex_, SplitBehavior::kIsolated);
+    encode_bytes(text);
+  }
+
+ private:
+  static void encode_bytes(PreTokenized& text) {
+    const auto& alphabet = byte_alphabet();
+    AlignedText out;
+    out.reserve(text.text.bytes.size() * 2);
+    for (Range& piece : text.pieces) {
+      const size_t begin = out.bytes.size();
+      for (size_t i = piece.begin; i < piece.end; ++i) {
+        out.append(alphabet[static_cast<unsigned char>(text.text.bytes[i])], text.text.original_offsets[i]);
+      }
+      piece = {begin, out.bytes.size()};
+    }
+    text.text = std::move(out);
+  }
+
+  bool add_prefix_space_;
+  std::unique_ptr<Pattern> regex_;  // null: pieces are not split
+};
+
+/// The pre-tokenizer Split, which splits at the matches of a pattern.
+class SplitPreTokenizer : public PreTokenizer {
+ public:
+  SplitPreTokenizer(std::unique_ptr<Pattern> pattern, SplitBehavior behavior, bool invert)
+      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+
+  void apply(PreTokenized& text) const override { split_pieces(text, *pattern_, behavior_, invert_); }
+
+ private:
+  std::unique_ptr<Pattern> pattern_;
+  SplitBehavior behavior_;
+  bool invert_;
+};
+
+/// The pre-tokenizer Metaspace, which replaces spaces by a visible character and splits before it.
+class MetaspacePreTokenizer : public PreTokenizer {
+ public:
+  explicit MetaspacePreTokenizer(MetaspaceOptions options)
+      : options_(std::move(options)), replacement_pattern_(make_literal_pattern(options_.replacement)) {}
+
+  void apply(PreTokenized& text) const override {
+    replace_spaces(text);
+    prepend_to_pieces(text, options_.replacement, [this](std::string_view bytes, uint32_t original_offset) {
+      return !bytes.starts_with(options_.replacement) && needs_prefix(original_offset);
+    });
+    if (options_.split) split_pieces(text, *replacement_pattern_, SplitBehavior::kMergedWithNext);
+  }
+
+ private:
+  bool needs_prefix(uint32_t original_offset) const {
+    return options_.prepend_scheme == Scheme::kAlways ||
+           (options_.prepend_scheme == Scheme::kFirst && original_offset == 0);
+  }
+
+  void replace_spaces(PreTokenized& text) const {
+    AlignedText out;
+    out.reserve(text.text.bytes.size() * 2);
+    for (Range& piece : text.pieces) {
+      const size_t begin = out.bytes.size();
+      for (size_t i = piece.begin; i < piece.end; ++i) {
+        const bool is_space = text.text.bytes[i] == ' ';
+        out.append(is_space ? std::string_view(options_.replacement) : std::string_view(&text.text.bytes[i], 1),
+                   text.text.original_offsets[i]);
+      }
+      piece = {begin, out.bytes.size()};
+    }
+    text.text = std::move(out);
+  }
+
+  MetaspaceOptions options_;
+  std::unique_ptr<Pattern> replacement_pattern_;
+};
+
+/// The pre-tokenizer Sequence, which applies several pre-tokenizers in order.
+class PreTokenizerSequence : public PreTokenizer {
+ public:
+  explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers)
+      : pre_tokenizers_(std::move(pre_tokenizers)) {}
+
+  void apply(PreTokenized& text) const override {
+    for (const auto& pre_tokenizer : pre_tokenizers_) pre_tokenizer->apply(text);
+  }
+
+ private:
+  std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers_;
+};
+
+std::unique_ptr<PreTokenizer> make_byte_level_pre_tokenizer(const JsonNode& node) {
+  auto regex = node.get_bool("use_regex", true) ? make_regex_pattern(kGpt2Regex, node) : nullptr;
+  return std::make_unique<ByteLevelPreTokenizer>(node.get_bool("add_prefix_space", true), std::move(regex));
+}
+
+std::unique_ptr<PreTokenizer> make_digits_pre_tokenizer(const JsonNode& node) {
+  const bool splits_each_digit = node.get_bool("individual_digits", false);
+  return std::make_unique<SplitPreTokenizer>(
+      make_numeric_pattern(), splits_each_digit ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false);
+}
+
+std::unique_ptr<PreTokenizer> make_metaspace_pre_tokenizer(const JsonNode& node) {
+  return std::make_unique<MetaspacePreTokenizer>(MetaspaceOptions::parse(node));
+}
+
+std::unique_ptr<PreTokenizer> make_split_pre_tokenizer(const JsonNode& node) {
+  return std::make_unique<SplitPreTokenizer>(make_pattern(node), parse_split_behavior(node.at("behavior")),
+                                             node.get_bool("invert", false));
+}
+
+std::unique_ptr<PreTokenizer> make_pre_tokenizer_sequence(const JsonNode& node) {
+  std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers;
+  for (const JsonNode& pre_tokenizer : node.get_list("pretokenizers"))
+    pre_tokenizers.push_back(make_pre_tokenizer(pre_tokenizer));
+  return std::make_unique<PreTokenizerSequence>(std::move(pre_tokenizers));
+}
+
+constexpr std::array<ComponentFactory<PreTokenizer>, 5> kPreTokenizerFactories{{
+    {"ByteLevel", make_byte_level_pre_tokenizer},
+    {"Digits", make_digits_pre_tokenizer},
+    {"Metaspace", make_metaspace_pre_tokenizer},
+    {"Split", make_split_pre_tokenizer},
+    {"Sequence", make_pre_tokenizer_sequence},
+}};
+
+}  // namespace
+
+const std::array<std::string, 256>& byte_alphabet() {
+  static const std::array<std::string, kNumBytes> alphabet = make_alphabet();
+  return alphabet;
+}
+
+std::optional<std::string> decode_byte_level(std::string_view token) {
+  static const auto inverse = make_inverse_alphabet();
+  std::string bytes;
+  for (size_t pos = 0; pos < token.size();) {
+    const Utf8Character utf8 = read_utf8(token, pos);
+    if (utf8.code_point >= inverse.size() || inverse[utf8.code_point] < 0) return std::nullopt;
+    bytes.push_back(static_cast<char>(inverse[utf8.code_point]));
+    pos += utf8.bytes;
+  }
+  return bytes;
+}
+
+MetaspaceOptions MetaspaceOptions::parse(const JsonNode& node) {
+  MetaspaceOptions options;
+  options.replacement = node.get_string("replacement");
+  if (options.replacement.empty()) throw node.error("must have a replacement that is not empty");
+  if (node.has("prepend_scheme")) options.prepend_scheme = parse_scheme(node.at("prepend_scheme"));
+  // Old files have add_prefix_space instead of prepend_scheme.
+  if (!node.get_bool("add_prefix_space", true)) options.prepend_scheme = Scheme::kNever;
+  options.split = node.get_bool("split", true);
+  return options;
+}
+
+std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node) {
+  return make_component<PreTokenizer>(node, kPreTokenizerFactories);
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,297 @@
+#include "vlmtrain/text/read_tokenizer.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer/external_tokens.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/text/tokenizer.h"
+
+namespace vlmtrain::text {
+namespace {
+
+namespace fs = std::filesystem;
+using io::HarmlessKey;
+
+constexpr const char* kConfig = "tokenizer_config.json";
+
+/// Keys of tokenizer_config.json that this file, external_tokens.cpp and template_source.cpp read.
+/// Keys that end with _token are read as well.
+constexpr std::array<std::string_view, 7> kReadKeys{"chat_template",
+                                                    "added_tokens_decoder",
+                                                    "extra_special_tokens",
+                                                    "additional_special_tokens",
+                                                    "split_special_tokens",
+                                                    "add_prefix_space",
+                                                    "auto_map"};
+
+// Reasons why a key of tokenizer_config.json can be ignored.
+constexpr std::string_view kPostProcessorWins = "transformers takes tokenizer.json's post-processor instead";
+constexpr std::string_view kOnlyNames = "names a class, a file or a place";
+constexpr std::string_view kNeverTruncated = "no sample is cut";
+constexpr std::string_view kNeverPadded = "nothing is padded";
+constexpr std::string_view kOnlyDecoding = "changes decoded text alone, and in transformers for BPE not even that";
+constexpr std::string_view kOtherTokenizers = "of vocabularies in other files, which tokenizer.json replaces";
+constexpr std::string_view kReadFromConfig = "config.json has it, and is read";
+constexpr std::string_view kOtherTasks = "of tasks other than training";
+
+constexpr std::array kHarmlessKeys{
+    HarmlessKey{"add_bos_token", kPostProcessorWins},
+    HarmlessKey{"add_eos_token", kPostProcessorWins},
+    HarmlessKey{"tokenizer_class", kOnlyNames},
+    HarmlessKey{"processor_class", kOnlyNames},
+    HarmlessKey{"name_or_path", kOnlyNames},
+    HarmlessKey{"_name_or_path", kOnlyNames},
+    HarmlessKey{"tokenizer_file", kOnlyNames},
+    HarmlessKey{"vocab_file", kOnlyNames},
+    HarmlessKey{"merges_file", kOnlyNames},
+    HarmlessKey{"tokenizer_type", kOnlyNames},
+    HarmlessKey{"special_tokens_map_file", kOnlyNames},
+    HarmlessKey{"backend", kOnlyNames},
+    HarmlessKey{"is_local", kOnlyNames},
+    HarmlessKey{"local_files_only", kOnlyNames},
+    HarmlessKey{"use_fast", kOnlyNames},
+    HarmlessKey{"from_slow", kOnlyNames},
+    HarmlessKey{"trust_remote_code", kOnlyNames},
+    HarmlessKey{"device_map", kOnlyNames},
+    HarmlessKey{"torch_dtype", kOnlyNames},
+    HarmlessKey{"dtype", kOnlyNames},
+    HarmlessKey{"transformers_version", kOnlyNames},
+    HarmlessKey{"_commit_hash", kOnlyNames},
+    HarmlessKey{"model_max_length", kNeverTruncated},
+    HarmlessKey{"max_len", kNeverTruncated},
+    HarmlessKey{"max_length", kNeverTruncated},
+    HarmlessKey{"truncation", kNeverTruncated},
+    HarmlessKey{"truncation_side", kNeverTruncated},
+    HarmlessKey{"truncation_strategy", kNeverTruncated},
+    HarmlessKey{"stride", kNeverTruncated},
+    HarmlessKey{"padding", kNeverPadded},
+    HarmlessKey{"padding_side", kNeverPadded},
+    HarmlessKey{"pad_to_multiple_of", kNeverPadded},
+    HarmlessKey{"pad_token_type_id", kNeverPadded},
+    HarmlessKey{"clean_up_tokenization_spaces", kOnlyDecoding},
+    HarmlessKey{"clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", kOnlyDecoding},
+    HarmlessKey{"spaces_between_special_tokens", kOnlyDecoding},
+    HarmlessKey{"skip_special_tokens", kOnlyDecoding},
+    HarmlessKey{"errors", kOnlyDecoding},
+    HarmlessKey{"legacy", kOtherTokenizers},
+    HarmlessKey{"sp_model_kwargs", kOtherTokenizers},
+    HarmlessKey{"use_default_system_prompt", kOtherTokenizers},
+    HarmlessKey{"do_lower_case", kOtherTokenizers},
+    HarmlessKey{"strip_accents", kOtherTokenizers},
+    HarmlessKey{"tokenize_chinese_chars", kOtherTokenizers},
+    HarmlessKey{"remove_space", kOtherTokenizers},
+    HarmlessKey{"keep_accents", kOtherTokenizers},
+    HarmlessKey{"extra_ids", kOtherTokenizers},
+    HarmlessKey{"bos_token_id", kReadFromConfig},
+    HarmlessKey{"eos_token_id", kReadFromConfig},
+    HarmlessKey{"pad_token_id", kReadFromConfig},
+    HarmlessKey{"unk_token_id", kReadFromConfig},
+    HarmlessKey{"image_token_id", kReadFromConfig},
+    HarmlessKey{"video_token_id", kReadFromConfig},
+    HarmlessKey{"model_input_names", kOtherTasks},
+    HarmlessKey{"return_token_type_ids", kOtherTasks},
+    HarmlessKey{"return_tensors", kOtherTasks},
+    HarmlessKey{"verbose", kOtherTasks},
+    HarmlessKey{"response_schema", kOtherTasks},
+    HarmlessKey{"response_template", kOtherTasks},
+    HarmlessKey{"chat_control_tokens", kOtherTasks}};
+
+/// Warns about keys that are not supported and may change tokens.
+void warn_unread_keys(const nlohmann::json& config, const std::string& source) {
+  std::vector<std::string> unread_keys = io::find_unread_keys(config, kReadKeys, kHarmlessKeys);
+  // false and 0 equal a missing key.
+  std::erase_if(unread_keys, [&config](const std::string& key) {
+    return key.ends_with("_token") || config[key] == false || config[key] == 0;
+  });
+  if (unread_keys.empty()) return;
+  warn_once(fmt::format("{}: {} {} not read; compare the tokens with transformers' (docs/chat-templates.md)", source,
+                        fmt::join(unread_keys, ", "), unread_keys.size() == 1 ? "is" : "are"));
+}
+
+/// Returns whether the tokenizer adds a space before a text.
+bool adds_prefix_space(const Tokenizer& tokenizer) {
+  const auto ids = tokenizer.encode("a").ids;
+  return !ids.empty() && tokenizer.id_to_token(ids.front()) != "a";
+}
+
+/// Warns if add_prefix_space contradicts tokenizer.json.
+void warn_prefix_space(const nlohmann::json& config, const Tokenizer& tokenizer, const std::string& source) {
+  const auto setting = config.find("add_prefix_space");
+  if (setting == config.end() || !setting->is_boolean() || *setting == adds_prefix_space(tokenizer)) return;
+  warn_once(
+      fmt::format("{}: add_prefix_space is {}, and tokenizer.json does the opposite, which is what is done here; some "
+                  "tokenizers of "
+                  "transformers follow the former: make both agree",
+                  source, io::to_json_string(*setting)));
+}
+
+/// Warns if added_tokens_decoder lacks tokens of tokenizer.json. Classes that build their tokenizer
+/// from it split them.
+void warn_incomplete_decoder(const nlohmann::json& config, const Tokenizer& tokenizer,
+                             const ExternalTokens& external_tokens, const std::string& source) {
+  const auto tokenizer_class = config.find("tokenizer_class");
+  if (!external_tokens.has_decoder || tokenizer_class == config.end() || !tokenizer_class->is_string()) return;
+  const auto& class_name = tokenizer_class->get_ref<const std::string&>();
+  if (class_name == "PreTrainedTokenizerFast" || class_name == "TokenizersBackend") return;
+  std::set<std::string_view> known_tokens;
+  for (const ExternalToken& token : external_tokens.tokens) known_tokens.insert(token.content);
+  std::vector<std::string_view> missing_tokens = tokenizer.added_tokens();
+  std::erase_if(missing_tokens, [&known_tokens](std::string_view token) { return known_tokens.contains(token); });
+  if (missing_tokens.empty()) return;
+  warn_once(fmt::format(
+      "{}: added_tokens_decoder lacks {} of tokenizer.json, such as \"{}\"; transformers' {} reads it alone, and would "
+      "split them: add them there",
+      source, missing_tokens.size() == 1 ? "a token" : fmt::format("{} tokens", missing_tokens.size()),
+      missing_tokens.front(), class_name));
+}
+
+/// Warns about the first token of an ignored file that the tokenizer lacks.
+void warn_ignored_tokens(const Tokenizer& tokenizer, const ExternalTokens& external_tokens) {
+  for (const ExternalToken& token : external_tokens.ignored_tokens) {
+    if (tokenizer.token_to_id(token.content)) continue;
+    warn_once(fmt::format(
+        "{}: names \"{}\", which tokenizer.json lacks, and is not read here nor by transformers, since "
+        "tokenizer_config.json has {}; add the token there, or it is split",
+        token.source, token.content, external_tokens.has_decoder ? "added_tokens_decoder" : "extra_special_tokens"));
+    return;
+  }
+}
+
+/// Compares tokenizer_config.json with `tokenizer`, which was read from `folder`. Throws UserError
+/// (kBadData) for split_special_tokens, with which image tokens would be split; logs warnings for
+/// other contradictions.
+void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer,
+                              const ExternalTokens& external_tokens) {
+  warn_ignored_tokens(tokenizer, external_tokens);
+  const fs::path file = folder / kConfig;
+  if (!is_file(file)) return;
+  const std::string source = file.string();
+  const auto config = io::read_json(file);
+  if (io::get_or<bool>(config, "split_special_tokens", false, source)) {
+    throw data_error(
+        "{}: split_special_tokens is true, which writes special tokens in letters, those of images too; remove it",
+        source);
+  }
+  if (const auto auto_map = config.find("auto_map"); auto_map != config.end() && !io::is_empty_value(*auto_map)) {
+    warn_once(fmt::format(
+        "{}: auto_map names code of the checkpoint's own, which is not run; tokenizer.json is what is read", source));
+  }
+  warn_prefix_space(config, tokenizer, source);
+  warn_incomplete_decoder(config, tokenizer, external_tokens, source);
+  warn_unread_keys(config, source);
+}
+
+constexpr std::string_view kJsonSpace = " \t\r\n";
+
+/// Returns the offset after the string that begins at `quote`. This and the next functions REQUIRE
+/// valid JSON.
+size_t find_json_string_end(std::string_view json, size_t quote) {
+  size_t pos = quote + 1;
+  while (json[pos] != '"') pos += json[pos] == '\\' ? 2 : 1;
+  return pos + 1;
+}
+
+/// Returns the offset of the value of `key` in the outermost object, or nothing.
+std::optional<size_t> find_value(std::string_view json, std::string_view key) {
+  const std::string quoted_key = '"' + std::string(key) + '"';
+  int64_t depth = 0;
+  for (size_t pos = 0; pos < json.size();) {
+    if (json[pos] != '"') {
+      depth += json[pos] == '{' || json[pos] == '[' ? 1 : 0;
+      depth -= json[pos] == '}' || json[pos] == ']' ? 1 : 0;
+      ++pos;
+      continue;
+    }
+    const size_t end = find_json_string_end(json, pos);
+    const size_t next = json.find_first_not_of(kJsonSpace, end);
+    if (depth == 1 && json.substr(pos, end - pos) == quoted_key && json[next] == ':') {
+      return json.find_first_not_of(kJsonSpace, next + 1);
+    }
+    pos = end;
+  }
+  return std::nullopt;
+}
+
+/// Returns the offset of the bracket that closes the list or object at `begin`.
+size_t find_closing_bracket(std::string_view json, size_t begin) {
+  int64_t depth = 0;
+  for (size_t pos = begin;;) {
+    if (json[pos] == '"') {
+      pos = find_json_string_end(json, pos);
+      continue;
+    }
+    depth += json[pos] == '{' || json[pos] == '[' ? 1 : 0;
+    depth -= json[pos] == '}' || json[pos] == ']' ? 1 : 0;
+    if (depth == 0) return pos;
+    ++pos;
+  }
+}
+
+/// Returns an entry of `added_tokens`.
+std::string make_entry(const std::string& token, int64_t id) {
+  const nlohmann::ordered_json entry{{"id", id},        {"content", token}, {"single_word", false},
+                                     {"lstrip", false}, {"rstrip", false},  {"normalized", false},
+                                     {"special", false}};
+  return io::to_json_string(entry);
+}
+
+/// Returns `json` with `entry` at the end of `added_tokens`, in the formatting of the list.
+std::string insert_entry(std::string json, const std::string& entry) {
+  const auto list_begin = find_value(json, "added_tokens");
+  if (!list_begin) return json.insert(json.find('{') + 1, "\"added_tokens\":[" + entry + "],");
+  const size_t first = json.find_first_not_of(kJsonSpace, *list_begin + 1);
+  if (json[first] == ']') return json.insert(first, entry);
+  const std::string separator = json.substr(*list_begin + 1, first - *list_begin - 1);
+  const size_t last = json.find_last_not_of(kJsonSpace, find_closing_bracket(json, *list_begin) - 1);
+  return json.insert(last + 1, "," + separator + entry);
+}
+
+}  // namespace
+
+std::string read_tokenizer_json(const std::filesystem::path& tokenizer_json) {
+  if (const auto kind = describe_non_regular_file(tokenizer_json); !kind.empty()) {
+    throw data_error("The tokenizer {} is {}; a file is wanted here", tokenizer_json.string(), kind);
+  }
+  std::ifstream file(tokenizer_json, std::ios::binary);
+  std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) {
+    throw data_error("The tokenizer {} cannot be read; a checkpoint folder must hold a tokenizer.json",
+                     tokenizer_json.string());
+  }
+  return content;
+}
+
+Tokenizer read_tokenizer(const std::filesystem::path& folder, std::span<const std::string> extra_special_tokens) {
+  const auto file = folder / "tokenizer.json";
+  const std::string content = read_tokenizer_json(file);
+  ExternalTokens external_tokens = read_external_tokens(folder);
+  for (const std::string& token : extra_special_tokens) {
+    external_tokens.tokens.push_back({.content = token, .source = (folder / "config.json").string()});
+  }
+  Tokenizer tokenizer = Tokenizer::from_json_with_tokens(content, file.string(), external_tokens.tokens);
+  check_tokenizer_settings(folder, tokenizer, external_tokens);
+  return tokenizer;
+}
+
+AddTokenResult add_token(const std::string& json, const std::string& token, const std::string& source_name) {
+  const auto tokenizer = Tokenizer::from_json(json, source_name);
+  const auto existing_id = tokenizer.token_to_id(token);
+  if (existing_id && tokenizer.encode(token).ids == std::vector<int64_t>{*existing_id}) return {json, *existing_id};
+  const int64_t id = existing_id.value_or(tokenizer.vocab_size());
+  return {insert_entry(json, make_entry(token, id)), id};
+}
+
+}  // namespace vlmtrain::text

@@ -1,0 +1,110 @@
+#include "text/unicode/utf8.h"
+
+#include <utf8proc.h>
+
+#include <cstring>
+
+namespace vlmtrain::text {
+namespace {
+
+constexpr char32_t kReplacementCharacter = 0xFFFD;
+
+/// Returns the byte at `pos` without its sign.
+unsigned char get_byte(std::string_view text, size_t pos) {
+  return static_cast<unsigned char>(text[pos]);
+}
+
+/// The layout of a UTF-8 sequence by its lead byte (Unicode 15, table 3-7).
+struct SequenceLayout {
+  size_t bytes;
+  unsigned char min_second_byte;  // the limits exclude overlong forms, surrogates and code points above U+10FFFF
+  unsigned char max_second_byte;
+  char32_t lead_bits;
+};
+
+/// Returns the layout of the sequence that `lead_byte` begins, or nothing if it begins none.
+std::optional<SequenceLayout> find_sequence_layout(unsigned char lead_byte) {
+  if (lead_byte >= 0xC2 && lead_byte <= 0xDF) return SequenceLayout{2, 0x80, 0xBF, lead_byte & 0x1FU};
+  if (lead_byte == 0xE0) return SequenceLayout{3, 0xA0, 0xBF, 0};
+  if (lead_byte == 0xED) return SequenceLayout{3, 0x80, 0x9F, 0xD};
+  if (lead_byte >= 0xE1 && lead_byte <= 0xEF) return SequenceLayout{3, 0x80, 0xBF, lead_byte & 0x0FU};
+  if (lead_byte == 0xF0) return SequenceLayout{4, 0x90, 0xBF, 0};
+  if (lead_byte >= 0xF1 && lead_byte <= 0xF3) return SequenceLayout{4, 0x80, 0xBF, lead_byte & 0x07U};
+  if (lead_byte == 0xF4) return SequenceLayout{4, 0x80, 0x8F, 4};
+  return std::nullopt;
+}
+
+}  // namespace
+
+Utf8Character read_utf8(std::string_view text, size_t pos) {
+  const unsigned char lead_byte = get_byte(text, pos);
+  if (lead_byte < 0x80) return {lead_byte, 1, true};
+  const auto layout = find_sequence_layout(lead_byte);
+  if (!layout) return {kReplacementCharacter, 1, false};
+  char32_t code_point = layout->lead_bits;
+  for (size_t i = 1; i < layout->bytes; ++i) {
+    const unsigned char min_byte = i == 1 ? layout->min_second_byte : 0x80;
+    const unsigned char max_byte = i == 1 ? layout->max_second_byte : 0xBF;
+    if (pos + i >= text.size() || get_byte(text, pos + i) < min_byte || get_byte(text, pos + i) > max_byte) {
+      return {kReplacementCharacter, i, false};
+    }
+    code_point = code_point << 6U | (get_byte(text, pos + i) & 0x3FU);
+  }
+  return {code_point, layout->bytes, true};
+}
+
+void append_utf8(std::string& out, char32_t code_point) {
+  utf8proc_uint8_t bytes[4];
+  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes);
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(count));
+}
+
+std::optional<size_t> find_invalid_utf8(std::string_view text) {
+  for (size_t pos = 0; pos < text.size();) {
+    const Utf8Character utf8 = read_utf8(text, pos);
+    if (!utf8.valid) return pos;
+    pos += utf8.bytes;
+  }
+  return std::nullopt;
+}
+
+std::string replace_invalid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    const Utf8Character utf8 = read_utf8(text, pos);
+    if (utf8.valid) {
+      out.append(text.substr(pos, utf8.bytes));
+    } else {
+      append_utf8(out, kReplacementCharacter);
+    }
+    pos += utf8.bytes;
+  }
+  return out;
+}
+
+size_t next_character(std::string_view text, size_t pos) {
+  return pos + read_utf8(text, pos).bytes;
+}
+
+size_t previous_character(std::string_view text, size_t pos) {
+  do {
+    --pos;
+  } while (pos > 0 && (static_cast<unsigned char>(text[pos]) & 0xC0U) == 0x80U);
+  return pos;
+}
+
+size_t to_byte_offset(std::string_view text, size_t index) {
+  size_t pos = 0;
+  for (; index > 0 && pos < text.size(); --index) pos = next_character(text, pos);
+  return pos;
+}
+
+size_t find_text(std::string_view text, std::string_view needle, size_t pos) {
+  if (pos > text.size()) return std::string_view::npos;
+  if (needle.empty()) return pos;
+  const void* match = memmem(text.data() + pos, text.size() - pos, needle.data(), needle.size());
+  return match == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(match) - text.data());
+}
+
+}  // namespace vlmtrain::text

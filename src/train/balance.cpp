@@ -1,0 +1,310 @@
+#include "train/balance.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/options.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/train/components.h"
+
+namespace vlmtrain::engine {
+
+void to_json(nlohmann::ordered_json& json, const TaskResult& result) {
+  json = {{"samples", result.counts.samples},
+          {"label_tokens", result.counts.label_tokens},
+          {"loss", result.loss},
+          {"gradient_norm", result.gradient_norm}};
+}
+void from_json(const nlohmann::ordered_json& json, TaskResult& result) {
+  json.at("samples").get_to(result.counts.samples);
+  json.at("label_tokens").get_to(result.counts.label_tokens);
+  json.at("loss").get_to(result.loss);
+  json.at("gradient_norm").get_to(result.gradient_norm);
+}
+
+}  // namespace vlmtrain::engine
+
+namespace vlmtrain::train {
+
+void check_batch_scaling(const engine::TrainingOptions& training) {
+  const engine::BalanceOptions& balance = training.balance;
+  const bool scales = balance.batch_scaling != engine::BatchScaling::kNone;
+  if (balance.global_batch_tokens && !training.max_steps) {
+    throw usage_error(
+        "training.global_batch_tokens: how many steps an epoch takes is not known beforehand then; set "
+        "training.max_steps");
+  }
+  if (balance.global_batch_tokens && balance.reference_batch_size) {
+    throw usage_error(
+        "training.reference_batch_size: counts samples, and with training.global_batch_tokens a step has no fixed "
+        "number of them; set one of the two to auto");
+  }
+  if (scales && !balance.global_batch_tokens && !balance.reference_batch_size) {
+    throw usage_error(
+        "training.batch_scaling: {} has nothing to scale by; set training.reference_batch_size or "
+        "training.global_batch_tokens, or set it to none",
+        engine::to_string(balance.batch_scaling));
+  }
+  if (!scales && balance.reference_batch_size) {
+    throw usage_error(
+        "training.reference_batch_size: has no effect without a rule; set training.batch_scaling to sqrt (as a rule "
+        "for "
+        "AdamW) or linear");
+  }
+}
+
+double compute_reference_lr_factor(const engine::TrainingOptions& training) {
+  if (!training.balance.reference_batch_size) return 1.0;
+  return engine::compute_batch_scale(
+      training.balance.batch_scaling,
+      static_cast<double>(training.global_batch_size) / static_cast<double>(*training.balance.reference_batch_size));
+}
+
+double compute_step_lr_factor(const engine::TrainingOptions& training, int64_t tokens) {
+  if (!training.balance.global_batch_tokens) return 1.0;
+  return engine::compute_batch_scale(
+      training.balance.batch_scaling,
+      static_cast<double>(tokens) / static_cast<double>(*training.balance.global_batch_tokens));
+}
+
+std::string describe_batch_scaling(const engine::TrainingOptions& training) {
+  const engine::BalanceOptions& balance = training.balance;
+  const std::string rule = engine::to_string(balance.batch_scaling);
+  if (balance.global_batch_tokens) {
+    const std::string text = fmt::format("steps of about {} tokens, at most {} samples", *balance.global_batch_tokens,
+                                         training.global_batch_size);
+    if (balance.batch_scaling == engine::BatchScaling::kNone) return text + "; the learning rates do not follow them";
+    return text + fmt::format("; the learning rates of a step are multiplied by {} (batch_scaling {})",
+                              balance.batch_scaling == engine::BatchScaling::kSqrt
+                                  ? fmt::format("√(its tokens / {})", *balance.global_batch_tokens)
+                                  : fmt::format("its tokens / {}", *balance.global_batch_tokens),
+                              rule);
+  }
+  if (!balance.reference_batch_size) return {};
+  const engine::LearningRates peak = compute_learning_rates(training, 1.0);
+  return fmt::format(
+      "batch_scaling {}: learning rates were found with batches of {} samples and are multiplied by {:.4g} for {}: at "
+      "their peak {:.4g} for the language model, {:.4g} for the projector, {:.4g} for the vision tower",
+      rule, *balance.reference_batch_size, compute_reference_lr_factor(training), training.global_batch_size,
+      peak.language_model, peak.projector, peak.vision_tower);
+}
+
+namespace {
+
+std::vector<double> normalize_mean(std::vector<double> weights, const std::vector<int64_t>& samples) {
+  double sum = 0;
+  double count = 0;
+  for (size_t task = 0; task < weights.size(); ++task) {
+    sum += weights[task] * static_cast<double>(samples[task]);
+    count += static_cast<double>(samples[task]);
+  }
+  for (double& weight : weights) weight *= count / sum;
+  return weights;
+}
+
+/// Returns nothing unless the text is a number above 0.
+std::optional<double> parse_weight(std::string_view text) {
+  double weight = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
+  const bool is_weight =
+      error == std::errc() && end == text.data() + text.size() && weight > 0 && std::isfinite(weight);
+  return is_weight ? std::optional{weight} : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<double> parse_task_weights(const std::vector<std::string>& entries, const data::Tasks& tasks) {
+  std::vector<std::optional<double>> weights(tasks.names().size());
+  std::vector<std::string> errors;
+  for (const auto& entry : entries) {
+    const auto equals = entry.rfind('=');
+    const std::string name = entry.substr(0, equals);
+    const auto weight = equals == std::string::npos ? std::nullopt : parse_weight(entry.substr(equals + 1));
+    if (!weight) {
+      errors.push_back(
+          fmt::format("{}: an entry is written name=weight with a weight above 0, such as caption=0.5", entry));
+      continue;
+    }
+    const auto it = std::ranges::find(tasks.names(), name);
+    if (it == tasks.names().end()) {
+      const auto suggestion = find_nearest(name, tasks.names());
+      errors.push_back(fmt::format("{}: is not a task of data.train; {}", name,
+                                   suggestion ? fmt::format("did you mean {}?", *suggestion)
+                                              : fmt::format("its tasks are {}", fmt::join(tasks.names(), ", "))));
+      continue;
+    }
+    auto& slot = weights[static_cast<size_t>(it - tasks.names().begin())];
+    if (slot) errors.push_back(fmt::format("{}: stands twice; keep one", name));
+    slot = weight;
+  }
+  std::vector<double> values;
+  for (size_t task = 0; task < weights.size(); ++task) {
+    if (!weights[task]) errors.push_back(fmt::format("{0}: has no weight; add {0}=1", tasks.names()[task]));
+    values.push_back(weights[task].value_or(1.0));
+  }
+  if (!errors.empty()) throw usage_error("training.task_weights:\n  {}", fmt::join(errors, "\n  "));
+  return normalize_mean(std::move(values), tasks.samples());
+}
+
+std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks) {
+  std::vector<double> weights;
+  for (const int64_t samples : tasks.samples()) weights.push_back(1.0 / static_cast<double>(samples));
+  return normalize_mean(std::move(weights), tasks.samples());
+}
+
+namespace {
+
+void check_options(const engine::BalanceOptions& options, const data::Tasks& tasks) {
+  if (options.task_weighting != engine::TaskWeighting::kFixed && !options.task_weights.empty()) {
+    throw usage_error(
+        "training.task_weights: has entries, but training.task_weighting is not fixed; set it to fixed, or take the "
+        "entries out");
+  }
+  if (tasks.count() > 1) return;
+  const std::string task_name = tasks.names().empty() ? "" : fmt::format(", {}", tasks.names().front());
+  constexpr const char* kAdvice = "; name tasks in its records (docs/tasks.md)";
+  if (options.task_weighting != engine::TaskWeighting::kNone) {
+    throw usage_error("training.task_weighting: data.train has only one task{}{}, or set it to none", task_name,
+                      kAdvice);
+  }
+  if (options.gradient_conflicts != engine::GradientConflicts::kNone) {
+    throw usage_error("training.gradient_conflicts: data.train has only one task{}{}, or set it to none", task_name,
+                      kAdvice);
+  }
+}
+
+std::vector<double> make_initial_weights(const engine::BalanceOptions& options, const data::Tasks& tasks) {
+  switch (options.task_weighting) {
+    case engine::TaskWeighting::kNone:
+      return {};
+    case engine::TaskWeighting::kFixed:
+      return parse_task_weights(options.task_weights, tasks);
+    case engine::TaskWeighting::kInverseSize:
+      return compute_inverse_size_weights(tasks);
+    case engine::TaskWeighting::kGradNorm:
+      return std::vector(tasks.names().size(), 1.0);
+  }
+  throw InternalError("unknown weighting of tasks");
+}
+
+}  // namespace
+
+engine::TaskSettings make_task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks) {
+  check_options(options, tasks);
+  return {.count = tasks.count(),
+          .weights = make_initial_weights(options, tasks),
+          .gradient_norms = options.task_weighting == engine::TaskWeighting::kGradNorm,
+          .resolve_conflicts = options.gradient_conflicts == engine::GradientConflicts::kPcGrad};
+}
+
+TaskBalance::TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks,
+                         std::optional<engine::MaskLossWeights> masks)
+    : tasks_(tasks), settings_(make_task_settings(options, tasks)), masks_(masks) {
+  if (settings_.gradient_norms) {
+    gradnorm_.emplace(tasks.count(), engine::GradNormSettings{.alpha = options.gradnorm_alpha,
+                                                              .learning_rate = options.gradnorm_learning_rate});
+  }
+}
+
+void TaskBalance::assign_tasks(std::vector<data::Sample>& samples) const {
+  if (settings_.is_multi_task()) tasks_.assign_task_numbers(samples);
+}
+
+engine::SplitConstraint TaskBalance::split_constraint(const std::vector<data::Sample>& samples) const {
+  return engine::CrossEntropy(settings_).split_constraint(samples);
+}
+
+std::shared_ptr<const engine::Objective> TaskBalance::make_objective(int64_t step, uint64_t step_seed) {
+  for (; !observations_.empty() && observations_.front().step <= step - 2; observations_.pop_front()) {
+    gradnorm_->update(observations_.front().results, observations_.front().weights);
+  }
+  if (gradnorm_) settings_.weights = gradnorm_->weights();
+  settings_.seed = step_seed;
+  return engine::make_objective({.tasks = settings_, .masks = masks_});
+}
+
+void TaskBalance::update(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
+                         report::StepMetrics& metrics) {
+  for (size_t task = 0; task < results.size(); ++task) {
+    const engine::TaskResult& result = results[task];
+    if (result.counts.samples == 0) continue;
+    metrics.tasks[tasks_.names()[task]] = {.loss = result.loss,
+                                           .label_tokens = result.counts.label_tokens,
+                                           .samples = result.counts.samples,
+                                           .weight = weights.empty() ? 1.0 : weights[task],
+                                           .accuracy = result.accuracy};
+  }
+  if (gradnorm_ && !metrics.skipped) {
+    observations_.push_back({.step = metrics.step, .results = results, .weights = weights});
+  }
+}
+
+nlohmann::ordered_json TaskBalance::state() const {
+  if (!gradnorm_) return nullptr;
+  nlohmann::ordered_json first_losses = nlohmann::ordered_json::array();
+  for (const auto& loss : gradnorm_->state().first_losses) {
+    first_losses.push_back(loss ? nlohmann::ordered_json(*loss) : nlohmann::ordered_json());
+  }
+  nlohmann::ordered_json observations = nlohmann::ordered_json::array();
+  for (const auto& observation : observations_) {
+    observations.push_back(
+        {{"step", observation.step}, {"weights", observation.weights}, {"tasks", observation.results}});
+  }
+  return {{"names", tasks_.names()},
+          {"weights", gradnorm_->weights()},
+          {"first_losses", first_losses},
+          {"observations", observations}};
+}
+
+bool TaskBalance::matches(const nlohmann::ordered_json& state) const {
+  if (!gradnorm_) return true;
+  return state.is_object() && state.value("names", nlohmann::ordered_json()) == nlohmann::ordered_json(tasks_.names());
+}
+
+void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string& source) {
+  if (!gradnorm_) return;
+  if (!matches(state)) {
+    throw data_error(
+        "{}: has no weights of the tasks {}; resume with the data set that the run was started with, or start anew in "
+        "another output.dir",
+        source, fmt::join(tasks_.names(), ", "));
+  }
+  try {
+    engine::GradNorm::State weights{.weights = state.at("weights"), .first_losses = {}};
+    for (const auto& loss : state.at("first_losses")) {
+      weights.first_losses.push_back(loss.is_null() ? std::nullopt : std::optional{loss.get<double>()});
+    }
+    if (weights.weights.size() != tasks_.names().size() || weights.first_losses.size() != weights.weights.size()) {
+      throw data_error("{}: has weights of another number of tasks; take an older checkpoint", source);
+    }
+    gradnorm_->set_state(std::move(weights));
+    for (const auto& observation : state.at("observations")) {
+      observations_.push_back(
+          {.step = observation.at("step"), .results = observation.at("tasks"), .weights = observation.at("weights")});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw data_error("{}: the weights of the tasks are damaged ({}); take an older checkpoint", source,
+                     io::describe_json_exception(error));
+  }
+}
+
+std::string TaskBalance::description() const {
+  if (!settings_.is_multi_task()) return {};
+  std::vector<std::string> tasks;
+  for (size_t task = 0; task < tasks_.names().size(); ++task) {
+    std::string text = fmt::format("{} ({} samples", tasks_.names()[task], tasks_.samples()[task]);
+    if (!settings_.weights.empty()) text += fmt::format(", weight {:.4g}", settings_.weights[task]);
+    tasks.push_back(text + ")");
+  }
+  return fmt::format("tasks: {}{}{}", fmt::join(tasks, ", "), gradnorm_ ? "; GradNorm moves the weights" : "",
+                     settings_.resolve_conflicts ? "; PCGrad resolves conflicts between their gradients" : "");
+}
+
+}  // namespace vlmtrain::train

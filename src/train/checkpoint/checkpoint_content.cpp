@@ -1,0 +1,189 @@
+#include "train/checkpoint/checkpoint_content.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/train/run_changes.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Copies of tensors in host memory, each tensor once.
+class HostCopyCache {
+ public:
+  const at::Tensor& get(const at::Tensor& tensor) {
+    auto& [original, copy] = copies_[tensor.unsafeGetTensorImpl()];
+    if (!copy.defined()) {
+      original = tensor;
+      copy = tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    }
+    return copy;
+  }
+
+ private:
+  struct Entry {
+    at::Tensor original, copy;  // the original is kept so that its address stays unique
+  };
+  std::map<const at::TensorImpl*, Entry> copies_;
+};
+
+/// Returns the optimizer's state, and the fp32 values of weights that are saved with another type
+/// where the state lacks them. `masters` may be shards (engine/saved_pieces.h).
+io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model, io::NamedTensors tensors,
+                                        const io::NamedTensors& masters, const models::SaveOptions& save_settings) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.insert(name);
+  std::map<std::string, const nn::Parameter*> parameters;
+  for (const auto& parameter : model.parameters().all()) parameters.emplace(parameter.name, &parameter);
+  for (const auto& [name, values] : masters) {
+    const auto piece = engine::parse_shard_name(name);
+    const nn::Parameter& parameter = *parameters.at(piece ? piece->first : name);
+    if (names.contains("master." + name) || models::choose_save_dtype(parameter, save_settings) == at::kFloat) continue;
+    tensors.emplace_back("master." + name, values);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+CheckpointContent make_checkpoint_content(const RunState& state, const models::VisionLanguageModel& model,
+                                          const engine::AdamW& optimizer, const data::Ledger& ledger,
+                                          const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
+                                          ValueStorage values) {
+  const at::NoGradGuard no_gradients;
+  auto masters = optimizer.masters();
+  auto tensors = optimizer.state();
+  if (values == ValueStorage::kCopied) {
+    HostCopyCache copies;
+    for (auto* list : {&masters, &tensors}) {
+      for (auto& [name, tensor] : *list) tensor = copies.get(tensor);
+    }
+  }
+  models::SaveOptions save_settings{.base = &base, .dtype = dtype, .master_weights = {}};
+  // Ranks that share master weights each have all weights only in the type that they compute with.
+  if (optimizer.shard().covers_all()) save_settings.master_weights = {masters.begin(), masters.end()};
+  CheckpointContent content;
+  content.step = state.step;
+  content.best_step = state.evaluation.best_step;
+  content.model = model.parameters().lora() ? models::make_adapter_contents(model, save_settings)
+                                            : models::make_checkpoint_contents(model, save_settings, base.folder());
+  content.model.base_fingerprint = get_setting_text(state.fingerprint, kBaseKey);
+  content.optimizer = io::make_lazy_tensors(make_optimizer_tensors(model, std::move(tensors), masters, save_settings));
+  content.ledger = io::to_json_string(ledger.to_json(), 2) + "\n";
+  content.state = format_run_state(state);
+  return content;
+}
+
+int64_t compute_copy_bytes(const engine::AdamW& optimizer) {
+  std::map<const at::TensorImpl*, int64_t> bytes;
+  for (const auto& tensors : {optimizer.masters(), optimizer.state()}) {
+    for (const auto& [name, tensor] : tensors) {
+      bytes[tensor.unsafeGetTensorImpl()] = static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  int64_t sum = 0;
+  for (const auto& [tensor, count] : bytes) sum += count;
+  return sum;
+}
+
+int64_t compute_write_buffer_bytes(const models::VisionLanguageModel& model) {
+  int64_t max_bytes = 0;
+  for (const auto& parameter : model.parameters().all()) {
+    max_bytes = std::max(max_bytes, parameter.elements() * static_cast<int64_t>(sizeof(float)));
+  }
+  return max_bytes;
+}
+
+namespace {
+
+// Key of a shard's metadata.
+constexpr const char* kShardKey = "part";
+constexpr const char* kStepKey = "step";
+
+std::string get_metadata(const io::SafetensorsFile& file, const char* key) {
+  const auto it = file.metadata().find(key);
+  return it == file.metadata().end() ? "?" : it->second;
+}
+
+/// Returns the number of shards in the name of any of them; nothing where there are none.
+std::optional<int64_t> count_shards(const std::filesystem::path& folder) {
+  std::optional<int64_t> num_shards;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    long long number = 0, count = 0;
+    if (std::sscanf(name.c_str(), "optimizer-%5lld-of-%5lld.safetensors", &number, &count) != 2) continue;
+    if (number < 1 || number > count || name != make_optimizer_file_name(number - 1, count)) continue;
+    if (num_shards && *num_shards != count) {
+      throw data_error("{}: has an optimizer's state in {} parts and one in {}; copy the checkpoint again",
+                       folder.string(), std::min(*num_shards, int64_t{count}), std::max(*num_shards, int64_t{count}));
+    }
+    num_shards = count;
+  }
+  return num_shards;
+}
+
+}  // namespace
+
+std::string make_optimizer_file_name(int64_t rank, int64_t count) {
+  return count == 1 ? "optimizer.safetensors" : fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, count);
+}
+
+std::vector<std::filesystem::path> find_optimizer_files(const std::filesystem::path& trainer_state) {
+  const auto unsharded_file = trainer_state / make_optimizer_file_name(0, 1);
+  const auto num_shards = count_shards(trainer_state);
+  if (num_shards && std::filesystem::exists(unsharded_file)) {
+    throw data_error("{}: has an optimizer's state in {} parts and a whole one; copy the checkpoint again",
+                     trainer_state.string(), *num_shards);
+  }
+  if (!num_shards) return {unsharded_file};
+  std::vector<std::filesystem::path> files;
+  for (int64_t rank = 0; rank < *num_shards; ++rank) {
+    files.push_back(trainer_state / make_optimizer_file_name(rank, *num_shards));
+    if (std::filesystem::exists(files.back())) continue;
+    throw data_error("{}: is missing, one of the {} parts of the optimizer's state; copy the checkpoint again",
+                     files.back().string(), *num_shards);
+  }
+  return files;
+}
+
+std::vector<io::SafetensorsFile> open_optimizer_files(const std::filesystem::path& trainer_state) {
+  std::vector<io::SafetensorsFile> files;
+  for (const auto& path : find_optimizer_files(trainer_state)) files.emplace_back(path);
+  if (files.size() == 1) return files;
+  const std::string step = get_metadata(files.front(), kStepKey);
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (get_metadata(files[i], kShardKey) != std::to_string(i + 1)) {
+      throw data_error("{}: holds part {} of the optimizer's state; copy the checkpoint again",
+                       files[i].path().string(), get_metadata(files[i], kShardKey));
+    }
+    if (get_metadata(files[i], kStepKey) != step) {
+      throw data_error("{}: is of step {}, and {} of step {}; copy the checkpoint again", files[i].path().string(),
+                       get_metadata(files[i], kStepKey), files.front().path().filename().string(), step);
+    }
+  }
+  return files;
+}
+
+std::string format_optimizer_files_name(const std::filesystem::path& trainer_state) {
+  const auto files = find_optimizer_files(trainer_state);
+  if (files.size() == 1) return files.front().string();
+  return (trainer_state / fmt::format("optimizer-*-of-{:05}.safetensors", files.size())).string();
+}
+
+std::map<std::string, std::string> make_shard_metadata(int64_t rank, int64_t step) {
+  return {{"format", "pt"}, {kShardKey, std::to_string(rank + 1)}, {kStepKey, std::to_string(step)}};
+}
+
+}  // namespace vlmtrain::train

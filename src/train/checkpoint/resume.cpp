@@ -1,0 +1,81 @@
+#include "train/checkpoint/resume.h"
+
+#include <algorithm>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/run_changes.h"
+
+namespace vlmtrain::train {
+
+ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
+                              const nlohmann::ordered_json& fingerprint) {
+  if (config.resume == ResumePolicy::kNever) {
+    throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
+                      checkpoint.parent_path().parent_path().string(), checkpoint.filename().string());
+  }
+  ResumePoint resume_point{.state = load_run_state(checkpoint), .changes = {}};
+  resume_point.changes = find_changes(resume_point.state.fingerprint, fingerprint);
+  check_changes(resume_point.changes, config.resume, checkpoint);
+  return resume_point;
+}
+
+namespace {
+
+struct FreezablePart {
+  const char* key;
+  nn::Component component;
+  bool models::FrozenParts::*is_frozen;
+};
+
+constexpr FreezablePart kFreezableParts[] = {
+    {"model.freeze_vision_tower", nn::Component::kVisionTower, &models::FrozenParts::vision_tower},
+    {"model.freeze_projector", nn::Component::kProjector, &models::FrozenParts::projector},
+    {"model.freeze_language_model", nn::Component::kLanguageModel, &models::FrozenParts::language_model},
+    {"model.freeze_mask_encoder", nn::Component::kMaskEncoder, &models::FrozenParts::mask_encoder}};
+
+/// Returns the parameters that a run can train with its settings.
+std::vector<nn::Parameter> find_trainable_parameters(const models::VisionLanguageModel& model,
+                                                     nn::Component component) {
+  const bool has_lora = model.parameters().lora().has_value();
+  std::vector<nn::Parameter> trainable;
+  for (const auto& parameter : model.parameters().all()) {
+    if (parameter.component == component && (!has_lora || parameter.is_saved_with_adapter()))
+      trainable.push_back(parameter);
+  }
+  return trainable;
+}
+
+}  // namespace
+
+std::vector<std::string> resume_freezing(const Config& config, const nlohmann::ordered_json& old_fingerprint,
+                                         const std::vector<std::string>& frozen_after_training,
+                                         const std::filesystem::path& checkpoint,
+                                         const models::BaseWeights* checkpoint_weights, models::BaseWeights& base,
+                                         models::VisionLanguageModel& model) {
+  const models::FrozenParts frozen = make_frozen_parts(config.model);
+  models::FrozenParts previously_frozen;
+  std::vector<std::string> still_frozen;
+  for (const auto& [key, component, is_frozen] : kFreezableParts) {
+    previously_frozen.*is_frozen = get_setting_text(old_fingerprint, key) == "true";
+    const auto parameters = find_trainable_parameters(model, component);
+    const bool is_newly_frozen = frozen.*is_frozen && !(previously_frozen.*is_frozen);
+    const bool was_frozen_after_training = std::ranges::find(frozen_after_training, key) != frozen_after_training.end();
+    if (is_newly_frozen || was_frozen_after_training) base.override_entries(*checkpoint_weights, parameters);
+    if (frozen.*is_frozen && (is_newly_frozen || was_frozen_after_training)) still_frozen.emplace_back(key);
+    if (!(frozen.*is_frozen) && previously_frozen.*is_frozen && parameters.empty()) {
+      throw usage_error(
+          "{}: was true, is false, but the run's adapters have none in that part; leave it true, or begin a new run "
+          "with lora.rank in another output.dir",
+          key);
+    }
+  }
+  if (model.parameters().lora()) return still_frozen;
+  // Parts that are trained from now on start with their frozen values.
+  models::freeze(model, previously_frozen);
+  models::restore_frozen_weights(model, checkpoint, base, static_cast<uint64_t>(config.training.seed));
+  models::freeze(model, frozen);
+  return still_frozen;
+}
+
+}  // namespace vlmtrain::train

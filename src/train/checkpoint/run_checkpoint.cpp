@@ -1,0 +1,307 @@
+#include "vlmtrain/train/run_checkpoint.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "train/checkpoint/checkpoint_checksums.h"
+#include "train/checkpoint/checkpoint_content.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Size of a weight file, the default of transformers' save_pretrained.
+constexpr int64_t kShardBytes = 5'000'000'000;
+constexpr const char* kBestLink = "best";
+
+std::string get_optimizer_source(const std::filesystem::path& checkpoint) {
+  return format_optimizer_files_name(get_state_folder(checkpoint));
+}
+
+std::map<std::string, at::Tensor> load_optimizer_state(const std::filesystem::path& checkpoint) {
+  std::map<std::string, at::Tensor> state;
+  for (const auto& file : open_optimizer_files(get_state_folder(checkpoint))) {
+    for (const auto& name : file.names()) state.emplace(name, file.tensor(name));
+  }
+  return state;
+}
+
+/// Returns the checkpoints in ascending order of their steps.
+std::vector<std::pair<int64_t, std::filesystem::path>> list_checkpoints(const std::filesystem::path& folder) {
+  std::vector<std::pair<int64_t, std::filesystem::path>> checkpoints;
+  if (!std::filesystem::exists(folder)) return checkpoints;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (const auto step = parse_checkpoint_step(entry.path()); step && entry.is_directory())
+      checkpoints.emplace_back(*step, entry.path());
+  }
+  std::sort(checkpoints.begin(), checkpoints.end());
+  return checkpoints;
+}
+
+/// Parses the JSON files of a checkpoint without checksums, except tokenizer.json with its long
+/// vocabulary.
+void check_json_files(const std::filesystem::path& checkpoint) {
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
+    const auto& file = entry.path();
+    if (file.extension() == ".json" && file.filename() != "tokenizer.json") io::read_json(file);
+  }
+}
+
+/// Opens every file that a resumed run reads. Checks sizes, headers and the contents of small
+/// files; reads no tensor.
+void check_complete(const std::filesystem::path& checkpoint) {
+  const auto state = get_state_folder(checkpoint);
+  const bool has_state = std::filesystem::exists(state / "state.json");
+  // Opened before sizes are compared, so that the error names a shard of another step as such.
+  if (has_state) open_optimizer_files(state);
+  if (!verify_checksums(checkpoint, VerifiedFiles::kSmall)) check_json_files(checkpoint);
+  if (!has_state) {
+    throw data_error("it has no {}, which every checkpoint of a run has", (state / "state.json").string());
+  }
+  io::read_ordered_json(state / "state.json");
+  io::read_ordered_json(state / "ledger.json");
+  if (models::is_adapter(checkpoint)) {
+    models::read_adapter_settings(checkpoint);
+  } else {
+    const io::CheckpointTensors weights(checkpoint);
+  }
+}
+
+std::filesystem::path make_checkpoint_path(const std::filesystem::path& folder, int64_t step) {
+  return folder / fmt::format("{}{}", kStepPrefix, step);
+}
+
+void write_all_but_optimizer(const CheckpointContent& content, const std::filesystem::path& folder) {
+  content.model.write(folder, kShardBytes);
+  io::write_file(get_state_folder(folder) / "ledger.json", content.ledger);
+  io::write_file(get_state_folder(folder) / "state.json", content.state);
+}
+
+}  // namespace
+
+std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_dir) {
+  const auto checkpoints = list_checkpoints(run_dir / "checkpoints");
+  return checkpoints.empty() ? std::nullopt : std::optional{checkpoints.back().second};
+}
+
+std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir) {
+  const auto newest = find_newest_checkpoint(run_dir);
+  std::error_code error;
+  // A checkpoint that was published without its state is still a checkpoint.
+  if (!newest || !std::filesystem::exists(get_state_folder(*newest) / "state.json", error)) return std::nullopt;
+  const auto best = load_run_state(*newest).evaluation.best_step;
+  if (!best) return std::nullopt;
+  auto folder = make_checkpoint_path(run_dir / "checkpoints", *best);
+  return std::filesystem::is_directory(folder, error) ? std::optional{std::move(folder)} : std::nullopt;
+}
+
+RunCheckpoints::RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best)
+    : folder_(run_dir / "checkpoints"), save_total_limit_(save_total_limit), keep_best_(keep_best) {
+  io::clean_up_temporaries(run_dir);
+  io::clean_up_temporaries(folder_);
+}
+
+std::optional<std::filesystem::path> RunCheckpoints::newest() const {
+  return find_newest_checkpoint(folder_.parent_path());
+}
+
+void RunCheckpoints::check(CheckScope scope) const {
+  if (!std::filesystem::exists(folder_)) return;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (parse_checkpoint_step(entry.path()) && !entry.is_directory()) {
+      throw data_error("{}: has the name of a checkpoint and is no folder; move it away", entry.path().string());
+    }
+  }
+  const auto checkpoints = list_checkpoints(folder_);
+  if (checkpoints.empty()) return;
+  const auto& newest = checkpoints.back().second;
+  try {
+    check_complete(newest);
+    if (scope == CheckScope::kAll) verify_checksums(newest, VerifiedFiles::kAll);
+  } catch (const UserError& error) {
+    const bool is_only = checkpoints.size() == 1;
+    throw data_error("{}: is not a whole checkpoint: {}. Move it away to {}, or copy it again", newest.string(),
+                     error.what(),
+                     is_only ? std::string("begin the run anew")
+                             : "go on from " + checkpoints[checkpoints.size() - 2].second.filename().string());
+  }
+}
+
+std::filesystem::path RunCheckpoints::write(const CheckpointContent& content) {
+  std::filesystem::path checkpoint = make_checkpoint_path(folder_, content.step);
+  check_folder();
+  io::AtomicDirectory folder(checkpoint);
+  std::filesystem::create_directory(get_state_folder(folder.path()));
+  {
+    const io::ChecksumRecorder recorder;
+    write_all_but_optimizer(content, folder.path());
+    io::write_safetensors(get_state_folder(folder.path()) / make_optimizer_file_name(0, 1), content.optimizer);
+    write_checksums(folder.path(), collect_checksums(folder.path(), recorder));
+  }
+  folder.commit();
+  finish_commit(content.best_step);
+  return checkpoint;
+}
+
+std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& content, const RankShard& shard,
+                                                    const engine::Consensus& consensus) {
+  std::filesystem::path checkpoint = make_checkpoint_path(folder_, content.step);
+  std::optional<io::AtomicDirectory> folder;
+  if (shard.writes_shared_files) {
+    check_folder();
+    folder.emplace(checkpoint);
+    std::filesystem::create_directory(get_state_folder(folder->path()));
+  }
+  const std::filesystem::path shared_folder =
+      consensus.all_gather_strings(folder ? folder->path().string() : "").front();
+  const io::ChecksumRecorder recorder;
+  if (folder) write_all_but_optimizer(content, shared_folder);
+  shard.join_remaining_passes();
+  if (!shard.is_replica) {
+    io::write_safetensors(
+        get_state_folder(shared_folder) / make_optimizer_file_name(shard.shard.rank, shard.shard.count),
+        content.optimizer, make_shard_metadata(shard.shard.rank, content.step));
+  }
+  // After the exchange all shards are whole, and rank 0 knows their checksums.
+  const auto shard_checksums = consensus.all_gather_strings(to_json_text(collect_checksums(shared_folder, recorder)));
+  if (folder) {
+    CheckpointChecksums checksums;
+    for (const auto& text : shard_checksums) checksums.merge(parse_checksums(text, "checksums of a rank"));
+    write_checksums(shared_folder, checksums);
+    folder->commit();
+    finish_commit(content.best_step);
+  }
+  consensus.all_gather_strings("");
+  return checkpoint;
+}
+
+void RunCheckpoints::finish_commit(std::optional<int64_t> best_step) {
+  link_best(best_step);
+  remove_old(best_step);
+}
+
+void RunCheckpoints::check_folder() const {
+  const auto run_dir = folder_.parent_path();
+  if (std::filesystem::exists(run_dir)) return;
+  throw run_error(
+      "cannot write {}: the run's folder {} was removed or renamed while the run went on; the same command begins "
+      "anew, or goes on where the folder is put back",
+      folder_.string(), run_dir.string());
+}
+
+void RunCheckpoints::link_best(std::optional<int64_t> best_step) {
+  const auto link = folder_ / kBestLink;
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder_, error)) return;
+  const auto target = best_step ? make_checkpoint_path(folder_, *best_step) : link;
+  if (!keep_best_ || target == link || !std::filesystem::is_directory(target, error)) {
+    if (std::filesystem::is_symlink(link, error)) std::filesystem::remove(link, error);
+    return;
+  }
+  if (std::filesystem::read_symlink(link, error) == target.filename() || !supports_links_) return;
+  try {
+    io::write_symlink(link, target.filename());
+  } catch (const UserError& problem) {
+    supports_links_ = false;
+    spdlog::warn("{}: no link to the best checkpoint: {}; the run goes on, and state.json names its step",
+                 link.string(), problem.what());
+  }
+}
+
+void RunCheckpoints::remove_old(std::optional<int64_t> best_step) {
+  std::erase_if(undeleted_, [](const auto& path) { return !io::remove_directory(path); });
+  const auto checkpoints = list_checkpoints(folder_);
+  const auto surplus = static_cast<int64_t>(checkpoints.size()) - save_total_limit_;
+  for (int64_t i = 0; i < surplus; ++i) {
+    const auto& [step, path] = checkpoints[static_cast<size_t>(i)];
+    if (!keep_best_ || step != best_step) remove(path);
+  }
+}
+
+void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
+  const auto leftover = io::remove_directory(checkpoint);
+  if (!leftover) return;
+  spdlog::warn("{}: an old checkpoint cannot be removed: {}; the run goes on, and tries again with the next checkpoint",
+               leftover->path.string(), leftover->reason);
+  if (leftover->path != checkpoint) undeleted_.push_back(leftover->path);
+}
+
+namespace {
+
+std::filesystem::path verify_weights(const std::filesystem::path& checkpoint) {
+  verify_checksums(checkpoint, VerifiedFiles::kModelWeights);
+  return checkpoint;
+}
+
+}  // namespace
+
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder) try {
+  const auto has_entry = [&folder](const char* name) {
+    std::error_code error;
+    return std::filesystem::exists(folder / name, error);
+  };
+  if (has_entry("config.json") || models::is_adapter(folder) || !(has_entry("checkpoints") || has_entry("run.lock"))) {
+    return verify_weights(folder);
+  }
+  const auto newest = find_newest_checkpoint(folder);
+  if (!newest) {
+    throw data_error(
+        "{}: is the folder of a run that has no checkpoint yet; one is written every output.save_steps steps, and at "
+        "the end",
+        folder.string());
+  }
+  const auto best = find_best_checkpoint(folder);
+  spdlog::info("{}: is the folder of a run; its {} checkpoint is taken, {}", folder.string(), best ? "best" : "newest",
+               best.value_or(*newest).string());
+  return verify_weights(best.value_or(*newest));
+} catch (const std::filesystem::filesystem_error& error) {
+  throw data_error("{}: cannot be looked at: {}; give the folder of a checkpoint or of a run", folder.string(),
+                   error.code().message());
+}
+
+void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
+  // Tensors are mapped one by one: all at once would take as much address space again as the
+  // optimizer.
+  std::map<std::string, engine::LazyTensor> state;
+  for (const auto& path : find_optimizer_files(get_state_folder(checkpoint))) {
+    const auto file = std::make_shared<const io::OnDemandSafetensors>(path);
+    for (const auto& name : file->names()) {
+      const io::TensorInfo& info = file->info(name);
+      state.emplace(name, engine::LazyTensor{.dtype = info.dtype, .shape = info.shape, .read = [file, name] {
+                                               return file->tensor(name);
+                                             }});
+    }
+  }
+  optimizer.load_state(engine::SavedOptimizerState(state), get_optimizer_source(checkpoint));
+}
+
+engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
+                                        const models::BaseWeights& checkpoint_weights, const nn::ParameterStore& store,
+                                        engine::AdamW& optimizer) {
+  auto tensors = load_optimizer_state(checkpoint);
+  const engine::SavedOptimizerState state(tensors);
+  for (const auto& parameter : store.all()) {
+    const auto* const entry = checkpoint_weights.find(parameter);
+    const std::string master = "master." + parameter.name;
+    if (entry == nullptr || state.contains(master) || !state.contains("first_moment." + parameter.name)) continue;
+    tensors.emplace(master, entry->read().to(at::kFloat));
+  }
+  return optimizer.migrate_state(store, tensors, get_optimizer_source(checkpoint));
+}
+
+nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint) {
+  return io::read_ordered_json(get_state_folder(checkpoint) / "ledger.json");
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,191 @@
+#include "vlmtrain/train/run_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/engine/settings/options.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/train/run_changes.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+nlohmann::ordered_json to_json(const data::Cursor& cursor) {
+  auto lanes = nlohmann::ordered_json::array();
+  for (const data::EpochPosition& position : cursor.sources)
+    lanes.push_back({{"epoch", position.epoch}, {"position", position.offset}});
+  return {{"lanes", std::move(lanes)}, {"due", cursor.deficits}, {"batches", cursor.num_batches}};
+}
+
+nlohmann::ordered_json to_json(const EvaluationState& evaluation) {
+  nlohmann::ordered_json json{{"basis", evaluation.basis},
+                              {"without_improvement", evaluation.evaluations_without_improvement},
+                              {"is_due", evaluation.is_due}};
+  if (evaluation.best_step) json["best_step"] = *evaluation.best_step;
+  if (evaluation.best_value) json["best_value"] = *evaluation.best_value;
+  if (evaluation.best_loss) json["best_loss"] = *evaluation.best_loss;
+  return json;
+}
+
+void check_range(std::string_view key, int64_t value, int64_t min_value, int64_t max_value,
+                 const std::filesystem::path& path) {
+  if (value >= min_value && value <= max_value) return;
+  throw data_error(
+      "{}: {} is {}, which is not from {} to {}: the file was changed or damaged; copy the checkpoint again, or move "
+      "it "
+      "away to go on from the one before it",
+      path.string(), key, value, min_value, max_value);
+}
+
+/// Returns a count of the fingerprint; nothing where it has none.
+std::optional<int64_t> parse_count(const nlohmann::ordered_json& fingerprint, const char* key) {
+  return parse_suffix_int("", get_setting_text(fingerprint, key));
+}
+
+/// Returns the most steps of a run with the fingerprint, counted from its last change. The
+/// fingerprint's number is for one pass over each sample per epoch; sources that repeat samples
+/// have no bound, and checksums protect their text.
+int64_t compute_max_steps(const nlohmann::ordered_json& fingerprint) {
+  const bool may_repeat = get_setting_text(fingerprint, "data.train").find("repeat") != std::string::npos;
+  return may_repeat ? engine::kMaxSteps : parse_count(fingerprint, kStepsKey).value_or(engine::kMaxSteps);
+}
+
+void check_ranges(const RunState& state, const std::filesystem::path& checkpoint, const std::filesystem::path& path) {
+  // Far above the values of any run, and far below those at which additions overflow.
+  constexpr int64_t kMaxEpochs = int64_t{1} << 53;
+  constexpr int64_t kMaxSamples = int64_t{1} << 53;
+  check_range("changed_at", state.last_change_step, 0, engine::kMaxSteps, path);
+  // Epochs start over where the data set changes.
+  const int64_t steps = std::min(state.last_change_step + compute_max_steps(state.fingerprint), engine::kMaxSteps);
+  if (state.total_steps) check_range("total_steps", *state.total_steps, 1, steps, path);
+  const auto folder_step = parse_checkpoint_step(checkpoint);
+  if (folder_step && *folder_step != state.step) {
+    throw data_error(
+        "{}: step is {}, but the folder's name says {}: the file was changed, or the folder renamed; copy the "
+        "checkpoint again, or move it away to go on from the one before it",
+        path.string(), state.step, *folder_step);
+  }
+  check_range("step", state.step, state.last_change_step, state.total_steps.value_or(steps), path);
+  check_range("skipped_steps", state.skipped_steps, 0, state.step, path);
+  check_range("schedule_start", state.schedule_start.step, 0, state.step, path);
+  check_range("schedule_start_skipped", state.schedule_start.skipped_steps, 0,
+              std::min(state.schedule_start.step, state.skipped_steps), path);
+  for (const data::EpochPosition& position : state.cursor.sources) {
+    check_range("epoch", position.epoch, 0, kMaxEpochs, path);
+    check_range("position", position.offset, 0, parse_count(state.fingerprint, kSamplesKey).value_or(kMaxSamples) - 1,
+                path);
+  }
+  check_range("batches", state.cursor.num_batches, 0, engine::kMaxSteps, path);
+  for (const double due : state.cursor.deficits) {
+    if (std::isfinite(due)) continue;
+    throw data_error("{}: due is not finite: the file was changed; copy the checkpoint again", path.string());
+  }
+}
+
+/// Also parses the cursor of checkpoints that are older than lanes.
+data::Cursor parse_cursor(const nlohmann::ordered_json& json, int64_t step, const std::string& path) {
+  const auto parse_position = [&](const nlohmann::ordered_json& position) {
+    return data::EpochPosition{.epoch = io::get<int64_t>(position, "epoch", path),
+                               .offset = io::get<int64_t>(position, "position", path)};
+  };
+  if (!json.contains("cursor")) return {.sources = {parse_position(json)}, .deficits = {0}, .num_batches = step};
+  const auto& cursor = json["cursor"];
+  data::Cursor result{.sources = {},
+                      .deficits = io::get<std::vector<double>>(cursor, "due", path),
+                      .num_batches = io::get<int64_t>(cursor, "batches", path)};
+  const auto lanes = cursor.find("lanes");
+  if (lanes == cursor.end() || !lanes->is_array() || lanes->size() != result.deficits.size()) {
+    throw data_error("{}: cursor has no list of lanes with as many entries as due; copy the checkpoint again", path);
+  }
+  result.sources.reserve(lanes->size());
+  for (const auto& position : *lanes) result.sources.push_back(parse_position(position));
+  return result;
+}
+
+EvaluationState parse_evaluation(const nlohmann::ordered_json& json, int64_t step, const std::filesystem::path& path) {
+  EvaluationState evaluation;
+  if (json.is_null()) return evaluation;
+  const auto source = fmt::format("{}: evaluation", path.string());
+  const auto fail = [&](const std::string& problem) {
+    throw data_error(
+        "{}: {}: the file was changed or damaged; copy the checkpoint again, or move it away to go on from "
+        "the one before it",
+        source, problem);
+  };
+  if (!json.is_object()) fail(fmt::format("is {}, no object", io::make_json_excerpt(json)));
+  evaluation.basis = json.value("basis", nlohmann::ordered_json());
+  evaluation.evaluations_without_improvement = io::get<int64_t>(json, "without_improvement", source);
+  evaluation.is_due = io::get<bool>(json, "is_due", source);
+  check_range("evaluation.without_improvement", evaluation.evaluations_without_improvement, 0, step, path);
+  if (json.contains("best_step") != json.contains("best_value")) fail("has one of best_step and best_value");
+  if (!json.contains("best_step")) return evaluation;
+  evaluation.best_step = io::get<int64_t>(json, "best_step", source);
+  evaluation.best_value = io::get<double>(json, "best_value", source);
+  check_range("evaluation.best_step", *evaluation.best_step, 1, step, path);
+  if (!std::isfinite(*evaluation.best_value)) fail("best_value is not finite");
+  if (!json.contains("best_loss")) return evaluation;
+  evaluation.best_loss = io::get<double>(json, "best_loss", source);
+  if (!std::isfinite(*evaluation.best_loss)) fail("best_loss is not finite");
+  return evaluation;
+}
+
+}  // namespace
+
+std::filesystem::path get_state_folder(const std::filesystem::path& checkpoint) {
+  return checkpoint / "trainer_state";
+}
+
+std::optional<int64_t> parse_checkpoint_step(const std::filesystem::path& folder) {
+  return parse_suffix_int(kStepPrefix, folder.filename().string());
+}
+
+std::string format_run_state(const RunState& state) {
+  nlohmann::ordered_json json{{"step", state.step},
+                              {"skipped_steps", state.skipped_steps},
+                              {"cursor", to_json(state.cursor)},
+                              {"fingerprint", state.fingerprint}};
+  if (state.total_steps) json["total_steps"] = *state.total_steps;
+  if (state.last_change_step > 0) {
+    json["changed_at"] = state.last_change_step;
+    json["schedule_start"] = state.schedule_start.step;
+    json["schedule_start_skipped"] = state.schedule_start.skipped_steps;
+    json["settled_parts"] = state.frozen_after_training;
+  }
+  if (!state.task_balance.is_null()) json["task_balance"] = state.task_balance;
+  if (!state.evaluation.basis.is_null()) json["evaluation"] = to_json(state.evaluation);
+  if (!state.host_memory.is_null()) json["host_memory"] = state.host_memory;
+  if (!state.device_memory.is_null()) json["device_memory"] = state.device_memory;
+  return io::to_json_string(json, 2) + "\n";
+}
+
+RunState load_run_state(const std::filesystem::path& checkpoint) {
+  const auto path = get_state_folder(checkpoint) / "state.json";
+  const auto json = io::read_ordered_json(path);
+  const auto number = [&](const char* key) { return io::get_or<int64_t>(json, key, 0, path.string()); };
+  RunState state;
+  state.step = io::get<int64_t>(json, "step", path.string());
+  state.skipped_steps = number("skipped_steps");
+  if (json.contains("total_steps")) state.total_steps = io::get<int64_t>(json, "total_steps", path.string());
+  state.cursor = parse_cursor(json, state.step, path.string());
+  state.last_change_step = number("changed_at");
+  state.schedule_start = {.step = number("schedule_start"), .skipped_steps = number("schedule_start_skipped")};
+  state.frozen_after_training = io::get_or<std::vector<std::string>>(json, "settled_parts", {}, path.string());
+  state.task_balance = json.value("task_balance", nlohmann::ordered_json());
+  state.evaluation = parse_evaluation(json.value("evaluation", nlohmann::ordered_json()), state.step, path);
+  state.host_memory = json.value("host_memory", nlohmann::ordered_json());
+  state.device_memory = json.value("device_memory", nlohmann::ordered_json());
+  state.fingerprint = json.value("fingerprint", nlohmann::ordered_json::object());
+  if (!state.fingerprint.is_object()) {
+    throw data_error("{}: fingerprint is {}, not a list of settings; copy the checkpoint again", path.string(),
+                     io::make_json_excerpt(state.fingerprint));
+  }
+  check_ranges(state, checkpoint, path);
+  return state;
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,209 @@
+#include "vlmtrain/train/saved_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <system_error>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/options.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/run_changes.h"
+#include "vlmtrain/train/run_checkpoint.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+std::vector<std::string> extract_media_settings(const nlohmann::ordered_json& values) {
+  std::vector<std::string> settings;
+  for (const std::string_view key : kMediaKeys) {
+    if (const std::string name(key); values.contains(name)) {
+      settings.push_back(fmt::format("{}={}", name, get_setting_text(values, name)));
+    }
+  }
+  return settings;
+}
+
+/// Calls `callback` with each key, its value in `options` and its default.
+template <class Callback>
+void compare_with_defaults(const data::DataOptions& options, const Callback& callback) {
+  data::DataOptions current = options, defaults;
+  OptionTable current_table, default_table;
+  data::declare(current_table, current);
+  data::declare(default_table, defaults);
+  for (const std::string_view key : kMediaKeys)
+    callback(key, current_table.format_value(key), default_table.format_value(key));
+}
+
+}  // namespace
+
+std::string format_media_settings(const data::DataOptions& options) {
+  nlohmann::ordered_json non_default;
+  compare_with_defaults(options, [&](std::string_view key, const std::string& current, const std::string& defaults) {
+    if (current != defaults) non_default[std::string(key)] = current;
+  });
+  return non_default.empty() ? "" : io::to_json_string(non_default, 2) + "\n";
+}
+
+std::vector<std::string> load_media_settings(const std::filesystem::path& checkpoint) {
+  std::error_code error;
+  const auto file = checkpoint / kMediaSettingsFile;
+  if (std::filesystem::exists(file, error)) {
+    const nlohmann::ordered_json values = io::read_json(file);
+    if (!values.is_object()) throw data_error("{}: not a JSON object of settings; copy it again", file.string());
+    return extract_media_settings(values);
+  }
+  if (!std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) return {};
+  return extract_media_settings(load_run_state(checkpoint).fingerprint);
+}
+
+std::vector<std::string> apply_saved_media_settings(const std::filesystem::path& checkpoint, data::DataOptions& options,
+                                                    const std::vector<std::string>& explicit_keys) {
+  const auto saved_settings = load_media_settings(checkpoint);
+  std::vector<std::string> applied;
+  compare_with_defaults(options, [&](std::string_view key, const std::string& current, const std::string& defaults) {
+    const std::string prefix = fmt::format("{}=", key);
+    const auto saved =
+        std::ranges::find_if(saved_settings, [&](const std::string& setting) { return setting.starts_with(prefix); });
+    const bool is_explicit = std::ranges::find(explicit_keys, key) != explicit_keys.end();
+    if (!is_explicit && current == defaults && saved != saved_settings.end() && *saved != prefix + defaults)
+      applied.push_back(*saved);
+  });
+  OptionTable table;
+  data::declare(table, options);
+  table.read({}, applied);
+  return applied;
+}
+
+ParsedMediaSettings parse_media_settings(const std::vector<std::string>& settings, data::DataOptions& options) {
+  ParsedMediaSettings result;
+  std::vector<std::string> media_settings;
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('='));
+    const bool is_media = std::ranges::find(kMediaKeys, key) != std::end(kMediaKeys);
+    (is_media ? media_settings : result.other_settings).push_back(setting);
+    if (is_media) result.keys.push_back(key);
+  }
+  OptionTable table;
+  data::declare(table, options);
+  table.read({}, media_settings);
+  return result;
+}
+
+namespace {
+
+constexpr std::string_view kSection = "data.volume.";
+
+/// Returns the settings of the section, each as key=value.
+std::vector<std::string> extract_volume_settings(const nlohmann::ordered_json& values) {
+  std::vector<std::string> settings;
+  for (const auto& [key, value] : values.items()) {
+    if (key.starts_with(kSection)) settings.push_back(fmt::format("{}={}", key, get_setting_text(values, key)));
+  }
+  return settings;
+}
+
+std::vector<std::string> load_volume_settings(const std::filesystem::path& checkpoint) {
+  std::error_code error;
+  const auto file = checkpoint / kVolumeSettingsFile;
+  if (std::filesystem::exists(file, error)) {
+    const nlohmann::ordered_json values = io::read_json(file);
+    if (!values.is_object()) throw data_error("{}: is no JSON object of settings; copy it again", file.string());
+    return extract_volume_settings(values);
+  }
+  if (!std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) return {};
+  return extract_volume_settings(load_run_state(checkpoint).fingerprint);
+}
+
+}  // namespace
+
+std::string format_volume_settings(const data::VolumeOptions& options) {
+  data::VolumeOptions current = options, defaults;
+  OptionTable current_table, default_table;
+  data::declare(current_table, current);
+  data::declare(default_table, defaults);
+  nlohmann::ordered_json non_default;
+  for (const auto policy : {ChangePolicy::kIfRequested, ChangePolicy::kAllowed}) {
+    for (const std::string_view key : get_keys_with_policy(policy)) {
+      if (!key.starts_with(kSection) || current_table.format_value(key) == default_table.format_value(key)) continue;
+      non_default[std::string(key)] = current_table.format_value(key);
+    }
+  }
+  return non_default.empty() ? "" : io::to_json_string(non_default, 2) + "\n";
+}
+
+data::VolumeOptions load_volume_options(const std::filesystem::path& checkpoint,
+                                        const std::vector<std::string>& overrides) {
+  data::VolumeOptions options;
+  OptionTable table;
+  data::declare(table, options);
+  auto settings = load_volume_settings(checkpoint);
+  settings.insert(settings.end(), overrides.begin(), overrides.end());
+  table.read({}, settings);
+  return options;
+}
+
+namespace {
+
+bool is_record_setting(std::string_view setting) {
+  constexpr std::array kPrefixes =
+      std::to_array<std::string_view>({"data.columns=", "data.columns.", "data.ignore_keys=", "data.image_root="});
+  return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return setting.starts_with(prefix); });
+}
+
+}  // namespace
+
+std::vector<std::string> extract_record_settings(std::vector<std::string>& settings) {
+  std::vector<std::string> extracted;
+  std::ranges::copy_if(settings, std::back_inserter(extracted), is_record_setting);
+  std::erase_if(settings, is_record_setting);
+  return extracted;
+}
+
+io::RecordSettings load_record_settings(const std::filesystem::path& checkpoint,
+                                        const std::vector<std::string>& settings) {
+  std::vector<std::string> all_settings;
+  std::error_code error;
+  if (std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) {
+    const nlohmann::ordered_json fingerprint = load_run_state(checkpoint).fingerprint;
+    const std::string key = "data.ignore_keys";
+    if (fingerprint.contains(key))
+      all_settings.push_back(fmt::format("{}={}", key, get_setting_text(fingerprint, key)));
+  }
+  all_settings.insert(all_settings.end(), settings.begin(), settings.end());
+  data::DataOptions options;
+  OptionTable table;
+  data::declare(table, options);
+  table.read({}, all_settings);
+  return make_record_settings(options);
+}
+
+namespace fs = std::filesystem;
+
+void resolve_chat_template_date(data::DataOptions& data, const std::optional<fs::path>& checkpoint) {
+  if (data.chat_template_date != "auto") return;
+  std::error_code error;
+  if (!checkpoint || !fs::exists(*checkpoint / "trainer_state" / "state.json", error)) {
+    data.chat_template_date = current_date();
+    return;
+  }
+  const std::string date = get_setting_text(load_run_state(*checkpoint).fingerprint, "data.chat_template_date");
+  if (!date.empty()) data.chat_template_date = date;
+}
+
+void resolve_run_chat_template_date(data::DataOptions& data, const fs::path& run_dir) {
+  try {
+    resolve_chat_template_date(data, run_dir.empty() ? std::nullopt : find_newest_checkpoint(run_dir));
+  } catch (const UserError&) {
+    return;  // the run's start reports what is wrong with the checkpoint
+  } catch (const fs::filesystem_error&) {
+    return;  // the run's start reports what is wrong with the folder
+  }
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,345 @@
+#include "vlmtrain/train/components.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "train/balance.h"
+#include "train/data_check/data_check.h"
+#include "train/data_check/evaluation_set.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/data/index/hold_out.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/base_weights.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/planner/cpu_plan.h"
+
+namespace vlmtrain::train {
+
+io::RecordSettings make_record_settings(const data::DataOptions& data) {
+  io::RecordSettings settings{.columns = data.columns,
+                              .ignore_keys = data.ignore_keys,
+                              .restrict_to_image_root = data.outside_image_root == data::OutsideImageRoot::kRefuse};
+  if (!data.image_root.empty()) settings.image_root = data.image_root;
+  return settings;
+}
+
+std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings) {
+  auto records = io::open_records(path, settings);
+  check_row_groups(/*limit_gb=*/{});
+  if (records->size() == 0) throw data_error("{}: holds no samples", path.string());
+  return records;
+}
+
+namespace {
+
+/// Opens the sources of data.train, each restricted to `split_indices` where a share is held out.
+std::shared_ptr<const data::DataSet> open_sources(const Config& config,
+                                                  std::vector<int64_t> data::HoldOutSplit::*split_indices,
+                                                  std::vector<SourceSplit>* source_splits) {
+  const auto share = data::parse_hold_out_share(config.data);
+  std::vector<data::DataSet::SourceRecords> sources;
+  sources.reserve(config.data.train.all().size());
+  for (const data::Source& source : config.data.train.all()) {
+    io::RecordSettings settings = make_record_settings(config.data);
+    if (!source.image_root.empty()) settings.image_root = source.image_root;
+    auto records = read_records(source.path, settings);
+    if (share) {
+      const int64_t samples = records->size();
+      const bool is_training = split_indices == &data::HoldOutSplit::train;
+      auto split = split_source(config, source, *records, /*logs=*/is_training);
+      if (source_splits != nullptr)
+        source_splits->push_back({.path = source.path, .records = records, .held_out = split.held_out});
+      records = std::make_shared<io::SubsetRecords>(std::move(records), std::move(split.*split_indices));
+      if (is_training) {
+        spdlog::info("data {}: {} of {} samples are held out of training (data.eval={})", source.path,
+                     samples - records->size(), samples, config.data.eval);
+      }
+    }
+    sources.push_back({.source = source, .records = std::move(records)});
+  }
+  check_row_groups(config.memory.limit_gb);
+  return std::make_shared<data::DataSet>(std::move(sources));
+}
+
+}  // namespace
+
+std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
+                                                           std::vector<SourceSplit>* source_splits) {
+  return open_sources(config, &data::HoldOutSplit::train, source_splits);
+}
+
+std::shared_ptr<const io::Records> open_evaluation_records(const Config& config) {
+  if (!data::parse_hold_out_share(config.data)) {
+    auto records = read_records(config.data.eval, make_record_settings(config.data));
+    check_row_groups(config.memory.limit_gb);
+    return records;
+  }
+  if (config.data.train.empty()) {
+    throw usage_error("data.eval: is {}, a share of data.train, which is empty; name it", config.data.eval);
+  }
+  return open_sources(config, &data::HoldOutSplit::held_out, nullptr);
+}
+
+models::ProcessorSettings make_processor_settings(const data::DataOptions& data, const std::filesystem::path& adapter) {
+  return {.max_length = data.max_length,
+          .on_too_long = data.on_too_long,
+          .max_images_per_sample = data.max_images_per_sample,
+          .image_max_pixels = data.image_max_pixels,
+          .video_fps = data.video_fps,
+          .video_max_frames = data.video_max_frames,
+          .video_layout = data.video_layout,
+          .augment = data::make_augment_settings(data),
+          .mask_image_size = data.mask_image_size,
+          .volume = data.volume,
+          .chat_template = data.chat_template,
+          .chat_template_date = data.chat_template_date == "auto" ? "" : data.chat_template_date,
+          .template_folder = adapter};
+}
+
+data::LoaderSettings make_loader_settings(const Config& config) {
+  return {.global_batch_size = config.training.global_batch_size,
+          .global_batch_tokens = config.training.balance.global_batch_tokens,
+          .num_workers = config.data.num_workers,
+          .prefetch_bytes = planner::compute_prefetch_bytes(memory::host_limit_bytes(), memory::host_bytes()),
+          .on_bad_sample = config.data.on_bad_sample};
+}
+
+namespace {
+
+/// Throws for a path that the JSON of an adapter cannot name as its base.
+void check_base_name(const std::filesystem::path& base) {
+  const std::string path = std::filesystem::absolute(base).string();
+  if (is_utf8(path)) return;
+  throw usage_error(
+      "model.path: {} is not valid UTF-8, so adapter_config.json could not name it as the adapter's base; rename the "
+      "folder, or train without LoRA",
+      path);
+}
+
+}  // namespace
+
+std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const std::filesystem::path& adapter) {
+  const LoraOptions& options = config.lora;
+  const bool continues_adapter = !config.model.adapter.empty();
+  const LoraOptions allowed = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
+  if (continues_adapter && options != allowed) {
+    throw usage_error(
+        "lora: model.adapter is {}, which has its own rank, alpha and targets; of this section only lora.dropout may "
+        "be "
+        "set with it",
+        config.model.adapter);
+  }
+  if (!continues_adapter && options.rank == 0) {
+    if (options == allowed) return std::nullopt;
+    throw usage_error("lora: has settings, but lora.rank is 0, which is no LoRA; set lora.rank, such as lora.rank=16");
+  }
+  check_base_name(config.model.path);
+  if (continues_adapter || !adapter.empty()) {
+    const std::filesystem::path base = config.model.path;
+    std::error_code error;
+    auto settings =
+        models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter,
+                                      std::filesystem::exists(base / "config.json", error) ? base : "");
+    settings.dropout = options.dropout;
+    if (config.model.freeze_mask_encoder) settings.excluded_components.push_back(nn::Component::kMaskEncoder);
+    return settings;
+  }
+  if (options.target_modules.empty()) {
+    throw usage_error("lora.target_modules: empty; name the Linears that get adapters, or all-linear");
+  }
+  std::vector<nn::Component> left_out;
+  if (config.model.freeze_vision_tower) left_out.push_back(nn::Component::kVisionTower);
+  if (config.model.freeze_projector) left_out.push_back(nn::Component::kProjector);
+  if (config.model.freeze_language_model) left_out.push_back(nn::Component::kLanguageModel);
+  if (config.model.freeze_mask_encoder) left_out.push_back(nn::Component::kMaskEncoder);
+  auto modules_to_save = options.modules_to_save;
+  std::ranges::copy(models::get_default_modules_to_save(config.model.path, make_frozen_parts(config.model)),
+                    std::back_inserter(modules_to_save));
+  return nn::LoraSettings{.rank = options.rank,
+                          .alpha = options.alpha,
+                          .dropout = options.dropout,
+                          .use_rslora = options.use_rslora,
+                          .use_dora = options.use_dora,
+                          .target_modules = options.target_modules,
+                          .modules_to_save = modules_to_save,
+                          .excluded_components = left_out};
+}
+
+nn::Quantization resolve_quantization(const Config& config) {
+  const nn::Quantization quantization = config.model.quantization;
+  if (quantization != nn::Quantization::kNone && config.lora.rank == 0 && config.model.adapter.empty()) {
+    throw usage_error(
+        "model.quantization: {} holds weights that stay as they are, and without LoRA they are trained; set lora.rank, "
+        "such as lora.rank=16, or model.quantization=none",
+        nn::to_string(quantization));
+  }
+  return quantization;
+}
+
+std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options) {
+  switch (options.dtype) {
+    case OutputDtype::kFp32:
+      return at::kFloat;
+    case OutputDtype::kBf16:
+      return at::kBFloat16;
+    case OutputDtype::kFp16:
+      return at::kHalf;
+    case OutputDtype::kAuto:
+      break;
+  }
+  return std::nullopt;
+}
+
+models::FrozenParts make_frozen_parts(const ModelOptions& options) {
+  return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model,
+          options.freeze_mask_encoder};
+}
+
+namespace {
+
+/// REQUIRES: the frozen parts of `model` are frozen.
+void check_trainable(const models::VisionLanguageModel& model) {
+  const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
+  if (std::ranges::none_of(model.parameters().all(), is_trained)) {
+    throw usage_error(
+        "model.freeze_vision_tower, model.freeze_projector and model.freeze_language_model leave nothing to train; set "
+        "one of them to false");
+  }
+  for (const auto& parameter : model.parameters().all()) {
+    if (!parameter.in_modules_to_save || is_trained(parameter)) continue;
+    throw usage_error(
+        "lora.modules_to_save has {} trained, and model.freeze_… keeps its part of the model as it is; take one of the "
+        "two out",
+        parameter.name);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, planner::Job job, at::Device device,
+                                                        const std::optional<std::filesystem::path>& checkpoint,
+                                                        bool load_weights) {
+  job.lora = make_lora_settings(config, checkpoint.value_or(""));
+  if (checkpoint && !job.lora) job.model = *checkpoint;
+  const auto& lora = job.lora;
+  const std::filesystem::path& weights = job.model;
+  auto model = planner::build_model(job, device);
+  check_trainable(*model);
+  if (!load_weights) return model;
+  if (!checkpoint && !config.model.adapter.empty()) {
+    const std::filesystem::path adapter = config.model.adapter;
+    if (!models::warn_on_base_mismatch(adapter, config.model.path)) {
+      models::warn_if_named_base_differs(adapter, config.model.path);
+    }
+  }
+  const auto seed = static_cast<uint64_t>(config.training.seed);
+  const bool is_start = checkpoint == std::nullopt;
+  const auto result =
+      models::load_base_weights(*model, weights, make_load_settings(config, lora, /*is_strict=*/!is_start && !lora));
+  if (is_start) check_new_weights(result, lora.has_value(), weights);
+  if (!lora) return model;
+  if (lora->adapter.empty()) {
+    models::initialize_adapter(*model, seed);
+  } else {
+    models::load_adapter(*model, lora->adapter);
+  }
+  return model;
+}
+
+namespace {
+
+std::optional<engine::LossScaleSettings> make_loss_scale_settings(const engine::TrainingOptions& options) {
+  if (options.precision != engine::Precision::kFp16) return std::nullopt;
+  engine::LossScaleSettings settings{.dynamic = !options.loss_scale, .growth_steps = options.loss_scale_growth_steps};
+  settings.initial = options.loss_scale.value_or(settings.initial);
+  return settings;
+}
+
+}  // namespace
+
+engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options) {
+  return {.beta1 = options.adam_beta1,
+          .beta2 = options.adam_beta2,
+          .epsilon = options.adam_epsilon,
+          .weight_decay = options.weight_decay,
+          .max_grad_norm = options.max_grad_norm,
+          .loss_scale = make_loss_scale_settings(options),
+          .states = options.optimizer_states,
+          .seed = static_cast<uint64_t>(options.seed)};
+}
+
+engine::LearningRates compute_learning_rates(const engine::TrainingOptions& options, double schedule_factor) {
+  const double factor = schedule_factor * compute_reference_lr_factor(options);
+  return {.vision_tower = factor * options.vision_learning_rate.value_or(options.learning_rate),
+          .projector = factor * options.projector_learning_rate.value_or(options.learning_rate),
+          .language_model = factor * options.learning_rate,
+          .masks = factor * options.mask_learning_rate.value_or(options.learning_rate)};
+}
+
+namespace {
+
+/// Lists only the first names: a model may lack thousands of weights.
+std::string format_list(const std::vector<std::string>& names) {
+  constexpr size_t kMaxListed = 6;
+  const auto first = std::span(names).first(std::min(names.size(), kMaxListed));
+  return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListed ? ", …" : "");
+}
+
+std::string format_list(const std::vector<nn::Parameter>& parameters) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) names.push_back(parameter.name);
+  return format_list(names);
+}
+
+}  // namespace
+
+models::LoadSettings make_load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora,
+                                        bool is_strict) {
+  if (is_strict) return {.allow_non_finite = true};
+  models::LoadSettings settings{.allow_missing = config.model.allow_missing,
+                                .allow_unexpected = config.model.allow_unexpected,
+                                .resize_embeddings = config.model.resize_embeddings,
+                                .seed = static_cast<uint64_t>(config.training.seed)};
+  if (lora && !lora->adapter.empty()) {
+    settings.allow_missing.insert(settings.allow_missing.end(), lora->modules_to_save.begin(),
+                                  lora->modules_to_save.end());
+    settings.resize_embeddings |= lora->vocabulary_rows > 0;
+  }
+  return settings;
+}
+
+void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
+                       const std::filesystem::path& checkpoint) {
+  for (const auto* parameters : {&loaded_weights.initialized, &loaded_weights.resized}) {
+    for (const auto& parameter : *parameters) {
+      if (!with_lora || parameter.in_modules_to_save || !nn::is_trainable(parameter.component)) continue;
+      throw usage_error(
+          "{} has no {} of the size that config.json asks for, and with LoRA new weights are not kept; name its "
+          "module in lora.modules_to_save",
+          checkpoint.string(), parameter.name);
+    }
+  }
+  if (!loaded_weights.initialized.empty()) {
+    spdlog::warn("{} lacks {} of the weights, which start at random (model.allow_missing): {}", checkpoint.string(),
+                 loaded_weights.initialized.size(), format_list(loaded_weights.initialized));
+  }
+  if (!loaded_weights.resized.empty()) {
+    spdlog::warn("{} has another number of rows in {} of the weights (model.resize_embeddings): {}",
+                 checkpoint.string(), loaded_weights.resized.size(), format_list(loaded_weights.resized));
+  }
+  if (!loaded_weights.skipped.empty()) {
+    spdlog::warn("{} has {} tensors more, which are left out (model.allow_unexpected): {}", checkpoint.string(),
+                 loaded_weights.skipped.size(), format_list(loaded_weights.skipped));
+  }
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,313 @@
+#include "train/data_check/data_check.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/order/sample_order.h"
+#include "vlmtrain/data/sample/statistics.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/models/processor_files.h"
+#include "vlmtrain/report/progress.h"
+#include "vlmtrain/train/checks.h"
+#include "vlmtrain/train/components.h"
+
+namespace vlmtrain::train {
+
+namespace fs = std::filesystem;
+
+fs::path get_shared_index_file(const std::string& dataset, int64_t samples) {
+  // Checking fewer samples takes about a second.
+  constexpr int64_t kMinCachedSamples = 10'000;
+  const fs::path cache = io::get_user_cache_folder();
+  std::error_code error;
+  const fs::path current_folder = fs::current_path(error);
+  if (samples < kMinCachedSamples || cache.empty() || error) return {};
+  const fs::path folder = cache / "outlines";
+  fs::create_directories(folder, error);
+  if (error) return {};
+  io::clean_up_temporaries(folder);
+  return folder / (ContentHash().add((current_folder / dataset).native()).hex() + ".jsonl");
+}
+
+void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
+  try {
+    std::ifstream source(source_file, std::ios::binary);
+    if (!source) throw run_error("{} cannot be read", source_file.string());
+    io::AtomicFile copy(target_file);
+    std::string block(size_t{1} << 20U, '\0');
+    do {
+      source.read(block.data(), std::ssize(block));
+      copy.write(std::string_view(block).substr(0, static_cast<size_t>(source.gcount())));
+    } while (source);
+    copy.commit();
+  } catch (const std::exception& problem) {
+    spdlog::info("what was found out about the data is not kept in {}: {}", target_file.string(), problem.what());
+  }
+}
+
+namespace {
+
+/// Samples that are checked for a plan where data.check_at_start does not check all. More would
+/// start a run later; fewer would miss more of the large samples.
+constexpr int64_t kPlanSamples = 512;
+
+/// The key includes what other programs may change: the same files can become other samples.
+std::string make_cache_key(const std::filesystem::path& model, const models::ProcessorSettings& settings) {
+  ContentHash program;
+  std::error_code error;
+  const std::filesystem::path file = "/proc/self/exe";
+  program.add(static_cast<uint64_t>(std::filesystem::file_size(file, error)));
+  program.add(static_cast<uint64_t>(std::filesystem::last_write_time(file, error).time_since_epoch().count()));
+  return models::compute_sample_key(model, settings) + program.hex();
+}
+
+data::SampleIndex index_with_progress(const io::Records& records, const models::Processor& processor,
+                                      const Config& config, data::SampleIndexSettings settings) {
+  report::CountProgress progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
+  settings.workers = std::max<int64_t>(config.data.num_workers, memory::default_threads());
+  settings.on_progress = [&progress](int64_t completed) { progress.show(completed); };
+  return data::index_samples(records, processor, settings);
+}
+
+/// Checks every sample.
+data::SampleIndex check_all_samples(const io::Records& records, const models::Processor& processor,
+                                    const Config& config, const std::filesystem::path& file,
+                                    data::SampleIndexSettings index_settings) {
+  const auto start = std::chrono::steady_clock::now();
+  if (!index_settings.cache.empty()) {
+    const auto settings = make_processor_settings(config.data, config.model.adapter);
+    index_settings.processor = make_cache_key(config.model.path, settings);
+    index_settings.keep_fingerprints = config.evaluation.is_enabled();
+  }
+  data::SampleIndex sample_index = index_with_progress(records, processor, config, std::move(index_settings));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  spdlog::info("data {}: {} samples checked in {:.1f} s, {} of them as they were; {} cannot be used", file.string(),
+               records.size(), seconds, sample_index.num_from_cache, sample_index.problems.size());
+  return sample_index;
+}
+
+}  // namespace
+
+data::SampleIndex check_data(const io::Records& records, const models::Processor& processor, const Config& config,
+                             const std::filesystem::path& file, const std::filesystem::path& cache) {
+  if (!config.data.check_at_start) {
+    spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
+    return index_with_progress(records, processor, config, {.max_samples = kPlanSamples});
+  }
+  const auto shared_cache = get_shared_index_file(file.string(), records.size());
+  if (cache.empty() || shared_cache.empty()) {
+    return check_all_samples(records, processor, config, file, {.cache = cache.empty() ? shared_cache : cache});
+  }
+  std::error_code error;
+  // Copying anything but a regular file, such as a pipe, would block.
+  const bool shared_exists = std::filesystem::is_regular_file(shared_cache, error);
+  if (shared_exists && !std::filesystem::exists(cache, error)) copy_index_file(shared_cache, cache);
+  auto sample_index = check_all_samples(records, processor, config, file, {.cache = cache});
+  const bool has_new_results = sample_index.num_from_cache < sample_index.num_usable() || !shared_exists;
+  if (has_new_results && std::filesystem::is_regular_file(cache, error)) copy_index_file(cache, shared_cache);
+  return sample_index;
+}
+
+data::SampleIndex check_data_for_inspection(const io::Records& records, const models::Processor& processor,
+                                            const Config& config, const std::filesystem::path& file,
+                                            const std::filesystem::path& cache) {
+  const auto shared_cache = get_shared_index_file(file.string(), records.size());
+  std::error_code error;
+  const bool use_shared = !shared_cache.empty() && !std::filesystem::exists(cache, error);
+  return check_all_samples(records, processor, config, file,
+                           {.cache = use_shared ? shared_cache : cache, .write_cache = false});
+}
+
+void check_no_bad_samples(const io::Records& records, const models::Processor& processor, const Config& config,
+                          const std::filesystem::path& file, int64_t max_samples) {
+  if (!config.data.check_at_start || config.data.on_bad_sample == data::BadSamplePolicy::kSkip) return;
+  const auto sample_index = index_with_progress(records, processor, config, {.max_samples = max_samples});
+  data::Ledger ledger(file.string(), records.size());
+  data::report_problems(sample_index.problems, sample_index.ids, ledger, config.data.on_bad_sample, records);
+}
+
+namespace {
+
+/// Warns about samples whose keys an older version ignored, which the run may have trained on.
+void warn_about_ignored_keys(const data::SampleIndex& sample_index, const Config& config, const data::Ledger& ledger) {
+  int64_t samples = 0;
+  for (const auto& [index, problem] : sample_index.problems) {
+    const bool is_new = ledger.status(index) != data::SampleStatus::kDropped;
+    if (is_new && data::mentions_ignored_keys(problem.message)) ++samples;
+  }
+  if (samples == 0) return;
+  const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
+  spdlog::warn(
+      "data {}: the run was begun by a version that passed over keys which are refused now, in {}; the keys' names in "
+      "data.ignore_keys read them as the run did until now, {}",
+      config.data.train.name(), pluralize(samples, "sample"),
+      stops ? "and data.on_bad_sample=skip drops them" : "else they are dropped from here on");
+}
+
+}  // namespace
+
+void handle_bad_samples(const data::SampleIndex& sample_index, const Config& config, const io::Records& records,
+                        data::Ledger& ledger, const std::filesystem::path& ledger_file, bool began_ignoring_keys) {
+  try {
+    if (began_ignoring_keys) warn_about_ignored_keys(sample_index, config, ledger);
+    data::report_problems(sample_index.problems, sample_index.ids, ledger, config.data.on_bad_sample, records);
+    if (ledger.count(data::SampleStatus::kDropped) == ledger.samples()) {
+      throw data_error(
+          "{}: none of the {} samples can be used; the first: {}", config.data.train.name(), records.size(),
+          sample_index.problems.empty() ? "it was dropped before" : sample_index.problems.begin()->second.message);
+    }
+  } catch (const UserError&) {
+    io::write_file(ledger_file, io::to_json_string(ledger.to_json(), 2) + "\n");
+    throw;
+  }
+}
+
+namespace {
+
+constexpr const char* kMedia = "an image, video or volume";
+
+void warn_if_no_media(const char* key, const std::string& dataset, const data::MediaCounts& census,
+                      const data::SampleIndex& sample_index) {
+  if (!census.has_no_media()) return;
+  spdlog::warn(
+      "{} {}: none of the {}{} has {}, so the model sees nothing and works on text alone; if there should be media, "
+      "name the keys that hold them in data.columns (docs/data.md), and look at a sample with vlmtrain inspect",
+      key, to_printable(dataset), pluralize(census.samples, "usable sample"),
+      sample_index.is_complete ? "" : " that were looked at", kMedia);
+}
+
+/// Returns whether both name the same file or folder.
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return a == b || std::filesystem::equivalent(a, b, error);
+}
+
+}  // namespace
+
+void log_training_data_remarks(const Config& config, const data::DataSet& records,
+                               const data::SampleIndex& sample_index) {
+  const std::string name = config.data.train.name();
+  if (sample_index.is_complete) data::log_notices(sample_index.notices, name, records.size());
+  const auto census = data::count_media(sample_index.shapes);
+  warn_if_no_media("data.train", name, census, sample_index);
+  const size_t num_sources = census.has_no_media() || records.sources().size() == 1 ? 0 : records.sources().size();
+  for (size_t source = 0; source < num_sources; ++source) {
+    const auto [begin, end] = records.record_range(source);
+    const auto source_census = data::count_media(sample_index.shapes, begin, end);
+    if (!source_census.has_no_media()) continue;
+    spdlog::info("data {}: none of the {} of this source has {}", to_printable(records.sources()[source].source.path),
+                 pluralize(source_census.samples, "sample"), kMedia);
+  }
+  for (const auto& remark : find_unused_settings(config, census, models::predicts_masks(config.model.path))) {
+    spdlog::warn("{}", remark);
+  }
+}
+
+void log_packs(const data::SampleOrder& order) {
+  const auto& limits = order.settings().packs;
+  if (!limits) return;
+  const data::Packs packs = data::collect_first_epoch_packs(order);
+  const data::PackFill fill = data::compute_pack_statistics(packs, order.sizes(), *limits).fill;
+  spdlog::info(
+      "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are taken; {} could "
+      "take no more for their images{}",
+      fill.packs, pluralize(std::ssize(packs.samples), "sample"), 100 * fill.tokens, limits->tokens,
+      100 * fill.num_media, limits->num_media, fill.limited_by_media, limits->tiles ? " or tiles" : "");
+}
+
+void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& sample_index) {
+  if (sample_index.is_complete) data::log_notices(sample_index.notices, config.data.eval, sample_index.shapes.size());
+  // A few held-out samples may lack media by chance, so remarks of data.train stand for them.
+  if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
+  warn_if_no_media("data.eval", config.data.eval, data::count_media(sample_index.shapes), sample_index);
+}
+
+void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_index, data::SampleIndex& train_index) {
+  const std::string& name = config.data.eval;
+  if (eval_index.fingerprints.content_hashes.empty() || train_index.fingerprints.content_hashes.empty()) {
+    const auto is_eval_file = [&](const data::Source& source) { return is_same_file(source.path, name); };
+    if (std::ranges::any_of(config.data.train.all(), is_eval_file)) {
+      spdlog::warn("data.eval: {} is trained on too (data.train), so evaluations show what was learned by heart",
+                   to_printable(name));
+    }
+    return;
+  }
+  const auto overlap = data::find_shared_content(eval_index.fingerprints, train_index.fingerprints);
+  const auto usable = eval_index.num_usable();
+  const auto get_printable_id = [&](int64_t index) { return to_printable(eval_index.ids[index]); };
+  if (!overlap.samples.empty()) {
+    spdlog::warn(
+        "data.eval: {} of {} are trained on too, word for word and with the same media, such as {}: evaluations show "
+        "what was learned by heart; vlmtrain inspect names each",
+        with_commas(std::ssize(overlap.samples)), pluralize(usable, "sample"),
+        get_printable_id(overlap.samples.front()));
+  }
+  if (!overlap.samples_with_shared_files.empty()) {
+    spdlog::info("data.eval: {} of {} have an image, video or volume that is trained on with other words, such as {}",
+                 with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(usable, "sample"),
+                 get_printable_id(overlap.samples_with_shared_files.front()));
+  }
+}
+
+namespace {
+
+/// Row groups of 64 MB are read at little cost, and several of them fit in memory.
+constexpr int64_t kTargetRowGroupBytes = 64'000'000;
+
+int64_t recommend_row_group_size(const io::LargeRowGroup& group) {
+  const int64_t row_bytes = std::max<int64_t>(1, group.bytes / std::max<int64_t>(1, group.rows));
+  return std::clamp<int64_t>(kTargetRowGroupBytes / row_bytes, 1, std::max<int64_t>(1, group.rows));
+}
+
+}  // namespace
+
+void check_row_groups(std::optional<double> limit_gb) {
+  const auto memory = io::get_row_group_memory();
+  if (!memory.largest) return;
+  constexpr double kBytesPerGigabyte = 1e9;
+  memory::AvailableHostMemory available = memory::get_available_host_memory();
+  if (limit_gb && *limit_gb * kBytesPerGigabyte < static_cast<double>(available.bytes)) {
+    available = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = "memory.limit_gb"};
+  }
+  const io::LargeRowGroup& group = *memory.largest;
+  const int64_t process_bytes = memory::host_bytes();
+  if (process_bytes + 2 * group.bytes <= available.bytes) return;
+  throw UserError(
+      ExitCode::kDoesNotFit,
+      fmt::format("{}: its row group {} has {} of {:.2f} GB, which takes twice as much while it is read, and this "
+                  "process, which takes {:.2f} GB, may have {:.2f} GB ({}); write the file again with smaller row "
+                  "groups, such as pyarrow.parquet.write_table(table, file, row_group_size={}), or give it more memory",
+                  group.file.string(), group.group, pluralize(group.rows, "row"), to_gigabytes(group.bytes),
+                  to_gigabytes(process_bytes), to_gigabytes(available.bytes), available.limit_source,
+                  recommend_row_group_size(group)));
+}
+
+std::string suggest_row_group_size() {
+  const auto memory = io::get_row_group_memory();
+  if (!memory.largest || memory.largest->bytes <= kTargetRowGroupBytes) return {};
+  const io::LargeRowGroup& group = *memory.largest;
+  return fmt::format(
+      "{} has row groups of up to {:.2f} GB, of which each is read whole: write it again with "
+      "row_group_size={}",
+      group.file.string(), to_gigabytes(group.bytes), recommend_row_group_size(group));
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,232 @@
+#include "train/data_check/evaluation_set.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "train/data_check/data_check.h"
+#include "train/run/run_folder.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/planner/workload.h"
+#include "vlmtrain/train/components.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+constexpr const char* kHeldOutFile = "held_out.json";
+/// Held-out contents that held_out.json remembers of a run which does not check its data. Each has
+/// to be read; more would slow the start down.
+constexpr int64_t kMaxUncheckedContents = 256;
+
+int64_t get_num_workers(const Config& config) {
+  return std::max<int64_t>(config.data.num_workers, memory::default_threads());
+}
+
+nlohmann::ordered_json to_json(const data::HoldOutState& source_record) {
+  auto contents = nlohmann::ordered_json::array();
+  for (const auto& [index, content] : source_record.content_hashes) contents.push_back({index, content});
+  return {{"path", source_record.path},   {"share", source_record.share},    {"samples", source_record.samples},
+          {"stamp", source_record.stamp}, {"places", source_record.indices}, {"contents", std::move(contents)}};
+}
+
+/// Rejects edited indices, which would be those of other samples.
+bool is_valid(const data::HoldOutState& source_record) {
+  const auto is_index = [&](int64_t index) { return index >= 0 && index < source_record.samples; };
+  const auto is_entry = [&](const auto& entry) { return is_index(entry.first); };
+  const bool is_ascending =
+      std::ranges::adjacent_find(source_record.indices, std::ranges::greater_equal()) == source_record.indices.end();
+  return source_record.share > 0 && source_record.share < 1 && is_ascending &&
+         std::ranges::all_of(source_record.indices, is_index) &&
+         std::ranges::all_of(source_record.content_hashes, is_entry);
+}
+
+data::HoldOutState parse_held_out_source(const nlohmann::json& json) {
+  data::HoldOutState source_record{.path = json.at("path"),
+                                   .share = json.at("share"),
+                                   .samples = json.at("samples"),
+                                   .stamp = json.at("stamp"),
+                                   .indices = json.at("places"),
+                                   .content_hashes = {}};
+  for (const auto& entry : json.at("contents")) source_record.content_hashes.emplace_back(entry.at(0), entry.at(1));
+  return source_record;
+}
+
+std::vector<data::HoldOutState> load_held_out_sources(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return {};
+  std::vector<data::HoldOutState> source_records;
+  try {
+    const auto json = io::read_json(file);
+    for (const auto& source : json.at("sources")) source_records.push_back(parse_held_out_source(source));
+    if (std::ranges::all_of(source_records, is_valid)) return source_records;
+  } catch (const nlohmann::json::exception&) {
+  }
+  throw data_error(
+      "{}: is not what a run writes there, so which samples it holds out of training is not known; restore it, or move "
+      "it away to draw them again",
+      file.string());
+}
+
+std::optional<data::HoldOutState> find_held_out_source(const Config& config, const std::string& path) {
+  if (config.output.dir.empty()) return std::nullopt;
+  auto source_records = load_held_out_sources(std::filesystem::path(config.output.dir) / kHeldOutFile);
+  for (auto& source_record : source_records) {
+    if (source_record.path == path) return std::move(source_record);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+data::HoldOutSplit split_source(const Config& config, const data::Source& source, const io::Records& records,
+                                bool log_changes) {
+  const double share = data::parse_hold_out_share(config.data).value_or(0);
+  const auto seed = static_cast<uint64_t>(config.training.seed);
+  const auto source_record = find_held_out_source(config, source.path);
+  if (source_record && source_record->share == share) {
+    auto restored = data::restore_hold_out(*source_record, records, seed, get_num_workers(config));
+    if (log_changes && !restored.change.empty()) spdlog::info("data {}: {}", source.path, restored.change);
+    return std::move(restored.split);
+  }
+  if (source_record && log_changes && share > source_record->share) {
+    spdlog::warn("data {}: data.eval was {} and is {}, so samples are held out that the run may have trained on",
+                 source.path, source_record->share, share);
+  }
+  return data::hold_out(records.size(), share, seed);
+}
+
+void save_held_out(const Config& config, const std::vector<SourceSplit>& sources) {
+  const auto file = get_run_folder(config) / kHeldOutFile;
+  const double share = data::parse_hold_out_share(config.data).value_or(0);
+  auto json = nlohmann::ordered_json::array();
+  bool has_changed = false;
+  for (const auto& [path, records, indices] : sources) {
+    const auto previous = find_held_out_source(config, path);
+    data::HoldOutState current{.path = path,
+                               .share = share,
+                               .samples = records->size(),
+                               .stamp = records->stamp(),
+                               .indices = indices,
+                               .content_hashes = {}};
+    const bool is_same = previous && previous->share == share && previous->samples == current.samples &&
+                         previous->stamp == current.stamp && previous->indices == current.indices &&
+                         (previous->has_all_contents() || !config.data.check_at_start);
+    if (is_same) {
+      current.content_hashes = previous->content_hashes;
+    } else {
+      const int64_t max_contents =
+          config.data.check_at_start ? std::numeric_limits<int64_t>::max() : kMaxUncheckedContents;
+      data::store_content_hashes(current, *records, max_contents, get_num_workers(config));
+      has_changed = true;
+    }
+    json.push_back(to_json(current));
+  }
+  if (has_changed)
+    io::write_file(file, io::to_json_string(nlohmann::ordered_json{{"sources", std::move(json)}}) + "\n");
+}
+
+EvaluationSet::EvaluationSet(const Config& config, const models::Processor& processor,
+                             const std::filesystem::path& cache)
+    : name_(config.data.eval), records_(open_evaluation_records(config)) {
+  if (config.evaluation.samples) {
+    auto indices = sample_evenly(*records_, *config.evaluation.samples);
+    records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(indices));
+  }
+  check_samples(config, processor, cache);
+}
+
+void EvaluationSet::check_samples(const Config& config, const models::Processor& processor,
+                                  const std::filesystem::path& cache) {
+  const auto& file = config.data.eval;
+  sample_index_ = check_data(*records_, processor, config, file, cache);
+  log_evaluation_data_remarks(config, sample_index_);
+  if (!sample_index_.is_complete) sample_index_.notices = {};
+  data::Ledger ledger(file, records_->size());
+  data::report_problems(sample_index_.problems, sample_index_.ids, ledger, config.data.on_bad_sample, *records_);
+  std::vector<int64_t> usable_indices;
+  for (int64_t index = 0; index < records_->size(); ++index) {
+    if (!sample_index_.problems.contains(index)) usable_indices.push_back(index);
+  }
+  if (usable_indices.empty()) {
+    throw data_error(
+        "data.eval: {}: none of the {} samples can be used; the first: {}", file, records_->size(),
+        sample_index_.problems.empty() ? "it has no records" : sample_index_.problems.begin()->second.message);
+  }
+  if (config.evaluation.is_enabled() && config.evaluation.best_metric == BestMetric::kDice)
+    require_masks(usable_indices);
+  if (num_dropped() > 0) records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(usable_indices));
+}
+
+/// Samples that were not checked (data.check_at_start) may have masks.
+void EvaluationSet::require_masks(const std::vector<int64_t>& usable_indices) const {
+  const auto may_have_masks = [this](int64_t index) {
+    const auto shape = sample_index_.shapes[index];
+    return !shape || shape->masks > 0;
+  };
+  if (std::ranges::any_of(usable_indices, may_have_masks)) return;
+  throw usage_error(
+      "training.best_metric: is dice, which is that of masks, but none of the {} samples of data.eval has a mask; take "
+      "training.best_metric=loss or exact_match, or evaluate on samples with masks",
+      usable_indices.size());
+}
+
+void EvaluationSet::merge_notices(const data::NoticeCounts& notices) {
+  if (sample_index_.is_complete) sample_index_.notices.add_missing(notices);
+  if (sample_index_.is_complete || sample_index_.notices == notices) return;
+  data::log_notices(notices, name_, records_->size());
+  sample_index_.notices = notices;
+}
+
+std::vector<planner::SampleBatch> EvaluationSet::find_worst_batches(int64_t batch_size) const {
+  return planner::find_worst_batches(sample_index_, batch_size);
+}
+
+int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& candidates) {
+  int64_t max_bytes = 0;
+  for (const auto& batch : candidates) {
+    const data::SampleShape& shape = batch.shapes.front();
+    // Token id, label flag and position of the image feature take 32 bytes; models with grids add
+    // three positions.
+    const int64_t bytes_per_token = shape.grids.empty() ? 32 : 48;
+    max_bytes =
+        std::max(max_bytes, shape.pixel_rows * shape.row.bytes() + bytes_per_token * shape.tokens + shape.mask_bytes());
+  }
+  return max_bytes;
+}
+
+planner::EvaluationRequest make_evaluation_request(const Config& config, const EvaluationSet& evaluation_set,
+                                                   planner::Job job) {
+  const EvaluationOptions& options = config.evaluation;
+  return {.job = std::move(job),
+          .candidates = evaluation_set.find_worst_batches(options.batch_size.value_or(kGpuEvalBatchSize)),
+          .max_new_tokens = options.answers ? options.max_new_tokens : 0,
+          .batch_size = options.batch_size,
+          .max_batch_size = kGpuEvalBatchSize};
+}
+
+std::vector<int64_t> sample_evenly(const io::Records& records, int64_t count) {
+  std::vector<int64_t> indices;
+  const int64_t num_samples = std::min(count, records.size());
+  RandomStream random(derive_stream_seed(0, "sample predictions"));
+  for (int64_t i = 0; i < num_samples; ++i) {
+    const int64_t first = i * records.size() / num_samples;
+    const int64_t next = (i + 1) * records.size() / num_samples;
+    const auto index = first + static_cast<int64_t>(random.uniform(static_cast<uint64_t>(next - first)));
+    if (records.at_without_bytes(index).problem.empty()) indices.push_back(index);
+  }
+  return indices;
+}
+
+}  // namespace vlmtrain::train

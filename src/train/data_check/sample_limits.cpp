@@ -1,0 +1,269 @@
+#include "vlmtrain/train/sample_limits.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <set>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/loader/sample_stream.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/planner/workload.h"
+#include "vlmtrain/train/components.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Keeps workers busy while the largest samples decode.
+constexpr int64_t kPrefetchPerWorker = 16;
+/// Global batches that are measured of each type of largest sample where not all samples are.
+constexpr int64_t kBatchesMeasured = 4;
+/// Image tokens below which an image shows hardly anything: a grid of 4 by 4 tokens.
+constexpr int64_t kMinImageTokens = 16;
+
+template <class Size>
+int64_t find_max(const planner::Workload& workload, const Size& size) {
+  int64_t max_value = 0;
+  for (const auto& batch : workload.candidates) {
+    for (const auto& shape : batch.shapes) max_value = std::max(max_value, size(shape));
+  }
+  return max_value;
+}
+
+int64_t count_pixels(const data::SampleShape& shape) {
+  if (shape.num_media == 0) return 0;
+  if (shape.grids.empty()) {
+    return (shape.pixel_rows + shape.num_media - 1) / shape.num_media * shape.row.height * shape.row.width;
+  }
+  int64_t patches = 0;
+  for (const auto& grid : shape.grids) patches = std::max(patches, grid.patches_per_frame());
+  return patches * shape.row.width * shape.row.width;
+}
+
+int64_t count_tokens(const data::SampleShape& shape) {
+  return shape.tokens;
+}
+
+int64_t count_images(const data::SampleShape& shape) {
+  return std::max<int64_t>(1, shape.num_media - shape.num_videos - shape.num_volumes);
+}
+
+template <class Action>
+void for_each_shape(const data::SampleIndex& samples, const Action& action) {
+  for (int64_t index = 0; index < samples.shapes.size(); ++index) {
+    if (const auto shape = samples.shapes[index]) action(index, *shape);
+  }
+}
+
+/// The records under changed settings. The samples that are largest without changes are measured
+/// first.
+class LimitEvaluator {
+ public:
+  LimitEvaluator(const io::Records& records, const Config& config, const planner::Workload& workload)
+      : records_(records), config_(config), baseline_workload_(workload) {}
+
+  /// Returns the size that half of the samples do not exceed.
+  int64_t compute_median(int64_t (*size)(const data::SampleShape& shape)) {
+    measure_baseline();
+    std::vector<int64_t> sizes;
+    for_each_shape(baseline_, [&](int64_t, const data::SampleShape& shape) { sizes.push_back(size(shape)); });
+    const auto middle = sizes.begin() + std::ssize(sizes) / 2;
+    std::nth_element(sizes.begin(), middle, sizes.end());
+    return *middle;
+  }
+
+  /// For limits that only leave samples out.
+  std::optional<planner::LimitedSamples> drop_larger(int64_t (*size)(const data::SampleShape& shape),
+                                                     int64_t max_size) {
+    measure_baseline();
+    data::SampleIndex remaining = baseline_;
+    for_each_shape(baseline_, [&](int64_t index, const data::SampleShape& shape) {
+      if (size(shape) > max_size) remaining.shapes.remove(index);
+    });
+    return make_limited_samples(remaining);
+  }
+
+  std::optional<planner::LimitedSamples> measure(const data::DataOptions& options, bool all) {
+    measure_baseline();
+    data::SampleIndex measured;
+    try {
+      // All samples include those that are too long without the limit.
+      measured = measure(options, all ? list_all_indices() : find_largest_indices());
+    } catch (const UserError& error) {
+      if (error.code() == ExitCode::kUsage) return std::nullopt;  // the processor rejects the number
+      throw;
+    }
+    auto samples = make_limited_samples(measured);
+    if (samples && !all) samples->num_dropped = 0;  // the largest samples alone do not tell
+    return samples;
+  }
+
+ private:
+  void measure_baseline() {
+    if (baseline_.shapes.num_known() == 0) baseline_ = measure(config_.data, list_all_indices());
+    if (baseline_.shapes.num_known() == 0)
+      throw data_error("{}: none of its samples can be used", config_.data.train.name());
+  }
+
+  std::optional<planner::LimitedSamples> make_limited_samples(const data::SampleIndex& remaining) const {
+    if (remaining.shapes.num_known() == 0) return std::nullopt;
+    const int64_t left_out = std::max<int64_t>(0, baseline_.shapes.num_known() - remaining.shapes.num_known());
+    planner::Workload workload{.candidates = planner::find_worst_batches(remaining, samples_per_step()),
+                               .global_batch_size = baseline_workload_.global_batch_size,
+                               .packed = baseline_workload_.packed};
+    return planner::LimitedSamples{
+        .workload = std::move(workload), .num_dropped = left_out, .num_samples = baseline_.shapes.num_known()};
+  }
+
+  int64_t samples_per_step() const { return baseline_workload_.samples_per_rank() * baseline_workload_.world_size; }
+
+  std::vector<int64_t> list_all_indices() const {
+    std::vector<int64_t> indices(static_cast<size_t>(records_.size()));
+    std::iota(indices.begin(), indices.end(), int64_t{0});
+    return indices;
+  }
+
+  /// Returns the largest samples by tokens, tiles, labels, images and text: any of these sizes may
+  /// be the largest under a limit.
+  const std::vector<int64_t>& find_largest_indices() {
+    if (!largest_.empty()) return largest_;
+    std::set<int64_t> indices;
+    const auto add = [&](const auto& size) {
+      const auto largest = data::find_largest(baseline_.shapes, size, kBatchesMeasured * samples_per_step());
+      indices.insert(largest.begin(), largest.end());
+    };
+    add([](const data::SampleShape& shape) { return shape.tokens; });
+    add([](const data::SampleShape& shape) { return shape.pixel_rows; });
+    add([](const data::SampleShape& shape) { return shape.label_tokens; });
+    add([](const data::SampleShape& shape) { return shape.num_media; });
+    add([](const data::SampleShape& shape) { return shape.tokens - shape.image_tokens; });
+    largest_.assign(indices.begin(), indices.end());
+    return largest_;
+  }
+
+  /// Errors other than those of a bad sample, such as out of memory, do not depend on the sample.
+  static void rethrow_unless_bad_sample(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const UserError& user_error) {
+      if (user_error.code() != ExitCode::kBadData) throw;
+    }
+  }
+
+  /// Measures the usable ones of `indices`.
+  data::SampleIndex measure(const data::DataOptions& options, const std::vector<int64_t>& indices) const {
+    const auto processor =
+        models::load_processor(config_.model.path, make_processor_settings(options, config_.model.adapter));
+    data::SampleIndex measured{.shapes = data::SampleShapes(records_.size()), .ids = TextColumn(records_.size())};
+    data::SampleStream stream(
+        [&indices, next = size_t{0}]() mutable -> std::optional<int64_t> {
+          return next < indices.size() ? std::optional{indices[next++]} : std::nullopt;
+        },
+        [&](int64_t index) { return data::make_header_sample(*processor, records_.at(index), index); },
+        {.workers = config_.data.num_workers, .prefetch_samples = kPrefetchPerWorker * config_.data.num_workers});
+    while (const auto item = stream.next()) {
+      if (item->error) {
+        rethrow_unless_bad_sample(item->error);
+      } else {
+        measured.ids.set(item->sample.index, item->sample.id);
+        measured.shapes.set(item->sample.index, data::get_shape(item->sample));
+      }
+    }
+    return measured;
+  }
+
+  const io::Records& records_;
+  const Config& config_;
+  planner::Workload baseline_workload_;
+  data::SampleIndex baseline_;  // without changed settings; only shapes and ids
+  std::vector<int64_t> largest_;
+};
+
+}  // namespace
+
+int64_t compute_max_pixels(const planner::Workload& workload) {
+  return find_max(workload, count_pixels);
+}
+
+int64_t compute_pixel_unit(const planner::Workload& workload) {
+  return find_max(workload, [](const data::SampleShape& shape) {
+    if (shape.grids.empty()) return shape.row.height * shape.row.width;
+    const int64_t patches_per_token = shape.image_tokens > 0 ? shape.pixel_rows / shape.image_tokens : 1;
+    return patches_per_token * shape.row.width * shape.row.width;
+  });
+}
+
+int64_t compute_min_pixels(const planner::Workload& workload) {
+  const bool has_grids = find_max(workload, [](const data::SampleShape& shape) { return std::ssize(shape.grids); }) > 0;
+  return compute_pixel_unit(workload) * (has_grids ? kMinImageTokens : 1);
+}
+
+std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records, const Config& config,
+                                                     const planner::Workload& workload) {
+  const auto evaluator = std::make_shared<LimitEvaluator>(records, config, workload);
+  std::vector<planner::SampleLimit> limits;
+  const auto add = [&](planner::SampleLimit limit, auto data::DataOptions::*option) {
+    limit.measure = [evaluator, &config, option](int64_t value, bool all) {
+      data::DataOptions options = config.data;
+      options.*option = value;
+      return evaluator->measure(options, all);
+    };
+    limits.push_back(std::move(limit));
+  };
+  if (const int64_t pixels = compute_max_pixels(workload); pixels > 0) {
+    add({.argument_format = "data.image_max_pixels={}",
+         .current = pixels,
+         .find_min = [pixels = compute_min_pixels(workload)] { return pixels; },
+         .multiple = compute_pixel_unit(workload),
+         .description = "makes larger pictures smaller",
+         .measure = {}},
+        &data::DataOptions::image_max_pixels);
+  }
+  const auto frames = [](const data::SampleShape& shape) {
+    return shape.num_videos > 0 ? shape.video_frames / shape.num_videos : 0;
+  };
+  if (const int64_t max_frames = find_max(workload, frames); max_frames > 0) {
+    add({.argument_format = "data.video_max_frames={}",
+         .current = max_frames,
+         .find_min = [] { return kMinFrames; },
+         .multiple = kFramesPerPatch,
+         .description = "looks at fewer frames of a video",
+         .measure = {}},
+        &data::DataOptions::video_max_frames);
+  }
+  const int64_t images = find_max(workload, count_images);
+  const auto add_drop_limit = [&](planner::SampleLimit limit, int64_t (*size)(const data::SampleShape& shape)) {
+    limit.find_min = [evaluator, size] { return evaluator->compute_median(size); };
+    limit.measure = [evaluator, size](int64_t value, bool) { return evaluator->drop_larger(size, value); };
+    limits.push_back(std::move(limit));
+  };
+  if (images > 1) {
+    add_drop_limit({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
+                    .current = images,
+                    .find_min = {},
+                    .multiple = 1,
+                    .description = "takes no sample with more images",
+                    .measure = {}},
+                   count_images);
+  }
+  const bool shrinks = config.data.on_too_long == data::LongSamplePolicy::kShrink;
+  add_drop_limit({.argument_format = "data.max_length={} data.on_bad_sample=skip",
+                  .current = find_max(workload, count_tokens),
+                  .find_min = {},
+                  .multiple = 1,
+                  .description = shrinks ? "makes pictures of longer samples smaller" : "takes no longer sample",
+                  .measure = {}},
+                 count_tokens);
+  if (shrinks) {
+    limits.back().measure = [evaluator, &config](int64_t value, bool all) {
+      data::DataOptions options = config.data;
+      options.max_length = value;
+      return evaluator->measure(options, all);
+    };
+  }
+  return limits;
+}
+
+}  // namespace vlmtrain::train

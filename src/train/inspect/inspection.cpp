@@ -1,0 +1,336 @@
+#include "vlmtrain/train/inspection.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <set>
+
+#include "train/data_check/data_check.h"
+#include "train/inspect/inspected_samples.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/index/tasks.h"
+#include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/data/sample/statistics.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/report/progress.h"
+#include "vlmtrain/train/checks.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/planning.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// As many rows as the report shows without scrolling.
+constexpr int64_t kNumLargestSamples = 10;
+
+class DataInspector {
+ public:
+  DataInspector(const Config& config, const InspectionRequest& request)
+      : start_(std::chrono::steady_clock::now()),
+        config_(config),
+        request_(request),
+        folder_(config.output.dir),
+        records_(open_training_records(config)),
+        processor_(
+            models::load_processor(config.model.path, make_processor_settings(config.data, config.model.adapter))),
+        workers_(std::max<int64_t>(config.data.num_workers, memory::default_threads())),
+        sample_index_(check_data_for_inspection(*records_, *processor_, config, config.data.train.name(),
+                                                get_cache_path("data_check.jsonl"))),
+        result_{.dataset = config.data.train.name(),
+                .model = request.model,
+                .chat_template = processor_->chat_template().description(),
+                .ledger = data::Ledger(config.data.train.name(), records_->size()),
+                .global_batch_size = config.training.global_batch_size} {}
+
+  report::Inspection inspect() {
+    const auto requested = find_requested_indices();
+    make_order();
+    index_contents();
+    result_.decoded = request_.decode;
+    if (request_.decode) {
+      decode(*records_, kTrainSet, sample_index_);
+      check_sources();
+    }
+    fill_ledger(sample_index_, result_.ledger);
+    if (order_) add_order(*order_, result_.ledger, config_, result_);
+    if (order_ && order_->settings().packs) count_packs();
+    count_sources();
+    count_samples();
+    find_duplicates();
+    rank_largest();
+    if (eval_records_) inspect_eval_data();
+    render_samples(requested);
+    result_.stops_training = !result_.order_error.empty() || result_.ledger.count(data::SampleStatus::kFailed) > 0;
+    if (result_.stops_training && result_.exit_code == ExitCode::kSuccess) result_.exit_code = ExitCode::kBadData;
+    result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    return std::move(result_);
+  }
+
+ private:
+  std::filesystem::path get_cache_path(const char* name) const {
+    return folder_.empty() ? std::filesystem::path() : folder_ / name;
+  }
+
+  /// Returns the indices of the requested records, named by id or by position from 1.
+  std::vector<int64_t> find_requested_indices() const {
+    std::vector<int64_t> indices;
+    for (const std::string& name : request_.records) {
+      const auto index_of_id = find_index(name);
+      const auto number = parse_suffix_int("", name);
+      if (index_of_id) {
+        indices.push_back(*index_of_id);
+      } else if (number && *number >= 1 && *number <= records_->size()) {
+        indices.push_back(*number - 1);
+      } else {
+        throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", name, result_.dataset,
+                          records_->size());
+      }
+    }
+    return indices;
+  }
+
+  std::optional<int64_t> find_index(std::string_view id) const {
+    for (int64_t index = 0; index < sample_index_.ids.size(); ++index) {
+      if (sample_index_.ids[index] == id) return index;
+    }
+    return std::nullopt;
+  }
+
+  void make_order() {
+    if (sample_index_.num_usable() == 0) {
+      result_.order_error = kNoneUsable;
+      return;
+    }
+    try {
+      auto order = make_draw_order(*records_, config_, sample_index_);
+      // Samples larger than a pack are among the problems by now.
+      if (sample_index_.num_usable() == 0) {
+        result_.order_error = kNoneUsable;
+      } else {
+        order_.emplace(std::move(order));
+      }
+    } catch (const UserError& error) {
+      result_.order_error = sample_index_.num_usable() == 0 ? kNoneUsable : error.what();
+      if (sample_index_.num_usable() > 0) result_.exit_code = error.code();
+    }
+  }
+
+  /// Reports sources and tasks without usable samples, at which a run would stop.
+  void check_sources() {
+    const auto is_usable = [this](int64_t sample) { return sample_index_.shapes.has(sample); };
+    for (int64_t source = 0; order_ && source < order_->num_sources(); ++source) {
+      const data::MixtureSource& mixture_source = order_->source(source);
+      if (std::ranges::any_of(mixture_source.samples, is_usable)) continue;
+      result_.order_error = order_->num_sources() == 1
+                                ? kNoneUsable
+                                : fmt::format("{}: none of its {} samples can be used", mixture_source.name,
+                                              mixture_source.samples.size());
+      order_.reset();
+    }
+  }
+
+  void index_contents() {
+    {
+      report::CountProgress progress("reading the records", records_->size(), is_quiet());
+      index_.add(*records_, workers_, [&progress](int64_t completed) { progress.show(completed); });
+    }
+    if (!config_.data.eval.empty()) {
+      eval_records_ = open_evaluation_records(config_);
+      index_.add(*eval_records_, workers_);
+    }
+    index_.hash_candidate_files(workers_);
+  }
+
+  static bool is_quiet() { return !spdlog::should_log(spdlog::level::info); }
+
+  /// Adds what only decoding shows.
+  void decode(const io::Records& records, size_t set, data::SampleIndex& sample_index) const {
+    std::optional<report::CountProgress> progress;
+    int64_t last_total = -1;
+    const auto show_progress = [&](int64_t completed, int64_t total) {
+      if (std::exchange(last_total, total) != total) {
+        progress.reset();
+        progress.emplace("decoding", total, is_quiet());
+      }
+      progress->show(completed);
+    };
+    auto problems = data::find_undecodable_samples(records, *processor_, sample_index, index_, set,
+                                                   config_.data.num_workers, show_progress);
+    for (auto& [index, problem] : problems) {
+      sample_index.shapes.remove(index);
+      sample_index.shrunk.erase(index);
+      sample_index.problems.emplace(index, std::move(problem));
+    }
+  }
+
+  void fill_ledger(const data::SampleIndex& sample_index, data::Ledger& ledger) const {
+    data::record_problems(sample_index.problems, sample_index.ids, config_.data.on_bad_sample, ledger);
+    for (const auto& [index, shrunk] : sample_index.shrunk) {
+      ledger.mark_shrunk(index, std::string(sample_index.ids[index]), shrunk);
+    }
+    ledger.set_all_notices(sample_index.notices);
+  }
+
+  void count_packs() {
+    result_.pack_limits = order_->settings().packs;
+    result_.packs =
+        data::compute_pack_statistics(data::collect_first_epoch_packs(*order_), order_->sizes(), *result_.pack_limits);
+    for (const int64_t sample : result_.packs.largest_tile_pack) {
+      result_.largest_pack_ids.emplace_back(sample_index_.ids[sample]);
+    }
+  }
+
+  void count_sources() {
+    for (size_t part_index = 0; part_index < records_->sources().size(); ++part_index) {
+      const auto [begin, end] = records_->record_range(part_index);
+      const auto count_in_range = [first = begin, last = end](const auto& by_index) {
+        return std::distance(by_index.lower_bound(first), by_index.lower_bound(last));
+      };
+      result_.sources.push_back({.source = records_->sources()[part_index].source,
+                                 .num_records = end - begin,
+                                 .num_usable = end - begin - count_in_range(sample_index_.problems),
+                                 .shrunk = count_in_range(sample_index_.shrunk),
+                                 .without_media = data::count_media(sample_index_.shapes, begin, end).without_media});
+    }
+    const auto census = data::count_media(sample_index_.shapes);
+    result_.without_media = census.without_media;
+    result_.remarks = find_unused_settings(config_, census, models::predicts_masks(config_.model.path));
+  }
+
+  void count_samples() {
+    std::vector<int64_t> tokens, label_tokens, images, volumes, rows, frames;
+    for (auto* numbers : {&tokens, &label_tokens, &images, &volumes, &rows, &frames})
+      numbers->reserve(static_cast<size_t>(sample_index_.shapes.num_known()));
+    std::map<std::string, report::InspectedTask> tasks;
+    for (int64_t index = 0; index < sample_index_.shapes.size(); ++index) {
+      const auto shape = sample_index_.shapes[index];
+      if (!shape) continue;
+      tokens.push_back(shape->tokens);
+      label_tokens.push_back(shape->label_tokens);
+      images.push_back(shape->num_media - shape->num_videos - shape->num_volumes);
+      volumes.push_back(shape->num_volumes);
+      rows.push_back(shape->pixel_rows);
+      if (shape->num_videos > 0) frames.push_back(shape->video_frames);
+      result_.has_patches = result_.has_patches || !shape->grids.empty();
+      result_.has_grids = result_.has_grids || shape->row.depth > 0;
+      report::InspectedTask& task = tasks[data::get_task_name(sample_index_.tasks[index])];
+      ++task.samples;
+      task.tokens += shape->tokens;
+      task.label_tokens += shape->label_tokens;
+    }
+    for (auto& [name, task] : tasks) {
+      task.name = name;
+      result_.tasks.push_back(std::move(task));
+    }
+    result_.tokens = data::make_histogram(std::move(tokens));
+    result_.label_tokens = data::make_histogram(std::move(label_tokens));
+    result_.images = data::make_histogram(std::move(images));
+    result_.volumes = data::make_histogram(std::move(volumes));
+    result_.pixel_rows = data::make_histogram(std::move(rows));
+    result_.video_frames = data::make_histogram(std::move(frames));
+  }
+
+  void find_duplicate_ids() {
+    const TextColumn& ids = sample_index_.ids;
+    std::vector<int64_t> sorted_indices(static_cast<size_t>(ids.size()));
+    std::iota(sorted_indices.begin(), sorted_indices.end(), int64_t{0});
+    std::ranges::sort(sorted_indices, [&](int64_t a, int64_t b) { return ids[a] != ids[b] ? ids[a] < ids[b] : a < b; });
+    int64_t first = ids.size();
+    for (size_t i = 0; i + 1 < sorted_indices.size(); ++i) {
+      const bool is_repeated = !ids[sorted_indices[i]].empty() && ids[sorted_indices[i]] == ids[sorted_indices[i + 1]];
+      if (!is_repeated || (i > 0 && ids[sorted_indices[i - 1]] == ids[sorted_indices[i]])) continue;
+      ++result_.repeated_ids;
+      first = std::min(first, sorted_indices[i]);
+    }
+    if (result_.repeated_ids > 0) result_.first_repeated_id = ids[first];
+  }
+
+  void find_duplicates() {
+    find_duplicate_ids();
+    result_.media = index_.media();
+    result_.missing_files = index_.find_missing_files(kTrainSet);
+    for (const auto& file : result_.missing_files) {
+      result_.missing_file_sample_ids.emplace_back(sample_index_.ids[file.first_record]);
+    }
+    for (const auto& group : index_.find_duplicate_records(kTrainSet)) {
+      auto& ids = result_.duplicate_samples.emplace_back();
+      ids.reserve(group.size());
+      for (const int64_t index : group) ids.emplace_back(sample_index_.ids[index]);
+    }
+    result_.duplicate_files = index_.duplicate_files();
+  }
+
+  void rank_largest() {
+    result_.largest_samples = find_largest_samples(sample_index_, kNumLargestSamples);
+    if (!request_.target || !order_ || result_.largest_samples.empty()) return;
+    result_.prediction_target =
+        predict_memory(sample_index_, *order_, config_, request_.model, *request_.target, result_.largest_samples);
+  }
+
+  void inspect_eval_data() {
+    auto sample_index = check_data_for_inspection(*eval_records_, *processor_, config_, config_.data.eval,
+                                                  get_cache_path("eval_check.jsonl"));
+    if (request_.decode) decode(*eval_records_, kEvalSet, sample_index);
+    report::InspectedEvaluation evaluation{.name = config_.data.eval,
+                                           .ledger = data::Ledger(config_.data.eval, eval_records_->size())};
+    fill_ledger(sample_index, evaluation.ledger);
+    evaluation.without_media = data::count_media(sample_index.shapes).without_media;
+    evaluation.missing_files = index_.find_missing_files(kEvalSet);
+    const auto get_id = [&](int64_t index) { return std::string(sample_index.ids[index]); };
+    for (const auto& [index, train_index] : index_.find_shared_records(kEvalSet, kTrainSet)) {
+      evaluation.train_duplicates.emplace_back(get_id(index), sample_index_.ids[train_index]);
+    }
+    for (const int64_t index : index_.find_records_sharing_media(kEvalSet, kTrainSet)) {
+      evaluation.ids_with_train_media.push_back(get_id(index));
+    }
+    const auto shared_subjects = index_.find_shared_subjects(kEvalSet, kTrainSet);
+    evaluation.has_subjects = index_.has_subjects(kEvalSet);
+    evaluation.train_subjects = shared_subjects.subjects;
+    for (const int64_t index : shared_subjects.records) evaluation.ids_with_train_subjects.push_back(get_id(index));
+    result_.evaluation = std::move(evaluation);
+  }
+
+  void render_samples(const std::vector<int64_t>& requested) {
+    std::vector<int64_t> indices = requested;
+    if (order_) {
+      const auto first_samples = find_first_samples(*order_, sample_index_.problems, request_.samples);
+      indices.insert(indices.end(), first_samples.begin(), first_samples.end());
+    }
+    std::set<int64_t> rendered;
+    for (const int64_t index : indices) {
+      if (rendered.insert(index).second) result_.shown_samples.push_back(render_sample(*records_, *processor_, index));
+    }
+  }
+
+  static constexpr const char* kNoneUsable = "none of the samples can be used";
+  static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // indices into index_
+
+  const data::NoticeCollector notices_;  // of the media of all samples; reported at the end
+  const std::chrono::steady_clock::time_point start_;
+  const Config& config_;
+  const InspectionRequest& request_;
+  const std::filesystem::path folder_;
+  std::shared_ptr<const data::DataSet> records_;
+  std::unique_ptr<models::Processor> processor_;
+  const int64_t workers_;
+  data::SampleIndex sample_index_;
+  report::Inspection result_;
+  std::optional<data::SampleOrder> order_;
+  std::shared_ptr<const io::Records> eval_records_;
+  data::ContentIndex index_;
+};
+
+}  // namespace
+
+report::Inspection inspect_data(const Config& config, const InspectionRequest& request) {
+  return DataInspector(config, request).inspect();
+}
+
+}  // namespace vlmtrain::train

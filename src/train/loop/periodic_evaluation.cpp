@@ -1,0 +1,159 @@
+#include "train/loop/periodic_evaluation.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/train/stop_request.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Returns the settings that make results comparable.
+nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& evaluation_set) {
+  std::error_code error;
+  const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
+  return {{"data.eval", error ? config.data.eval : file.string()},
+          {"samples", evaluation_set.records()->size()},
+          {"training.eval_samples", config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
+          {"training.best_metric", to_string(config.evaluation.best_metric)}};
+}
+
+/// Returns the metric's value; nothing where it is missing or not finite.
+std::optional<double> get_metric_value(BestMetric metric, const report::EvaluationScore& score) {
+  if (!std::isfinite(score.loss))
+    return std::nullopt;  // a model without a finite loss has broken weights, whatever its answers are
+  const auto value = [&]() -> std::optional<double> {
+    switch (metric) {
+      case BestMetric::kExactMatch:
+        return score.exact_match;
+      case BestMetric::kDice:
+        return score.masks ? std::optional(score.masks->dice) : std::nullopt;
+      case BestMetric::kLoss:
+        break;
+    }
+    return score.loss;
+  }();
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+std::string format_metric(BestMetric metric, double value) {
+  switch (metric) {
+    case BestMetric::kExactMatch:
+      return fmt::format("exact match {:.1f} %", 100 * value);
+    case BestMetric::kDice:
+      return fmt::format("Dice {:.4f}", value);
+    case BestMetric::kLoss:
+      break;
+  }
+  return fmt::format("loss {:.4f}", value);
+}
+
+}  // namespace
+
+PeriodicEvaluation::PeriodicEvaluation(const Config& config, const EvaluationSet& evaluation_set,
+                                       const models::VisionLanguageModel& model, const models::Processor& processor,
+                                       evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state)
+    : options_(config.evaluation),
+      evaluation_set_(evaluation_set),
+      model_(model),
+      processor_(processor),
+      settings_(std::move(settings)),
+      has_values_(has_values),
+      state_(state) {
+  auto basis = make_basis(config, evaluation_set);
+  if (state_.basis == basis) return;
+  if (state_.best_step) {
+    spdlog::warn(
+        "data.eval, training.eval_samples or training.best_metric changed: the best evaluation begins anew, and "
+        "checkpoints/step-{} is no longer kept as the best; copy it if it is still wanted",
+        *state_.best_step);
+  }
+  state_ = {.basis = std::move(basis),
+            .best_step = {},
+            .best_value = {},
+            .best_loss = {},
+            .evaluations_without_improvement = 0,
+            .is_due = state_.is_due};
+}
+
+bool PeriodicEvaluation::is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const {
+  constexpr double kRounding = 1e-9;
+  if (is_last || std::floor(epochs_after + kRounding) > std::floor(epochs_before + kRounding)) return true;
+  return options_.steps && step % *options_.steps == 0;
+}
+
+std::optional<report::EvaluationMetrics> PeriodicEvaluation::evaluate(int64_t step) {
+  state_.is_due = true;
+  const evaluation::Evaluation evaluation =
+      evaluation::evaluate(model_, processor_, *evaluation_set_.records(), settings_, /*on_answer=*/{});
+  settings_.batch_size = evaluation.batch_size;
+  if (!evaluation.is_complete) return std::nullopt;
+  state_.is_due = false;
+  notices_ = evaluation.notices;
+  last_metrics_ = evaluation.metrics(has_values_);
+  last_metrics_->is_best = has_values_ && update_best(step, last_metrics_->total);
+  return last_metrics_;
+}
+
+bool PeriodicEvaluation::update_best(int64_t step, const report::EvaluationScore& score) {
+  const auto value = get_metric_value(options_.best_metric, score);
+  const bool by_loss = options_.best_metric == BestMetric::kLoss;
+  const auto is_better = [&] {
+    if (!value || !state_.best_value) return value.has_value();
+    if (*value != *state_.best_value) return by_loss ? *value < *state_.best_value : *value > *state_.best_value;
+    return !by_loss && state_.best_loss && score.loss < *state_.best_loss;
+  };
+  if (!is_better()) {
+    ++state_.evaluations_without_improvement;
+    return false;
+  }
+  state_.best_step = step;
+  state_.best_value = value;
+  state_.best_loss = score.loss;
+  state_.evaluations_without_improvement = 0;
+  return true;
+}
+
+bool PeriodicEvaluation::should_stop_early() const {
+  return options_.patience > 0 && state_.evaluations_without_improvement >= options_.patience;
+}
+
+std::string PeriodicEvaluation::early_stop_reason() const {
+  return fmt::format(
+      "{} in a row without improvement (training.early_stopping_patience){}",
+      pluralize(state_.evaluations_without_improvement, "evaluation"),
+      state_.best_step ? fmt::format("; the best was {} at step {}", describe_best(), *state_.best_step) : "");
+}
+
+std::string PeriodicEvaluation::describe_best() const {
+  return state_.best_value ? format_metric(options_.best_metric, *state_.best_value) : "";
+}
+
+evaluation::EvaluationSettings make_evaluation_settings(const Config& config, const RunSetup& run, at::Device device) {
+  evaluation::EvaluationSettings settings{
+      .device = device,
+      .batch_size = run.evaluation_plan.batch_size,
+      .layout = run.evaluation_plan.layout,
+      .num_workers = config.data.num_workers,
+      .answers = config.evaluation.answers,
+      .max_new_tokens = config.evaluation.max_new_tokens,
+      .eos_token_ids = models::load_eos_token_ids(config.model.path, *run.processor, config.model.adapter),
+      .on_bad_sample = config.data.on_bad_sample};
+  if (run.host_plan) settings.prefetch_bytes = run.host_plan->evaluation_prefetch_bytes();
+  return settings;
+}
+
+void reset_missing_best(const std::filesystem::path& run_dir, EvaluationState& evaluation) {
+  if (!evaluation.best_step || find_best_checkpoint(run_dir)) return;
+  spdlog::warn("the best checkpoint so far, step-{}, is not there any more: the best evaluation begins anew",
+               *evaluation.best_step);
+  evaluation.best_step.reset();
+  evaluation.best_value.reset();
+  evaluation.best_loss.reset();
+}
+
+}  // namespace vlmtrain::train

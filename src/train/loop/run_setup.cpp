@@ -1,0 +1,397 @@
+#include "train/loop/run_setup.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "train/checkpoint/resume.h"
+#include "train/data_check/data_check.h"
+#include "train/data_check/evaluation_set.h"
+#include "train/run/run_folder.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/sample/statistics.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/base_weights.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor_files.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/custom_kernels.h"
+#include "vlmtrain/train/planning.h"
+#include "vlmtrain/train/sample_limits.h"
+#include "vlmtrain/train/saved_settings.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+// Keys of the limits in trainer_state/state.json.
+constexpr const char* kHostLimitKey = "tensor_limit_bytes";
+constexpr const char* kDeviceLimitKey = "limit_bytes";
+
+/// Returns the number of machines that hold a whole training each, where the ranks of a machine
+/// share one.
+int64_t count_shard_nodes(const Config& config, const RankGroup& ranks) {
+  const auto& sharding = config.distributed.sharding;
+  if (ranks.is_single_process() || (sharding && sharding != engine::Sharding::kHybrid)) return 1;
+  try {
+    return ranks.world_size() / ranks.ranks_per_node();
+  } catch (const UserError&) {
+    if (sharding) throw;
+    return 1;  // the sharding will not be chosen then
+  }
+}
+
+}  // namespace
+
+RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ranks)
+    : folder(get_run_folder(config)),
+      records(open_training_records(config, &source_splits)),
+      processor(models::load_processor(config.model.path, make_processor_settings(config.data, config.model.adapter))),
+      checkpoints(folder, config.output.save_total_limit, config.output.keep_best),
+      ledger(config.data.train.name(), records->size()),
+      ranks_(ranks) {
+  checkpoints.check(ranks.is_main_process() && !is_dry_run() ? CheckScope::kAll : CheckScope::kSmallFiles);
+  find_checkpoint(config);
+  data::SampleIndex sample_index = check_training_data(config);
+  warn_about_changed_samples(config, sample_index);
+  make_order(config, sample_index);
+  if (resumed) restore_ledger(config);
+  if (ranks.is_main_process()) log_training_data_remarks(config, *records, sample_index);
+  handle_bad_samples(sample_index, config, *records, ledger, folder / "ledger.json", began_ignoring_keys);
+  if (sample_index.is_complete) ledger.set_all_notices(std::move(sample_index.notices));
+  tasks.emplace(config.training.balance, data::Tasks(sample_index, *records), get_mask_loss_weights(config));
+  set_total_steps(config);
+  if (config.evaluation.is_enabled()) check_evaluation_data(config, sample_index);
+  has_media = !sample_index.is_complete || !data::count_media(sample_index.shapes).has_no_media();
+  load_kernels(config.training, device);
+  planner::Job job = make_job(config, tasks->initial_settings());
+  job.world_size = ranks.world_size();
+  job.rank = ranks.rank();
+  job.nodes = count_shard_nodes(config, ranks);
+  has_videos_ = sample_index.shapes.have_videos();
+  const auto workload = make_workload(sample_index, *order, config, ranks.world_size());
+  make_plans(config, device, job, workload, sample_index.decode_bytes);
+  if (evaluation_set) plan_evaluation(config);
+  load(config, device, job);
+  if (ranks.is_main_process() && !is_dry_run() && !source_splits.empty()) save_held_out(config, source_splits);
+  source_splits.clear();
+}
+
+void RunSetup::find_checkpoint(const Config& config) {
+  const auto checkpoint = checkpoints.newest();
+  auto fingerprint = make_run_fingerprint(config, records->size());
+  // A virtual GPU holds no values.
+  if (!is_dry_run()) {
+    base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
+    fingerprint[kBaseKey] = models::compute_base_fingerprint(*base);
+  }
+  resumed = checkpoint.has_value();
+  if (checkpoint) {
+    auto resume_point = load_resume_point(*checkpoint, config, fingerprint);
+    state = std::move(resume_point.state);
+    changes = std::move(resume_point.changes);
+    old_fingerprint_ = state.fingerprint;
+  }
+  state.fingerprint = std::move(fingerprint);
+}
+
+void RunSetup::warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const {
+  if (!resumed || changes_samples(changes) || sample_index.num_changed == 0) return;
+  spdlog::warn(
+      "{}: {} of {} are not what they were when the run looked at them last, by their records or by sizes and times of "
+      "their files; it goes on with what they are now",
+      config.data.train.name(), sample_index.num_changed, pluralize(records->size(), "sample"));
+}
+
+void RunSetup::make_order(const Config& config, data::SampleIndex& sample_index) {
+  order.emplace(make_draw_order(*records, config, sample_index));
+  const std::string order_fingerprint = order->fingerprint();
+  log_packs(*order);
+  if (order_fingerprint.empty()) return;
+  state.fingerprint[kOrderKey] = order_fingerprint;
+  if (!resumed) return;
+  if (auto order_changes = find_changes(old_fingerprint_, {{kOrderKey, order_fingerprint}});
+      !order_changes.empty() && !changes_samples(changes)) {
+    changes.insert(changes.end(), order_changes.begin(), order_changes.end());
+    check_changes(changes, config.resume, *checkpoints.newest());
+  }
+}
+
+nlohmann::ordered_json RunSetup::make_ledger_json() const {
+  auto json = ledger.to_json();
+  if (evaluation_set) {
+    json["evaluation"] = {{"dataset", evaluation_set->name()},
+                          {"samples", evaluation_set->records()->size()},
+                          {"notices", evaluation_set->notices().to_json()}};
+  }
+  if (order->num_sources() == 1) return json;
+  data::EpochProgress progress(ledger, *order);
+  auto lanes = nlohmann::ordered_json::array();
+  const auto& shares = order->mixture_sampler().shares(state.cursor.num_batches);
+  for (int64_t index = 0; index < order->num_sources(); ++index) {
+    const data::MixtureSource& source = order->source(index);
+    const auto count_status = [&](data::SampleStatus status) {
+      return std::ranges::count_if(source.samples, [&](int64_t sample) { return ledger.status(sample) == status; });
+    };
+    lanes.push_back({{"name", source.name},
+                     {"share", shares[static_cast<size_t>(index)]},
+                     {"samples", source.samples.size()},
+                     {"used", count_status(data::SampleStatus::kUsed)},
+                     {"dropped", count_status(data::SampleStatus::kDropped)},
+                     {"epochs", progress.get_source_progress(index, state.cursor)}});
+  }
+  json["drawn_from"] = std::move(lanes);
+  return json;
+}
+
+void RunSetup::restore_ledger(const Config& config) {
+  const auto saved_ledger = load_ledger(*checkpoints.newest());
+  if (!changes_samples(changes)) {
+    began_ignoring_keys = saved_ledger.is_object() && !saved_ledger.contains("notices");
+    order->check(state.cursor, config.data.train.name());
+    ledger = data::Ledger::restore(saved_ledger, config.data.train.name(), *order, state.cursor);
+    return;
+  }
+  const auto samples = parse_suffix_int("", get_setting_text(old_fingerprint_, kSamplesKey));
+  if (!samples || !saved_ledger.is_object() || saved_ledger.value("samples", nlohmann::ordered_json()) != *samples) {
+    throw data_error("{}: its ledger is not that of the {} samples that its state names; copy the checkpoint again",
+                     checkpoints.newest()->string(), samples.value_or(0));
+  }
+  if (ranks_.is_main_process())
+    io::write_file(folder / get_old_ledger_name(), io::to_json_string(saved_ledger, 2) + "\n");
+  state.cursor = order->start();
+}
+
+std::string RunSetup::get_old_ledger_name() const {
+  return fmt::format("ledger-to-step-{}.json", state.step);
+}
+
+void RunSetup::set_total_steps(const Config& config) {
+  const double units_per_epoch = data::count_epoch_units(*order, ledger);
+  const auto& options = config.training;
+  if (!resumed) state.total_steps = train::compute_total_steps(options, units_per_epoch);
+  if (!changes.empty()) {
+    const double epochs = data::EpochProgress(ledger, *order).at(state.cursor);
+    state.total_steps = compute_total_steps_after_change(state.step, epochs, options, units_per_epoch);
+    if (*state.total_steps <= state.step) {
+      throw usage_error(
+          "{}: the run there has done {} steps, and training.{} asks for no more, so there is nothing left for what "
+          "has changed; raise it",
+          checkpoints.newest()->string(), state.step,
+          options.max_steps ? fmt::format("max_steps={}", *options.max_steps)
+                            : fmt::format("epochs={}", options.epochs));
+    }
+    state.last_change_step = state.step;
+    if (changes_schedule(changes)) {
+      const bool restarts_schedule = config.schedule_origin == ScheduleOrigin::kChange;
+      state.schedule_start = {.step = restarts_schedule ? state.step : 0,
+                              .skipped_steps = restarts_schedule ? state.skipped_steps : 0};
+    }
+  }
+  total_steps = state.total_steps.value_or(train::compute_total_steps(options, static_cast<double>(records->size())));
+  schedule.shape = options.lr_scheduler;
+  schedule.total_steps = total_steps - state.schedule_start.step;
+  schedule.warmup_steps = std::llround(options.warmup_ratio * static_cast<double>(schedule.total_steps));
+}
+
+double RunSetup::schedule_factor() const {
+  const auto& start = state.schedule_start;
+  return schedule.factor((state.step - state.skipped_steps) - (start.step - start.skipped_steps));
+}
+
+std::string RunSetup::describe_split(const Config& config) const {
+  const int64_t micro_batch_size = step_config.micro_batch_size;
+  if (!step_config.memory_costs && order->settings().packs)
+    return fmt::format("in micro-batches of {} samples", micro_batch_size);
+  if (!step_config.memory_costs)
+    return fmt::format("in {} micro-batches of {}", config.training.global_batch_size / micro_batch_size,
+                       micro_batch_size);
+  const auto& split_plan = plan ? plan->split_plan() : host_plan->split_plan();
+  if (!split_plan) return "each cut by what its samples take, as the run began";
+  return fmt::format("each cut by what its samples take: {:.1f} micro-batches on average, {} to {} in {} drawn steps",
+                     split_plan->micro_batches_per_step, split_plan->min_micro_batches, split_plan->max_micro_batches,
+                     split_plan->num_sampled_steps);
+}
+
+std::string RunSetup::describe_changes(const Config& config) const {
+  if (changes.empty()) return {};
+  std::vector<std::string> texts;
+  for (const auto& change : changes)
+    texts.push_back(fmt::format("{}: {} → {}", change.key, change.old_value, change.new_value));
+  std::string text =
+      fmt::format("step {}: the run goes on with other settings: {}. The moments of {} trained tensors go on",
+                  state.step, fmt::join(texts, "; "), migrated_state_.migrated);
+  if (migrated_state_.reset > 0) text += fmt::format(", those of {} start at zero", migrated_state_.reset);
+  if (changes_samples(changes)) {
+    text +=
+        fmt::format("; the data set begins at its start, the ledger of the one before is {}", get_old_ledger_name());
+  }
+  if (!keeps_task_weights_) text += "; GradNorm's weights start anew";
+  return text + fmt::format("; the learning rate goes on at {:.3g}, the run has {} steps in all",
+                            compute_learning_rates(config.training, schedule_factor()).language_model, total_steps);
+}
+
+void RunSetup::make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
+                          int64_t decode_bytes) {
+  const auto saved_plan = load_saved_plan(device);
+  if (config.distributed.sharding || ranks_.is_single_process()) {
+    make_plan(config, device, job, workload, decode_bytes, saved_plan);
+    return;
+  }
+  const auto plan_with_sharding = [&](engine::Sharding sharding) {
+    Config resolved_config = config;
+    resolved_config.distributed.sharding = job.sharding = sharding;
+    make_plan(resolved_config, device, job, workload, decode_bytes, saved_plan);
+  };
+  if (device.is_cpu()) {
+    job.sharding = find_first_fitting_sharding(job, plan_with_sharding);
+    spdlog::info("distributed.sharding: {}", engine::to_string(job.sharding));
+    return;
+  }
+  make_plan(config, device, job, workload, decode_bytes, saved_plan);
+  const auto own_sharding = plan ? plan->sharding() : job.sharding;
+  job.sharding = find_max_sharding(own_sharding);
+  if (plan && job.sharding != own_sharding) plan_with_sharding(job.sharding);
+}
+
+/// All ranks take the first sharding that fits, because step times on a CPU are not predicted.
+/// Rethrows the error of the last one.
+template <class MakePlan>
+engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const {
+  const auto shardings = planner::list_possible_shardings(job);
+  for (const auto sharding : shardings) {
+    bool fits = true;
+    try {
+      make_plan(sharding);
+    } catch (const UserError& error) {
+      if (error.code() != ExitCode::kDoesNotFit || sharding == shardings.back()) throw;
+      fits = false;
+    }
+    if (!ranks_.consensus().any_rank(!fits)) return sharding;
+  }
+  return shardings.back();
+}
+
+/// Ranks have different samples and may plan differently; a sharding that one rank needs for its
+/// memory fits on all.
+engine::Sharding RunSetup::find_max_sharding(engine::Sharding own_sharding) const {
+  for (const auto& rank_sharding :
+       ranks_.consensus().all_gather_strings(std::to_string(static_cast<int>(own_sharding)))) {
+    own_sharding =
+        std::max(own_sharding, static_cast<engine::Sharding>(parse_suffix_int("", rank_sharding).value_or(0)));
+  }
+  return own_sharding;
+}
+
+/// Returns the checkpoint's plan unless settings have changed.
+std::optional<SavedPlan> RunSetup::load_saved_plan(at::Device device) const {
+  const auto& json = device.is_cpu() ? state.host_memory : state.device_memory;
+  if (!resumed || json.is_null() || !changes.empty()) return std::nullopt;
+  return SavedPlan::from_json(json, device.is_cpu() ? kHostLimitKey : kDeviceLimitKey, checkpoints.newest()->string());
+}
+
+void RunSetup::make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
+                         int64_t decode_bytes, const std::optional<SavedPlan>& saved_plan) {
+  workload.nodes = ranks_.num_nodes();
+  auto sample_limits = make_sample_limits(*records, config, workload);
+  if (device.is_cpu()) {
+    host_plan = std::make_unique<HostRunPlan>(config, std::move(workload), std::move(sample_limits), decode_bytes, job,
+                                              ranks_, folder, saved_plan);
+    state.host_memory = host_plan->saved_plan().to_json(kHostLimitKey);
+    return;
+  }
+  try {
+    const bool plans_split = !resumed || !changes.empty();
+    plan.emplace(config, device, std::move(workload), std::move(sample_limits), job, ranks_, folder,
+                 plans_split ? SplitSource::kPlanner : SplitSource::kCheckpoint, saved_plan);
+    state.device_memory = plan->saved_plan() ? plan->saved_plan()->to_json(kDeviceLimitKey) : nullptr;
+  } catch (const PlanningError& failure) {
+    continue_without_plan(config, device, failure, ranks_, folder);
+  }
+}
+
+data::SampleIndex RunSetup::check_training_data(const Config& config) const {
+  data::SampleIndex sample_index;
+  ranks_.main_process_first([&] {
+    sample_index = check_data(*records, *processor, config, config.data.train.name(), folder / "data_check.jsonl");
+  });
+  return sample_index;
+}
+
+void RunSetup::check_evaluation_data(const Config& config, data::SampleIndex& train_index) {
+  ranks_.main_process_first([&] { evaluation_set.emplace(config, *processor, folder / "eval_check.jsonl"); });
+  if (ranks_.is_main_process()) log_train_eval_overlap(config, evaluation_set->sample_index(), train_index);
+  train_index.fingerprints = {};
+}
+
+void RunSetup::plan_evaluation(const Config& config) {
+  evaluation_plan.batch_size = config.evaluation.batch_size.value_or(1);
+  try {
+    if (plan) evaluation_plan = plan->plan_evaluation(config, *evaluation_set);
+    if (host_plan) evaluation_plan = host_plan->plan_evaluation(config, *evaluation_set);
+  } catch (const std::exception& error) {
+    spdlog::warn("evaluations are not planned ({}); they go in batches of {}", get_first_line(error.what()),
+                 evaluation_plan.batch_size);
+    return;
+  }
+  if (!plan && !host_plan) return;
+  spdlog::info("evaluations: {} in batches of {}, planned in {:.1f} s{}",
+               pluralize(evaluation_set->records()->size(), "sample"), evaluation_plan.batch_size,
+               evaluation_plan.seconds,
+               evaluation_plan.fits ? "" : "; the largest may not fit, and is cut or left out then");
+}
+
+void RunSetup::load(const Config& config, at::Device device, const planner::Job& job) {
+  const auto checkpoint = checkpoints.newest();
+  if (base) {
+    base->set_chat_template(processor->chat_template().source().jinja);
+    base->add_eos_token(processor->end_of_turn_id());
+    base->set_file(kVolumeSettingsFile, format_volume_settings(config.data.volume));
+    base->set_file(kMediaSettingsFile, format_media_settings(config.data));
+    const auto processor_files = models::make_processor_files(
+        config.model.path, make_processor_settings(config.data, config.model.adapter), has_videos_);
+    for (const auto& [name, content] : processor_files.files) base->set_file(name, content);
+    for (const auto& setting : processor_files.unsaved_settings) {
+      spdlog::warn(
+          "{}; set it in the processor yourself where transformers runs the saved model (vlmtrain keeps it in "
+          "{})",
+          setting, kMediaSettingsFile);
+    }
+  }
+  model = load_model(config, job, device, checkpoint, /*load_weights=*/!is_dry_run());
+  std::optional<models::BaseWeights>
+      checkpoint_weights;  // set where more than the model's weights is read from the checkpoint
+  if (base && checkpoint && !(changes.empty() && state.frozen_after_training.empty())) {
+    const bool has_lora = model->parameters().lora().has_value();
+    checkpoint_weights.emplace(has_lora ? std::filesystem::path(config.model.path) : *checkpoint,
+                               has_lora ? *checkpoint : "");
+  }
+  if (base && checkpoint) {
+    state.frozen_after_training = resume_freezing(config, old_fingerprint_, state.frozen_after_training, *checkpoint,
+                                                  checkpoint_weights ? &*checkpoint_weights : nullptr, *base, *model);
+  }
+  if (plan || host_plan) {
+    step_config = plan ? plan->step_config() : host_plan->saved_plan().step_config;
+  } else {
+    step_config = make_min_memory_config(config, model->vision_blocks(), model->language_blocks());
+  }
+  step_config.recompute =
+      models::clamp_blocks(step_config.recompute, {model->vision_blocks(), model->language_blocks()});
+  training = std::make_unique<engine::Training>(*model, job.optimizer,
+                                                engine::make_objective(job.objective)->gradient_groups(), job.shard());
+  if (!checkpoint) return;
+  if (changes.empty()) {
+    load_optimizer(*checkpoint, training->optimizer);
+  } else {
+    migrated_state_ = migrate_optimizer(*checkpoint, *checkpoint_weights, model->parameters(), training->optimizer);
+    keeps_task_weights_ = tasks->matches(changes_samples(changes) ? nlohmann::ordered_json() : state.task_balance);
+  }
+  if (keeps_task_weights_) tasks->restore(state.task_balance, checkpoint->string());
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "train/balance.h"
+#include "train/data_check/evaluation_set.h"
+#include "train/planning/gpu_run_plan.h"
+#include "train/planning/host_run_plan.h"
+#include "train/planning/saved_plan.h"
+#include "train/run/rank_group.h"
+#include "vlmtrain/data/data_set.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/engine/settings/training_settings.h"
+#include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/io/records.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/config.h"
+#include "vlmtrain/train/run_changes.h"
+#include "vlmtrain/train/run_checkpoint.h"
+
+namespace vlmtrain::train {
+
+/// The parts of a run, ready for its next step: planned, loaded, and restored from the newest
+/// checkpoint.
+struct RunSetup {
+  /// Plans and loads the run. Throws UserError. `ranks` must outlive the object.
+  RunSetup(const Config& config, at::Device device, const RankGroup& ranks);
+
+  std::filesystem::path folder;
+  std::vector<SourceSplit> source_splits;  ///< cleared once held_out.json is written
+  std::shared_ptr<const data::DataSet> records;
+  std::optional<data::SampleOrder> order;  ///< set after the data check
+  std::unique_ptr<models::Processor> processor;
+  std::optional<EvaluationSet> evaluation_set;  ///< set where the run has evaluations
+  RunCheckpoints checkpoints;
+  RunState state;
+  bool resumed = false;
+  std::vector<SettingChange> changes;  ///< that training.resume: changed allowed
+  data::Ledger ledger;                 ///< has the known bad samples
+  /// The checkpoint is of a version that ignored keys which are errors now.
+  bool began_ignoring_keys = false;
+  bool has_media = true;             ///< some training sample may have an image, video or volume
+  std::optional<TaskBalance> tasks;  ///< set after the data check
+  int64_t total_steps = 1;
+  engine::Schedule schedule;                ///< starts at state.schedule_start
+  std::optional<GpuRunPlan> plan;           ///< set on a GPU
+  std::unique_ptr<HostRunPlan> host_plan;   ///< set on the CPU
+  planner::EvaluationPlan evaluation_plan;  ///< of runs with evaluations
+  planner::StepConfig step_config;
+  std::unique_ptr<models::VisionLanguageModel> model;
+  std::unique_ptr<engine::Training> training;
+  std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual GPU
+
+  /// Returns the ledger and, for several sources, what was drawn of each: share, samples and
+  /// epochs.
+  nlohmann::ordered_json make_ledger_json() const;
+  /// Returns the schedule's factor of the next step's learning rates.
+  double schedule_factor() const;
+  /// Returns how steps are split into micro-batches, for people.
+  std::string describe_split(const Config& config) const;
+  /// Returns what a change of settings keeps and what it resets, for people; empty without changes.
+  std::string describe_changes(const Config& config) const;
+
+ private:
+  void find_checkpoint(const Config& config);
+  /// Warns about a data set that was modified between two starts.
+  void warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const;
+  void make_order(const Config& config, data::SampleIndex& sample_index);
+  void restore_ledger(const Config& config);
+  void set_total_steps(const Config& config);
+  /// Returns the file name of the ledger before a change of the data set.
+  std::string get_old_ledger_name() const;
+  /// Both run on rank 0 first, whose cache files the other ranks read.
+  data::SampleIndex check_training_data(const Config& config) const;
+  void check_evaluation_data(const Config& config, data::SampleIndex& train_index);
+  /// Also chooses the sharding of `job` where the configuration leaves it open.
+  void make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
+                  int64_t decode_bytes);
+  template <class MakePlan>
+  engine::Sharding find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const;
+  engine::Sharding find_max_sharding(engine::Sharding own_sharding) const;
+  void make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
+                 int64_t decode_bytes, const std::optional<SavedPlan>& saved_plan);
+  std::optional<SavedPlan> load_saved_plan(at::Device device) const;
+  void plan_evaluation(const Config& config);
+  void load(const Config& config, at::Device device, const planner::Job& job);
+
+  const RankGroup& ranks_;
+  nlohmann::ordered_json old_fingerprint_;  // of the checkpoint
+  engine::MigratedState migrated_state_;    // set where settings were changed
+  bool keeps_task_weights_ = true;          // GradNorm's weights are restored
+  bool has_videos_ = false;                 // among the checked samples
+};
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,186 @@
+#include "train/loop/sample_predictions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "train/data_check/evaluation_set.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/image/decode.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/report/json_lines.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// The report shows about this much of an answer; longer ones would use up the share of time.
+constexpr int64_t kMaxNewTokens = 64;
+/// The report shows no more masks of an answer.
+constexpr size_t kMaxMasks = 6;
+
+std::vector<report::PredictedMask> make_overlays(const io::Record& record,
+                                                 const std::vector<evaluation::MaskPrediction>& masks) {
+  std::vector<report::PredictedMask> overlays;
+  for (const auto& mask : masks) {
+    if (overlays.size() == kMaxMasks) break;
+    try {
+      const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(mask.image)));
+      overlays.push_back({.structure = mask.structure,
+                          .dice = mask.dice,
+                          .overlay = report::make_overlay_uri(image, mask.predicted, mask.truth)});
+    } catch (const std::exception&) {
+      continue;  // the report then shows only text
+    }
+  }
+  return overlays;
+}
+
+}  // namespace
+
+SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
+                                     const models::VisionLanguageModel& model, const models::Processor& processor,
+                                     at::Device device, double share, const std::filesystem::path& run_folder,
+                                     CallbackList& callbacks)
+    : model_(model), processor_(processor), share_(share), callbacks_(callbacks) {
+  for (const int64_t index : sample_evenly(records, count)) records_.push_back(records.at(index));
+  settings_.device = device;
+  settings_.batch_size = 1;  // takes the least memory
+  settings_.max_new_tokens = kMaxNewTokens;
+  settings_.on_bad_sample = data::BadSamplePolicy::kSkip;
+  settings_.on_event = [this](report::EventKind /*kind*/, const std::string& message,
+                              const std::vector<std::string>& /*ids*/) { report_out_of_memory(message); };
+  report::read_json_lines(run_folder / "predictions.jsonl", [this](const nlohmann::json& line) {
+    const auto id = line.find("id");
+    if (id == line.end() || !id->is_string()) return;
+    const auto it = std::ranges::find(records_, id->get_ref<const std::string&>(), &io::Record::id);
+    if (it != records_.end()) next_ = static_cast<size_t>(it - records_.begin()) + 1;
+    answered_step_ = std::max(answered_step_, line.value("step", int64_t{-1}));
+  });
+}
+
+void SamplePredictions::add_past_step(const nlohmann::json& line) {
+  const auto seconds = line.find("step_seconds");
+  if (seconds == line.end() || !seconds->is_number() || line.value("step", int64_t{0}) <= answered_step_) return;
+  past_seconds_ += seconds->get<double>();
+}
+
+void SamplePredictions::answer_saved_step(int64_t step) {
+  if (answered_step_ < step) answer_all(step);
+}
+
+void SamplePredictions::start_clock() {
+  first_step_ = Clock::now();
+}
+
+void SamplePredictions::after_checkpoint(int64_t step) {
+  saved_step_ = step;
+  // A step is saved again after a late evaluation; it is answered once.
+  if (answered_step_ < step) answer_all(step);
+}
+
+void SamplePredictions::finish() {
+  if (answered_step_ < saved_step_ && !records_.empty()) answer_next(saved_step_);
+}
+
+double SamplePredictions::seconds_so_far() const {
+  if (!first_step_) return past_seconds_ + answer_seconds_;
+  return past_seconds_ + std::chrono::duration<double>(Clock::now() - *first_step_).count();
+}
+
+bool SamplePredictions::has_time_left() const {
+  if (share_ >= 1) return true;
+  if (answers_ == 0) return share_ > 0;  // the duration of an answer is not known yet
+  return answer_seconds_ * static_cast<double>(answers_ + 1) / static_cast<double>(answers_) <=
+         share_ * seconds_so_far();
+}
+
+void SamplePredictions::answer_all(int64_t step) {
+  const size_t num_records = records_.size();
+  for (size_t num_answered = 0; num_answered < num_records && !records_.empty(); ++num_answered) {
+    if (!has_time_left()) {
+      report_fewer_answers(step, num_answered);
+      return;
+    }
+    if (!answer_next(step)) return;
+  }
+}
+
+bool SamplePredictions::answer_next(int64_t step) {
+  next_ %= records_.size();
+  const io::Record& record = records_[next_];
+  const auto on_answer = [&](const evaluation::Answer& answer) {
+    callbacks_.on_prediction({.step = step,
+                              .id = answer.id,
+                              .task = answer.task,
+                              .question = answer.question,
+                              .expected = answer.expected,
+                              .answer = answer.prediction,
+                              .images = thumbnails(record).images,
+                              .captions = thumbnails(record).captions,
+                              .masks = make_overlays(record, answer.masks)});
+  };
+  answered_step_ = step;
+  const auto start = Clock::now();
+  try {
+    if (evaluation::evaluate(model_, processor_, io::InMemoryRecords({record}), settings_, on_answer).num_dropped > 0)
+      return false;
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::kBadData) throw;
+    // The log names the reason already.
+    records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_));
+    return true;
+  } catch (const std::exception& error) {
+    const auto out_of_memory = memory::detect_out_of_memory(error);
+    if (!out_of_memory) throw;
+    report_out_of_memory(out_of_memory->reason);
+    return false;
+  }
+  answer_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  ++answers_;
+  ++next_;
+  return true;
+}
+
+void SamplePredictions::report_out_of_memory(const std::string& reason) {
+  callbacks_.on_event({.step = answered_step_,
+                       .kind = report::EventKind::kAnomaly,
+                       .message = fmt::format("step {}: no memory for the sample answers of this checkpoint ({})",
+                                              answered_step_, reason)});
+}
+
+void SamplePredictions::report_fewer_answers(int64_t step, size_t num_answered) {
+  if (std::exchange(has_reported_fewer_, true)) return;
+  callbacks_.on_event(
+      {.step = step,
+       .kind = report::EventKind::kFewerPredictions,
+       .message = fmt::format("step {}: {} of the {} sample answers are made at this checkpoint, for they have taken "
+                              "{:.1f} s of {:.1f} s so far (output.sample_predictions_share is {}); the samples take "
+                              "turns from here on",
+                              step, num_answered, records_.size(), answer_seconds_, seconds_so_far(), share_)});
+}
+
+const SamplePredictions::Thumbnails& SamplePredictions::thumbnails(const io::Record& record) {
+  const auto [entry, added] = thumbnails_.try_emplace(record.id);
+  Thumbnails& result = entry->second;
+  if (!added) return result;
+  bool has_volume = false;
+  for (size_t index = 0; index < record.images.size(); ++index) {
+    const io::MediaRef& image = record.images[index];
+    try {
+      result.images.push_back(report::make_thumbnail_uri(image));
+    } catch (const std::exception&) {
+      continue;  // the report then shows only text
+    }
+    const std::string name = image.is_volume ? io::describe_volume(record, index) : "";
+    result.captions.push_back(image.is_volume && name.empty() ? fmt::format("volume {}", index + 1) : name);
+    has_volume |= image.is_volume;
+  }
+  if (!has_volume) result.captions.clear();
+  return result;
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,236 @@
+#include "train/loop/step_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/train/components.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Steps that are planned ahead: one to dry-run while one runs.
+constexpr int64_t kPrefetchSteps = 2;
+
+void use_default_plan(PlannedStep& step) {
+  step.plan = {.layout = step.layout, .empty_cache_first = step.plan.empty_cache_first};
+}
+
+std::vector<data::SampleShape> get_shapes(const data::GlobalBatch& batch) {
+  std::vector<data::SampleShape> shapes;
+  shapes.reserve(batch.samples.size());
+  for (const auto& sample : batch.samples) shapes.push_back(data::get_shape(sample));
+  return shapes;
+}
+
+}  // namespace
+
+StepPrefetcher::StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config, const TaskBalance& tasks,
+                               LookAheadClient* look_ahead, int64_t first_step, int64_t last_step)
+    : loader_(loader),
+      step_config_(step_config),
+      tasks_(tasks),
+      look_ahead_(look_ahead),
+      next_step_(first_step),
+      last_step_(last_step) {}
+
+PlannedStep StepPrefetcher::next(double step_seconds) {
+  const double wait_seconds = fill_queue();
+  PrefetchedStep entry = std::move(queue_.front());
+  queue_.pop_front();
+  if (entry.error) std::rethrow_exception(entry.error);
+  PlannedStep step{.step = next_step_++,
+                   .batch = std::move(entry.batch),
+                   .layout = entry.layout,
+                   .plan = {.layout = std::move(entry.layout)},
+                   .data_wait_seconds = wait_seconds};
+  if (look_ahead_ == nullptr) return step;
+  step.plan = look_ahead_->await(step.step, step.layout, step_seconds);
+  if (step.step <= last_outdated_) use_default_plan(step);
+  return step;
+}
+
+void StepPrefetcher::replace(PlannedStep& step, const std::vector<int64_t>& dropped) {
+  for (; !queue_.empty(); queue_.pop_back()) {
+    if (queue_.back().error) std::rethrow_exception(queue_.back().error);
+    loader_.put_back(std::move(queue_.back().batch));
+  }
+  const auto is_dropped = [&](const auto& sample) { return std::ranges::find(dropped, sample.index) != dropped.end(); };
+  std::erase_if(step.batch.samples, is_dropped);
+  std::erase_if(step.batch.remote_samples, is_dropped);
+  loader_.refill(step.batch);
+  step.layout = make_layout(step.batch, get_shapes(step.batch));
+  use_default_plan(step);
+  last_outdated_ = last_submitted_;
+  if (look_ahead_ != nullptr) look_ahead_->mark_desynchronized();
+}
+
+engine::StepLayout StepPrefetcher::make_layout(data::GlobalBatch& batch,
+                                               const std::vector<data::SampleShape>& shapes) const {
+  tasks_.assign_tasks(batch.samples);
+  return planner::make_step_layout(step_config_, shapes, tasks_.split_constraint(batch.samples));
+}
+
+double StepPrefetcher::fill_queue() {
+  double wait_seconds = 0;
+  const int64_t queue_size = 1 + (look_ahead_ != nullptr ? kPrefetchSteps : 0);
+  while (std::ssize(queue_) < queue_size && next_step_ + std::ssize(queue_) <= last_step_) {
+    if (!queue_.empty() && queue_.back().error) break;
+    PrefetchedStep& entry = queue_.emplace_back();
+    try {
+      entry.batch = loader_.next();
+    } catch (...) {
+      entry.error = std::current_exception();
+      break;
+    }
+    wait_seconds += entry.batch.wait_seconds;
+    entry.shapes = get_shapes(entry.batch);
+    entry.layout = make_layout(entry.batch, entry.shapes);
+    const int64_t step = next_step_ + std::ssize(queue_) - 1;
+    if (look_ahead_ == nullptr || step <= last_submitted_) continue;
+    look_ahead_->submit(step, entry.shapes, entry.layout);
+    last_submitted_ = step;
+  }
+  return wait_seconds;
+}
+
+namespace {
+
+/// Emptying the cache costs a step its allocations, so it happens at most every hundred steps.
+constexpr int64_t kCacheEmptyInterval = 100;
+
+data::LoaderSettings make_step_loader_settings(const Config& config, const RunSetup& run, const RankGroup& ranks) {
+  data::LoaderSettings settings = make_loader_settings(config);
+  settings.shard = ranks.make_loader_shard();
+  settings.began_ignoring_keys = run.began_ignoring_keys;
+  if (run.host_plan) settings.prefetch_bytes = run.host_plan->prefetch_bytes();
+  return settings;
+}
+
+std::unique_ptr<LookAheadClient> make_look_ahead(const Config& config, const RunSetup& run, at::Device device,
+                                                 const StepRunner::OnEvent& on_event) {
+  if (!run.plan || !config.memory.look_ahead) return nullptr;
+  return std::make_unique<LookAheadClient>(
+      run.plan->look_ahead_settings(), device,
+      [on_event](report::EventKind kind, const std::string& message) { on_event(kind, message, {}); });
+}
+
+}  // namespace
+
+StepRunner::StepRunner(const Config& config, RunSetup& run, at::Device device, const RankGroup& ranks, OnEvent on_event)
+    : config_(config),
+      run_(run),
+      device_(device),
+      consensus_(ranks.consensus()),
+      on_event_(std::move(on_event)),
+      loader_(*run.records, *run.processor, *run.order, make_step_loader_settings(config, run, ranks), run.state.cursor,
+              run.ledger),
+      look_ahead_(make_look_ahead(config, run, device, on_event_)),
+      prefetcher_(loader_, run.step_config, *run.tasks, look_ahead_.get(), run.state.step + 1, run.total_steps),
+      guard_(*run.training, device, consensus_,
+             [this](const std::string& reason, const engine::StepLayout& next) { on_failure(reason, next); }) {}
+
+CompletedStep StepRunner::run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
+                              const LearningRatesFunction& compute_rates) {
+  if (!step.plan.fits) warn_oversized(step);
+  if (step.plan.empty_cache_first) memory::release_unused(device_);
+  memory::reset_peaks(device_);
+  const auto host_limit = run_.host_plan ? run_.host_plan->make_allocation_limit() : nullptr;
+  for (;;) {
+    try {
+      CompletedStep completed = guard_.step(objective, step.batch.samples, step.plan.layout, seed, compute_rates);
+      completed.memory = memory::device_memory(device_);
+      return completed;
+    } catch (const OversizedSampleError& error) {
+      drop_sample(step, error);
+    }
+  }
+}
+
+void StepRunner::after_step(const PlannedStep& step, const CompletedStep& completed) {
+  if (look_ahead_) look_ahead_->compare(step.step, step.plan, completed.memory, completed.failed_attempts == 0);
+  empty_fragmented_cache(step.step, completed.memory);
+}
+
+void StepRunner::release_device_memory() {
+  if (device_.is_cpu()) return;
+  memory::release_unused(device_);
+  if (look_ahead_) look_ahead_->mark_desynchronized();
+}
+
+/// Warns that the look-ahead found no split that fits. The step is tried in the smallest
+/// micro-batches: it was tested against the plan's limit, which is below the GPU's memory.
+void StepRunner::warn_oversized(const PlannedStep& step) const {
+  std::vector<std::string> ids;
+  if (step.plan.oversized_sample) {
+    ids.push_back(step.batch.samples.at(static_cast<size_t>(*step.plan.oversized_sample)).id);
+  }
+  on_event_(report::EventKind::kLookAhead,
+            fmt::format("step {}: {} is foreseen not to fit within the plan's limit less the twin's margin, even alone "
+                        "and with everything recomputed; it is tried, with an empty cache",
+                        step.step, ids.empty() ? "it" : "sample " + ids.front()),
+            ids);
+}
+
+/// Drops a sample that does not fit, or stops the run, on all ranks alike, since they share the
+/// order of samples.
+void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& error) {
+  constexpr const char* kReason = "does not fit into memory";
+  std::vector<int64_t> indices;
+  if (error.position()) indices.push_back(step.batch.samples.at(static_cast<size_t>(*error.position())).index);
+  const auto dropped = consensus_.union_over_ranks(indices);
+  for (const int64_t index : dropped) {
+    const std::string id = run_.records->at_without_bytes(index).id;
+    const std::string message =
+        fmt::format("sample {}: does not fit into {}, even alone and with everything recomputed ({})", id,
+                    memory::to_string(error.memory_kind()), error.what());
+    if (config_.data.on_bad_sample == data::BadSamplePolicy::kFail) {
+      run_.ledger.mark_failed(index, id, kReason, message);
+      throw UserError(ExitCode::kDoesNotFit,
+                      message +
+                          "; make it smaller (data.image_max_pixels, data.max_length), take it out, or go on "
+                          "without such samples: data.on_bad_sample=skip");
+    }
+    run_.ledger.mark_dropped(index, id, kReason, message);
+    on_event_(report::EventKind::kAnomaly, message + "; it is left out, and the next one of the order takes its place",
+              {id});
+  }
+  if (run_.ledger.count(data::SampleStatus::kDropped) == run_.ledger.samples()) {
+    throw UserError(ExitCode::kDoesNotFit,
+                    fmt::format("step {}: none of the samples fits into the device's memory; make them smaller "
+                                "(data.image_max_pixels, data.max_length)",
+                                step.step));
+  }
+  prefetcher_.replace(step, dropped);
+}
+
+void StepRunner::on_failure(const std::string& reason, const engine::StepLayout& next) {
+  on_event_(report::EventKind::kOomSplit,
+            fmt::format("step {}: memory ran out ({}); the step is done again in {} micro-batches", run_.state.step + 1,
+                        reason, next.split.micro_batches()),
+            {});
+  if (look_ahead_) look_ahead_->raise_margin();
+}
+
+/// Empties the cache where much of the reserved memory was unused even at the peak, which only
+/// fragmentation explains.
+void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemory& memory) {
+  const auto reserved = static_cast<double>(memory.reserved_peak_bytes);
+  const auto unused = static_cast<double>(memory.reserved_peak_bytes - memory.allocated_peak_bytes);
+  if (unused <= config_.memory.empty_cache_above * reserved) return;
+  if (step < next_cache_empty_step_) return;
+  next_cache_empty_step_ = step + kCacheEmptyInterval;
+  on_event_(report::EventKind::kCacheEmptied,
+            fmt::format("step {}: {:.0f} % of the reserved memory was not allocated at its peak; the cache is emptied",
+                        step, 100 * unused / reserved),
+            {});
+  if (look_ahead_) {
+    look_ahead_->request_release();
+  } else {
+    memory::release_unused(device_);
+  }
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,380 @@
+#include "train/loop/training_loop.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "train/balance.h"
+#include "train/run/callbacks.h"
+#include "train/run/run_folder.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/report/json_lines.h"
+#include "vlmtrain/train/components.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int64_t count_batch_tokens(const std::vector<data::Sample>& samples) {
+  int64_t tokens = 0;
+  for (const auto& sample : samples) tokens += sample.tokens();
+  return tokens;
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Errors of LibTorch have a stack trace after their first line.
+std::string get_reason(const std::exception& error) {
+  return dynamic_cast<const c10::Error*>(&error) == nullptr ? error.what() : get_first_line(error.what());
+}
+
+}  // namespace
+
+template <class Action>
+void TrainingLoop::run_predictions(const Action& action) {
+  if (predictions_) action(*predictions_);
+  run_.model->parameters().join_remaining_passes();
+}
+
+TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGroup& ranks, bool quiet)
+    : config_(config), device_(device), ranks_(ranks), run_(config, device, ranks), epochs_(run_.ledger, *run_.order) {
+  ranks.check_equal_on_all_ranks("step to go on from (does each see output.dir?)", std::to_string(run_.state.step));
+  if (const auto& shard = run_.training->optimizer.shard(); !shard.covers_all() && shard.count < ranks.world_size()) {
+    ranks.set_group_size(shard.count);
+  }
+  ranks.connect(device);
+  if (!ranks.is_single_process()) run_.training->connect(consensus_);
+  check_samples_reach_trained_parts(config, run_.model->parameters(), run_.has_media);
+  new_notices_.mark_logged(run_.ledger.notices());
+  if (ranks.is_main_process()) add_callbacks(quiet);
+  add_evaluations();
+  log_run();
+  if (run_.resumed) {
+    report_event(report::EventKind::kResumed,
+                 fmt::format("going on after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
+  }
+  if (!run_.changes.empty()) report_event(report::EventKind::kChanged, run_.describe_changes(config));
+}
+
+TrainingSummary TrainingLoop::train() {
+  try {
+    run_steps();
+  } catch (const std::exception& error) {
+    end_steps();
+    finish_after_error(error);
+    throw;
+  }
+  end_steps();
+  saver_.write_ledger();
+  const bool is_stopped = is_stop_requested();
+  if (run_.plan) {
+    run_.plan->report_measured(peaks_.peak_memory(), peaks_.max_used_bytes(), run_.state.step,
+                               look_ahead_summary_ ? &*look_ahead_summary_ : nullptr);
+    // After a stop request the measurements would delay the exit by dry runs.
+    if (!is_stopped && ranks_.is_main_process())
+      run_.plan->record_measurements(peaks_.max_context_bytes(), peaks_.peak_memory(), step_times_);
+  }
+  if (run_.host_plan) run_.host_plan->report_measured(run_.state.step);
+  if (const auto text = ranks_.describe_traffic(run_.state.step + 1 - first_step_); !text.empty()) {
+    spdlog::info("{}{}", text, ranks_.describe_waits());
+  }
+  run_predictions([](SamplePredictions& predictions) { predictions.finish(); });
+  callbacks_.on_end(/*succeeded=*/true);
+  TrainingSummary summary{
+      .stopped = is_stopped && (!is_finished() || run_.state.evaluation.is_due),
+      .steps = run_.state.step,
+      .last_loss = last_loss_,
+      .checkpoint = run_.checkpoints.newest(),
+      .reserved_peak_bytes = peaks_.peak_memory().reserved_peak_bytes,
+      .planned_peak_bytes = run_.plan ? std::optional{run_.plan->peaks().reserved_bytes} : std::nullopt,
+      .skipped_steps = run_.state.skipped_steps,
+      .callback_seconds = callbacks_.seconds() + (predictions_ ? predictions_->seconds() : 0),
+      .save_seconds = saver_.seconds()};
+  if (evaluations_) add_evaluation_summary(summary);
+  return summary;
+}
+
+void TrainingLoop::add_evaluation_summary(TrainingSummary& summary) const {
+  summary.early_stopped = evaluations_->should_stop_early();
+  summary.best_metric = to_string(config_.evaluation.best_metric);
+  summary.best_step = run_.state.evaluation.best_step;
+  summary.best_value = run_.state.evaluation.best_value;
+  if (config_.output.keep_best) summary.best_checkpoint = find_best_checkpoint(run_.folder);
+  summary.last_evaluation = evaluations_->last_metrics();
+}
+
+void TrainingLoop::add_evaluations() {
+  if (!run_.evaluation_set) {
+    // The best result and its checkpoint stay, because evaluations may be enabled again.
+    run_.state.evaluation.is_due = false;
+    return;
+  }
+  if (config_.output.keep_best) reset_missing_best(run_.folder, run_.state.evaluation);
+  auto settings = make_evaluation_settings(config_, run_, device_);
+  settings.should_stop = [] { return stop_signal() != 0; };
+  settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
+    report_event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
+  };
+  evaluations_.emplace(config_, *run_.evaluation_set, *run_.model, *run_.processor, std::move(settings),
+                       /*has_values=*/!is_dry_run(), run_.state.evaluation);
+  if (ranks_.is_main_process()) run_.checkpoints.link_best(run_.state.evaluation.best_step);
+}
+
+void TrainingLoop::add_callbacks(bool quiet) {
+  add_run_callbacks(callbacks_, config_,
+                    {.folder = run_.folder, .step = run_.state.step, .total_steps = run_.total_steps}, quiet);
+  if (config_.output.sample_predictions > 0 && !is_dry_run()) {
+    const bool has_eval = !config_.data.eval.empty();
+    const auto records = has_eval ? open_evaluation_records(config_) : run_.records;
+    predictions_.emplace(*records, config_.output.sample_predictions, *run_.model, *run_.processor, device_,
+                         config_.output.sample_predictions_share, run_.folder, callbacks_);
+  }
+  if (!run_.resumed) return;
+  report::read_json_lines(run_.folder / "metrics.jsonl", [this](const nlohmann::json& line) {
+    callbacks_.on_past_step(line);
+    if (predictions_) predictions_->add_past_step(line);
+  });
+}
+
+void TrainingLoop::log_run() const {
+  const auto& training = config_.training;
+  spdlog::info("model {}: {} parameters, {} trained, in {} on {}", config_.model.path,
+               human_count(run_.model->parameters().total_elements()),
+               human_count(run_.training->optimizer.trained_elements()), engine::to_string(training.precision),
+               device_.str());
+  spdlog::info("data {}: {} usable samples; {} steps of {}{} {}, {}", config_.data.train.name(),
+               run_.ledger.samples() - run_.ledger.count(data::SampleStatus::kDropped), run_.total_steps,
+               training.balance.global_batch_tokens ? "at most " : "", training.global_batch_size,
+               config_.data.packing ? "packs" : "samples", run_.describe_split(config_));
+  for (const auto& line :
+       {run_.processor->chat_template().description(), describe_batch_scaling(training), run_.tasks->description()}) {
+    if (!line.empty()) spdlog::info("{}", line);
+  }
+}
+
+void TrainingLoop::run_steps() {
+  enable_graceful_stop();
+  runner_.emplace(config_, run_, device_, ranks_,
+                  [this](report::EventKind kind, std::string message, std::vector<std::string> ids) {
+                    report_event(kind, std::move(message), std::move(ids));
+                  });
+  const bool stops_at_start = is_stop_requested();
+  if (run_.resumed && !stops_at_start) {
+    run_predictions([this](SamplePredictions& predictions) { predictions.answer_saved_step(run_.state.step); });
+  }
+  // Loading leaves more in the allocator's cache than steps do.
+  memory::release_unused(device_);
+  run_missed_evaluation();
+  if (predictions_) predictions_->start_clock();
+  while (!is_finished() && !is_stop_requested()) {
+    // 1. Draw the samples of the step, exactly the global batch, and plan its micro-batches.
+    const auto start = Clock::now();
+    PlannedStep step = runner_->next(step_seconds_);
+    memory_watch_.before_step();
+    // 2. Run forward and backward passes and the optimizer; the guard repeats them with smaller
+    // micro-batches where memory runs out.
+    const uint64_t step_seed = derive_stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
+    const auto objective = run_.tasks->make_objective(step.step, step_seed);
+    const CompletedStep completed =
+        runner_->run(step, *objective, step_seed, [this, &step] { return compute_rates(step); });
+    // 3. Report. On a GPU the results arrive during the next step.
+    record_step(step, completed, objective);
+    runner_->after_step(step, completed);
+    const double seconds = seconds_since(start);
+    pending_->report.metrics.step_seconds = seconds;
+    // The first step also loads kernels.
+    if (step.step > first_step_) step_seconds_ = seconds;
+    if (run_.plan && step.step > first_step_) step_times_.record(step, completed, seconds);
+    // 4. Evaluate.
+    if (run_.state.evaluation.is_due) pending_->report.metrics.evaluation = evaluate();
+    const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
+    const bool saves_checkpoint = should_all_save(is_save_step() || (is_best && config_.output.keep_best));
+    if (device_.is_cpu() || saves_checkpoint || pending_->report.metrics.evaluation) finish_pending();
+    // 5. Save, and report checkpoints that have become whole.
+    saver_.poll();
+    if (saves_checkpoint) save();
+  }
+  finish_pending();
+  const bool has_begun = run_.state.step > 0;
+  if (has_begun && !saver_.is_saved()) save(/*is_last=*/true);
+  saver_.finish();
+  if (is_stop_requested()) {
+    report_event(report::EventKind::kStopped,
+                 fmt::format("stopped by {} after step {}",
+                             stop_signal() != 0 ? fmt::format("signal {}", stop_signal()) : "a signal to another rank",
+                             run_.state.step));
+    return;
+  }
+  if (evaluations_ && evaluations_->should_stop_early() && evaluations_->last_metrics()) {
+    report_event(report::EventKind::kStopped,
+                 fmt::format("stopped early after step {}: {}", run_.state.step, evaluations_->early_stop_reason()));
+  }
+  if (has_begun && !is_dry_run()) {
+    check_run_trained(config_, run_.state, gradient_watch_, run_.resumed,
+                      evaluations_ && evaluations_->should_stop_early());
+  }
+}
+
+void TrainingLoop::end_steps() {
+  if (!runner_) return;
+  if (const auto* const look_ahead = runner_->look_ahead_summary()) look_ahead_summary_ = *look_ahead;
+  runner_.reset();
+}
+
+bool TrainingLoop::has_finished_steps() {
+  constexpr double kRounding = 1e-9;
+  if (run_.state.step >= run_.total_steps) return true;
+  return !config_.training.max_steps && epochs_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
+}
+
+void TrainingLoop::run_missed_evaluation() {
+  if (!run_.state.evaluation.is_due || is_stop_requested()) return;
+  const auto evaluation = evaluate();
+  if (evaluation) callbacks_.on_late_evaluation(run_.state.step, *evaluation);
+  if (should_all_save(evaluation.has_value())) save();
+}
+
+bool TrainingLoop::should_all_save(bool wants_save) const {
+  return saver_.is_state_sharded() ? consensus_.any_rank(wants_save && ranks_.is_main_process()) : wants_save;
+}
+
+std::optional<report::EvaluationMetrics> TrainingLoop::evaluate() {
+  // On the CPU evaluation batches are planned for memory without the copies of a checkpoint.
+  if (device_.is_cpu()) saver_.finish();
+  // The step's cache would add to the planned memory of the evaluation.
+  if (!device_.is_cpu()) memory::release_unused(device_);
+  memory::reset_peaks(device_);
+  auto evaluation = [&] {
+    const auto host_limit = run_.host_plan ? run_.host_plan->make_evaluation_limit() : nullptr;
+    auto metrics = evaluations_->evaluate(run_.state.step);
+    run_.evaluation_set->merge_notices(evaluations_->notices());
+    run_.model->parameters().join_remaining_passes();
+    return metrics;
+  }();
+  peaks_.update(memory::device_memory(device_));
+  runner_->release_device_memory();
+  return evaluation;
+}
+
+bool TrainingLoop::is_finished() {
+  return has_finished_steps() || (evaluations_ && consensus_.any_rank(evaluations_->should_stop_early()));
+}
+
+engine::LearningRates TrainingLoop::compute_rates(const PlannedStep& step) {
+  finish_pending();
+  rates_ = compute_learning_rates(
+      config_.training,
+      run_.schedule_factor() * compute_step_lr_factor(config_.training, count_batch_tokens(step.batch.samples)));
+  return rates_;
+}
+
+void TrainingLoop::record_step(const PlannedStep& step, const CompletedStep& completed,
+                               const std::shared_ptr<const engine::Objective>& objective) {
+  const double epochs_before = epochs_.at(run_.state.cursor);
+  ++run_.state.step;
+  run_.state.cursor = step.batch.next;
+  pending_.emplace(step, completed, objective, device_);
+  for (const auto& sample : step.batch.samples) {
+    run_.ledger.mark_used(sample.index, sample.id, sample.notices);
+    if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, sample.id, *sample.shrunk);
+  }
+  for (const auto& sample : step.batch.remote_samples) {
+    if (!ranks_.is_main_process()) {
+      run_.ledger.mark_used(sample.index);
+      continue;
+    }
+    const std::string id = run_.records->at_without_bytes(sample.index).id;
+    run_.ledger.mark_used(sample.index, id, sample.notices);
+    if (sample.shrunk) run_.ledger.mark_shrunk(sample.index, id, *sample.shrunk);
+    pending_->report.sample_ids.push_back(id);
+  }
+  if (ranks_.is_main_process() && !run_.ledger.has_all_notices())
+    new_notices_.log(run_.ledger.notices(), run_.ledger.dataset());
+  report::StepMetrics& metrics = pending_->report.metrics;
+  metrics.total_steps = run_.total_steps;
+  metrics.epoch = epochs_.at(run_.state.cursor);
+  run_.state.evaluation.is_due =
+      evaluations_ && evaluations_->is_due(run_.state.step, epochs_before, metrics.epoch, has_finished_steps());
+  metrics.learning_rate = rates_.language_model;
+  if (trains_vision_tower_) metrics.vision_learning_rate = rates_.vision_tower;
+  if (trains_projector_) metrics.projector_learning_rate = rates_.projector;
+  if (run_.model->predicts_masks()) metrics.mask_learning_rate = rates_.masks;
+  if (run_.plan) {
+    const auto& peaks = step.plan.peaks ? *step.plan.peaks : run_.plan->peaks();
+    metrics.predicted_allocated_peak_bytes = peaks.allocated_bytes;
+    metrics.predicted_peak_bytes = peaks.reserved_bytes;
+  }
+  peaks_.update(completed.memory);
+  if (const auto free = metrics.device_free_bytes) {
+    peaks_.update_free(*free, metrics.reserved_bytes);
+  }
+}
+
+void TrainingLoop::finish_pending() {
+  if (!pending_) return;
+  pending_->complete();
+  run_.tasks->update(pending_->tasks, pending_->task_weights(), pending_->report.metrics);
+  StepReport report = std::move(pending_->report);
+  pending_.reset();
+  report::StepMetrics& metrics = report.metrics;
+  if (is_dry_run()) {
+    metrics.is_dry_run = true;
+    metrics.loss = metrics.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    metrics.loss_scale.reset();
+    metrics.tasks.clear();
+  } else {
+    last_loss_ = metrics.loss;
+  }
+  if (metrics.skipped) ++run_.state.skipped_steps;
+  metrics.skipped_steps = run_.state.skipped_steps;
+  metrics.rank_wait_seconds = ranks_.wait_seconds();
+  callbacks_.on_step(report);
+  memory_watch_.observe(report);
+  gradient_watch_.observe(report);
+  anomaly_watch_.observe(report);  // last, since it may throw
+}
+
+bool TrainingLoop::is_save_step() const {
+  return config_.output.save_steps > 0 && run_.state.step % config_.output.save_steps == 0;
+}
+
+void TrainingLoop::save(bool is_last) {
+  saver_.save(/*goes_on=*/!is_last && !has_finished_steps());
+  run_predictions([this](SamplePredictions& predictions) { predictions.after_checkpoint(run_.state.step); });
+  runner_->release_device_memory();  // after predictions
+}
+
+void TrainingLoop::report_event(report::EventKind kind, std::string message, std::vector<std::string> ids) {
+  callbacks_.on_event({.step = run_.state.step, .kind = kind, .message = std::move(message), .ids = std::move(ids)});
+}
+
+bool TrainingLoop::metrics_are_lost() {
+  try {
+    finish_pending();
+  } catch (const std::exception&) {
+  }
+  return pending_.has_value();
+}
+
+void TrainingLoop::finish_after_error(const std::exception& error) {
+  saver_.emergency_save(error, [this] { return metrics_are_lost(); });
+  try {
+    report_event(report::EventKind::kFailed, get_reason(error));
+    saver_.write_ledger();
+    callbacks_.on_end(/*succeeded=*/false);
+  } catch (const std::exception& second_error) {
+    spdlog::warn("the run's last words were not written: {}", second_error.what());
+  }
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,235 @@
+#include "train/planning/gpu_run_plan.h"
+
+#include "train/data_check/evaluation_set.h"
+#include "train/planning/saved_plan.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/report/plan_text.h"
+#include "vlmtrain/vgpu/interface.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Timed steps of one sum. Predicting each takes some tenths of a second at the run's end; fewer
+/// would average less noise.
+constexpr size_t kMaxTimedSteps = 6;
+
+}  // namespace
+
+void StepTimes::record(const PlannedStep& step, const CompletedStep& completed, double seconds) {
+  if (completed.failed_attempts > 0 || completed.layout != step.layout) {
+    steps_.clear();  // time of a repeated step belongs to no single step
+    return;
+  }
+  TimedStep timed_step{.samples = {}, .seconds = seconds - step.data_wait_seconds};
+  for (const auto& sample : step.batch.samples) planner::add_sample(timed_step.samples, data::get_shape(sample));
+  steps_.push_back(std::move(timed_step));
+  if (steps_.size() > kMaxTimedSteps) steps_.pop_front();
+}
+
+std::optional<double> StepTimes::compute_ratio(const planner::Job& job, const planner::StepConfig& step_config,
+                                               const planner::VirtualGpu& virtual_gpu) const {
+  if (steps_.size() < kMaxTimedSteps) return std::nullopt;
+  planner::DryRunProcess process(job, virtual_gpu);
+  double measured_seconds = 0;
+  double predicted_seconds = 0;
+  for (const auto& step : steps_) {
+    const auto outcome = process.dry_run({.step_config = step_config, .steps = {step.samples}, .with_costs = true});
+    if (!outcome.costs) return std::nullopt;
+    measured_seconds += step.seconds;
+    predicted_seconds += outcome.costs->total.seconds;
+  }
+  if (!(measured_seconds > 0 && predicted_seconds > 0)) return std::nullopt;
+  return measured_seconds / predicted_seconds;
+}
+
+namespace {
+
+/// Errors that the run itself causes are thrown unchanged.
+planner::Plan make_plan_or_throw(const planner::PlanRequest& request) {
+  try {
+    return planner::make_plan(request);
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::kFailed) throw;
+    throw PlanningError(error.what());
+  } catch (const std::exception& error) {
+    throw PlanningError(error.what());
+  }
+}
+
+/// Returns nothing on a virtual GPU, on which measurements mean nothing.
+std::optional<PastRuns> load_gpu_past_runs(const planner::TargetGpu& target) {
+  if (planner::is_on_virtual_gpu()) return std::nullopt;
+  return load_past_runs(find_past_runs_file(), describe_gpu_environment(target.device_name));
+}
+
+/// Plans with the saved recomputation where that fits: a GPU with some MB less than at the start is
+/// no reason to recompute other blocks.
+planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const SavedPlan& saved_plan) {
+  const auto limit =
+      planner::compute_memory_limit(request.target, request.mode, request.limit_gigabytes, request.workload.world_size);
+  if (limit.limit_bytes < saved_plan.limit_bytes && !request.constraints.micro_batch_size) {
+    spdlog::warn(
+        "device memory: the run was planned for {:.2f} GB, and the card has {:.2f} GB for it now; it goes on with the "
+        "same micro-batches, and cuts those that do not fit",
+        to_gigabytes(saved_plan.limit_bytes), to_gigabytes(limit.limit_bytes));
+  }
+  planner::PlanRequest saved_request = request;
+  saved_request.constraints = constrain_to_saved_config(request.constraints, saved_plan.step_config);
+  saved_request.constraints.micro_batch_size = request.constraints.micro_batch_size;
+  saved_request.with_suggestions = false;
+  planner::Plan plan = make_plan_or_throw(saved_request);
+  plan.constraints = request.constraints;
+  return plan.fits ? plan : make_plan_or_throw(request);
+}
+
+}  // namespace
+
+GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workload workload,
+                       std::vector<planner::SampleLimit> limits, const planner::Job& job, const RankGroup& ranks,
+                       std::filesystem::path run_folder, SplitSource split_source,
+                       const std::optional<SavedPlan>& saved_plan)
+    : device_(device), run_folder_(std::move(run_folder)), is_writer_(ranks.is_main_process()) {
+  auto request =
+      build_plan_request(config, job, planner::make_target_gpu(memory::describe(device)), std::move(workload));
+  request.sample_limits = std::move(limits);
+  past_runs_ = load_gpu_past_runs(request.target);
+  if (past_runs_) calibrate(request.target, *past_runs_);
+  request.with_split = split_source == SplitSource::kPlanner;
+  const auto make = [&saved_plan](const planner::PlanRequest& requested) {
+    return saved_plan ? plan_with_saved_config(requested, *saved_plan) : make_plan_or_throw(requested);
+  };
+  auto [plan, oversized_micro_batch] = make_plan_or_split(std::move(request), config.memory.allow_splits, make);
+  plan_ = std::move(plan);
+  if (past_runs_) calibrate(plan_, *past_runs_);
+  if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::format_plan_error(plan_));
+  if (oversized_micro_batch) {
+    spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut",
+                 *oversized_micro_batch);
+    plan_.best.step_config.micro_batch_size = *oversized_micro_batch;
+    has_oversized_micro_batch_ = true;
+  }
+  step_config_ = plan_.best.step_config;
+  if (plan_.split) saved_plan_ = {.step_config = step_config_, .limit_bytes = plan_.limit.limit_bytes};
+  if (plan_.split) saved_plan_->step_config.memory_costs = plan_.split->table;
+  if (saved_plan && saved_plan->step_config.memory_costs && !config.training.micro_batch_size) saved_plan_ = saved_plan;
+  if (saved_plan_) step_config_.memory_costs = saved_plan_->step_config.memory_costs;
+  write();
+  spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.effort.seconds);
+  memory::set_expandable_segments(step_config().expandable_segments);
+  if (has_oversized_micro_batch_ && !config.memory.look_ahead) {
+    // The allocator would otherwise use the margin, which is meant for memory that no plan can
+    // know.
+    memory::limit_reserved_bytes(device, plan_.limit.limit_bytes);
+  } else if (config.memory.limit_gb) {
+    memory::limit_reserved_bytes(device, plan_.limit.gpu_bytes - plan_.limit.context_bytes);
+  }
+}
+
+planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
+  auto request = make_evaluation_request(config, evaluation_set, plan_.job);
+  request.training = step_config();
+  for (int64_t i = 0; i < 2 * step_config().micro_batch_size; ++i) {
+    const auto& shapes = plan_.worst.shapes;
+    planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
+  }
+  request.limit_bytes = plan_.limit.limit_bytes;
+  request.target_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
+  evaluation_ = planner::plan_evaluation(request, planner::make_virtual_gpu(plan_.target));
+  write();
+  return *evaluation_;
+}
+
+LookAheadSettings GpuRunPlan::look_ahead_settings() const {
+  return {.job = plan_.job,
+          .step_config = step_config(),
+          .target = planner::make_virtual_gpu(plan_.target),
+          .limit_bytes = plan_.limit.limit_bytes,
+          .is_lockstep = planner::is_on_virtual_gpu() && !vgpu::find_interface()->has_launch_latency()};
+}
+
+void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, int64_t device_used_bytes, int64_t steps,
+                                 const LookAheadSummary* look_ahead) const {
+  const auto planned_peaks = plan_.peaks();
+  const int64_t retries = memory::allocation_retries(device_);
+  spdlog::info(
+      "device memory at most: {:.2f} GB allocated (planned: {:.2f}), {:.2f} GB reserved (planned: "
+      "{:.2f}); {} allocations had to be tried again",
+      to_gigabytes(measured_memory.allocated_peak_bytes), to_gigabytes(planned_peaks.allocated_bytes),
+      to_gigabytes(measured_memory.reserved_peak_bytes), to_gigabytes(planned_peaks.reserved_bytes), retries);
+  nlohmann::ordered_json json{{"allocated_peak_bytes", measured_memory.allocated_peak_bytes},
+                              {"reserved_peak_bytes", measured_memory.reserved_peak_bytes},
+                              {"allocation_retries", retries},
+                              {"device_used_bytes", device_used_bytes},
+                              {"steps", steps}};
+  if (look_ahead != nullptr) {
+    spdlog::info(
+        "twin: {} of {} steps foreseen, {} cut before they failed; reserved memory within {:.2f} % of what it foresaw; "
+        "{:.3f} CPU seconds a step",
+        look_ahead->steps, look_ahead->steps + look_ahead->late_steps, look_ahead->split_steps,
+        100 * look_ahead->worst_error,
+        look_ahead->cpu_seconds / static_cast<double>(std::max<int64_t>(1, look_ahead->steps)));
+    json["twin"] = {{"foreseen_steps", look_ahead->steps},       {"late_steps", look_ahead->late_steps},
+                    {"cut_steps", look_ahead->split_steps},      {"hopeless_steps", look_ahead->unfit_steps},
+                    {"worst_error", look_ahead->worst_error},    {"cpu_seconds", look_ahead->cpu_seconds},
+                    {"waited_seconds", look_ahead->wait_seconds}};
+  }
+  write(json);
+}
+
+void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::DeviceMemory& measured_memory,
+                                     const StepTimes& times) const {
+  if (planner::is_on_virtual_gpu()) return;
+  const auto file = find_past_runs_file();
+  if (file.empty()) return;
+  constexpr int64_t kMaxContexts = 2;  // a larger difference includes other processes
+  PastRuns measured_runs{.runs = 1};
+  if (plan_.target.other_process_bytes == 0 && context_bytes > 0 &&
+      context_bytes <= kMaxContexts * plan_.target.gpu->context_bytes) {
+    measured_runs.context_bytes = context_bytes;
+  }
+  if (measured_memory.reserved_peak_bytes > 0) {
+    measured_runs.peak_ratio =
+        static_cast<double>(measured_memory.reserved_peak_bytes) / static_cast<double>(peaks().reserved_bytes);
+  }
+  try {
+    measured_runs.step_time_ratio =
+        times.compute_ratio(plan_.job, step_config(), planner::make_virtual_gpu(plan_.target));
+  } catch (const std::exception& error) {
+    spdlog::info("what steps took is not kept for later plans: {}", error.what());
+  }
+  record_run(file, describe_gpu_environment(plan_.target.device_name), measured_runs);
+}
+
+void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
+  if (!is_writer_) return;
+  nlohmann::ordered_json json = plan_.to_json();
+  if (evaluation_) json["evaluation"] = evaluation_->to_json();
+  if (past_runs_) json["past_runs"] = past_runs_->to_json();
+  if (!measurements.is_null()) json["measured"] = measurements;
+  io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");
+}
+
+void continue_without_plan(const Config& config, at::Device device, const PlanningError& failure,
+                           const RankGroup& ranks, const std::filesystem::path& run_folder) {
+  spdlog::warn(
+      "the run has no plan, since planning failed: {}; it goes on with what takes least memory: single samples, "
+      "everything recomputed, but for what the configuration fixes (memory.recompute, training.micro_batch_size)",
+      failure.what());
+  std::error_code ignored;
+  if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of an earlier start
+  memory::set_expandable_segments(config.memory.expandable_segments);
+  if (!config.memory.limit_gb) return;
+  const auto target = planner::make_target_gpu(memory::describe(device));
+  const auto limit =
+      planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, ranks.world_size());
+  memory::limit_reserved_bytes(device, limit.gpu_bytes - limit.context_bytes);
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,276 @@
+#include "train/planning/host_run_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "train/data_check/data_check.h"
+#include "train/data_check/evaluation_set.h"
+#include "train/planning/saved_plan.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/memory/large_blocks.h"
+#include "vlmtrain/train/past_runs.h"
+#include "vlmtrain/train/planning.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+using planner::CpuMemoryLimit;
+using planner::CpuPlan;
+using planner::CpuPlanRequest;
+
+std::string format_gb(int64_t bytes) {
+  return fmt::format("{:.2f} GB", to_gigabytes(bytes));
+}
+
+std::string describe_step_config(const planner::StepConfig& step_config, const CpuPlan& plan) {
+  std::string text = step_config.memory_costs ? "micro-batches cut by memory"
+                                              : fmt::format("micro-batches of {}", step_config.micro_batch_size);
+  const auto& blocks = step_config.recompute;
+  if (blocks.vision > 0)
+    text += fmt::format(", {} of {} vision blocks recomputed", blocks.vision, plan.detail.vision_blocks);
+  if (blocks.language > 0) {
+    text += fmt::format(", {} of {} language blocks recomputed", blocks.language, plan.detail.language_blocks);
+    if (blocks.language_selective > 0) {
+      text += fmt::format(" (attention kept in {})", blocks.language_selective);
+    }
+  }
+  if (step_config.vision_tiles_per_pass > 0)
+    text += fmt::format(", {} tiles a vision pass", step_config.vision_tiles_per_pass);
+  return text;
+}
+
+/// Returns the settings as arguments of a command.
+std::string format_settings(const planner::StepConfig& step_config) {
+  return fmt::format(
+      "training.micro_batch_size={} memory.recompute={} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
+      step_config.micro_batch_size, planner::RecomputeOption::from_blocks(step_config.recompute).text,
+      step_config.vision_tiles_per_pass, step_config.loss_chunk_rows);
+}
+
+std::string describe_limit(const CpuMemoryLimit& limit) {
+  return fmt::format("{} ({}), of which {:.0f} % are kept free", format_gb(limit.available.bytes),
+                     limit.available.limit_source, limit.margin_percent);
+}
+
+/// Resident sets of two equal runs differ by some pages; rounding gives both the same limit.
+int64_t round_up(int64_t bytes) {
+  // Above the differences of resident sets between equal runs, small next to any model.
+  constexpr int64_t kStep = int64_t{32} << 20;
+  return (bytes + kStep - 1) / kStep * kStep;
+}
+
+/// Packs of small samples have more samples than other packs.
+int64_t compute_max_samples_per_step(const planner::Workload& workload) {
+  return workload.packed ? 2 * workload.samples_per_rank() : workload.samples_per_rank();
+}
+
+/// Returns for example "sample s0 of 20,011 tokens and 2 images".
+std::string describe_sample(const planner::SampleBatch& sample) {
+  const data::SampleShape& shape = sample.shapes.front();
+  std::string text = fmt::format("sample {} of {}", sample.first_sample_id, pluralize(shape.tokens, "token"));
+  if (shape.num_media > 0) text += " and " + data::describe_media(shape);
+  return text;
+}
+
+std::string format_refusal(const CpuPlan& plan) {
+  const int64_t required_bytes =
+      std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
+  std::string text = fmt::format(
+      "model.path: {} does not fit in host memory: a step takes at least {} ({}, with {}; tensors of {}, {} beside "
+      "them), and this process may have {}",
+      plan.model, format_gb(plan.total_bytes()), describe_step_config(plan.step_config, plan),
+      describe_sample(plan.worst), format_gb(plan.peak_bytes), format_gb(plan.total_bytes() - plan.peak_bytes),
+      describe_limit(plan.limit));
+  if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
+  if (plan.suggestions.empty())
+    return text + fmt::format("; ask for {} of memory, or take a smaller model", format_gb(required_bytes));
+  text += "; it fits with";
+  for (const auto& suggestion : plan.suggestions) text += "\n  " + suggestion.text();
+  return text + fmt::format("\nor where this process may have {}", format_gb(required_bytes));
+}
+
+memory::AvailableHostMemory divide_among_ranks(memory::AvailableHostMemory available, int64_t ranks) {
+  if (ranks == 1) return available;
+  const int64_t process_bytes = memory::host_bytes();
+  return {.bytes = process_bytes + (available.bytes - process_bytes) / ranks,
+          .limit_source = fmt::format("{}, shared by {} ranks", available.limit_source, ranks)};
+}
+
+}  // namespace
+
+HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
+                         int64_t decode_bytes, const planner::Job& job, const RankGroup& ranks,
+                         std::filesystem::path run_folder, const std::optional<SavedPlan>& saved_plan)
+    : run_folder_(std::move(run_folder)), is_writer_(ranks.is_main_process()) {
+  memory::use_mmap_for_large_blocks();
+  memory::enable_large_block_cache();
+  const planner::CpuMemoryNeeds needs{
+      .process_bytes = round_up(memory::host_bytes() + io::get_row_group_memory().compute_additional_bytes()),
+      .sample_bytes = compute_largest_sample_bytes(workload.candidates),
+      .decode_bytes = decode_bytes,
+      .samples_per_step = compute_max_samples_per_step(workload),
+      .world_size = ranks.world_size(),
+      .loader_threads = config.data.num_workers};
+  const memory::AvailableHostMemory available =
+      divide_among_ranks(memory::get_available_host_memory(), ranks.ranks_on_this_node());
+  const CpuMemoryLimit limit =
+      planner::compute_cpu_memory_limit(available, config.memory.limit_gb, config.memory.mode, needs);
+  prefetch_bytes_ = limit.prefetch_bytes;
+
+  const planner::PlanRequest base_request = build_plan_request(config, job, /*card=*/{}, std::move(workload));
+  const CpuPlanRequest request{
+      .model = base_request.model,
+      .job = base_request.job,
+      .mode = base_request.mode,
+      .available = available,
+      .limit_gigabytes = base_request.limit_gigabytes,
+      .needs = needs,
+      .workload = base_request.workload,
+      .constraints = base_request.constraints,
+      .max_micro_batch_size = compute_max_micro_batch_size(config, base_request.workload.world_size),
+      .sample_limits = std::move(limits)};
+  make_plan(config, request, limit, saved_plan);
+  if (saved_plan) apply_saved_plan(request, config.memory.allow_splits, *saved_plan);
+  if (!plan_) return;
+  write();
+  if (const auto past_runs = load_past_runs(find_past_runs_file(), describe_cpu_environment())) {
+    spdlog::info("host memory: {}", past_runs->description());
+  }
+  spdlog::info("host memory: planned {} of {}; {}; made in {:.1f} s", format_gb(plan_->total_bytes()),
+               describe_limit(plan_->limit), describe_step_config(saved_plan_.step_config, *plan_),
+               plan_->effort.seconds);
+}
+
+void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const CpuMemoryLimit& limit,
+                            const std::optional<SavedPlan>& saved_plan) {
+  saved_plan_.limit_bytes = enforced_limit_bytes_ = limit.tensor_bytes;
+  const bool is_split_by_memory = !request.constraints.micro_batch_size;
+  if (saved_plan) request.constraints = constrain_to_saved_config(request.constraints, saved_plan->step_config);
+  request.with_suggestions = request.with_split = !saved_plan;
+  try {
+    auto [plan, oversized_micro_batch] =
+        make_plan_or_split(std::move(request), config.memory.allow_splits, planner::make_cpu_plan);
+    if (!plan.fits && !saved_plan) throw UserError(ExitCode::kDoesNotFit, format_refusal(plan));
+    if (oversized_micro_batch) plan.step_config.micro_batch_size = *oversized_micro_batch;
+    saved_plan_.step_config = plan.step_config;
+    if (plan.split) saved_plan_.step_config.memory_costs = plan.split->table;
+    split_plan_ = plan.split;
+    if (saved_plan && is_split_by_memory) saved_plan_.step_config.memory_costs = saved_plan->step_config.memory_costs;
+    plan_ = std::move(plan);
+    // The limit counts tensors only; malloc keeps further memory.
+    enforced_limit_bytes_ -= std::min(plan_->malloc_cached_bytes, enforced_limit_bytes_ / 2);
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {
+    spdlog::warn(
+        "host memory: no plan could be made ({}); the run goes on with what takes least memory: single samples, "
+        "everything recomputed, but for what the configuration fixes; and what goes over {} is cut",
+        get_first_line(error.what()), format_gb(limit.available.bytes));
+    // More blocks than any model has.
+    constexpr int64_t kAllBlocks = 1'000'000;
+    saved_plan_.step_config =
+        saved_plan ? saved_plan->step_config : make_min_memory_config(config, kAllBlocks, kAllBlocks);
+  }
+}
+
+/// The available memory counts only where it is less than the run was planned for.
+void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_splits, const SavedPlan& saved_plan) {
+  const int64_t current_limit_bytes = saved_plan_.limit_bytes;
+  saved_plan_.limit_bytes = saved_plan.limit_bytes;
+  enforced_limit_bytes_ = std::min(enforced_limit_bytes_, saved_plan.limit_bytes);
+  if (current_limit_bytes >= saved_plan.limit_bytes) return;
+  const std::string limit_text = plan_ ? fmt::format("this process may have {}", describe_limit(plan_->limit))
+                                       : fmt::format("its tensors may have {}", format_gb(current_limit_bytes));
+  if (plan_ && plan_->needed_bytes() > current_limit_bytes && !allow_splits) {
+    const CpuPlan smaller_plan = planner::make_cpu_plan(request);
+    if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_refusal(smaller_plan));
+    throw UserError(
+        ExitCode::kDoesNotFit,
+        fmt::format("host memory: the run goes in {}, which takes {} in all, and {}; give it as much again, "
+                    "or let it go on in smaller pieces, as far as rounding not the same run: {}",
+                    describe_step_config(saved_plan_.step_config, *plan_), format_gb(plan_->total_bytes()), limit_text,
+                    format_settings(smaller_plan.step_config)));
+  }
+  spdlog::warn(
+      "host memory: the run was planned for tensors of {}, and {}, so {} of them; it goes on with the same "
+      "micro-batches, and cuts a step that does not fit",
+      format_gb(saved_plan.limit_bytes), limit_text, format_gb(current_limit_bytes));
+}
+
+planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
+  planner::EvaluationPlan plan{.batch_size = config.evaluation.batch_size.value_or(1)};
+  if (plan_) {
+    auto request = make_evaluation_request(config, evaluation_set, plan_->job);
+    request.max_batch_size = kCpuEvalBatchSize;
+    request.training = saved_plan_.step_config;
+    for (int64_t i = 0; i < saved_plan_.step_config.micro_batch_size; ++i) {
+      const auto& shapes = plan_->worst.shapes;
+      planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
+    }
+    const int64_t sample_bytes = compute_largest_sample_bytes(request.candidates);
+    evaluation_samples_bytes_ = config.data.num_workers * (sample_bytes + evaluation_set.decode_bytes()) +
+                                2 * request.batch_size.value_or(kCpuEvalBatchSize) * sample_bytes;
+    request.target_bytes = request.limit_bytes = enforced_limit_bytes_ - evaluation_samples_bytes_;
+    plan = planner::plan_cpu_evaluation(request);
+    evaluation_samples_bytes_ =
+        config.data.num_workers * (sample_bytes + evaluation_set.decode_bytes()) + 2 * plan.batch_size * sample_bytes;
+    evaluation_prefetch_bytes_ = std::max<int64_t>(1, plan.batch_size * sample_bytes);
+    evaluation_ = plan;
+    write();
+  }
+  return plan;
+}
+
+std::unique_ptr<memory::HostBudget::Limit> HostRunPlan::make_evaluation_limit() {
+  return std::make_unique<memory::HostBudget::Limit>(
+      budget_, std::max<int64_t>(0, enforced_limit_bytes_ - evaluation_samples_bytes_));
+}
+
+std::unique_ptr<memory::HostBudget::Limit> HostRunPlan::make_allocation_limit() {
+  return std::make_unique<memory::HostBudget::Limit>(budget_, enforced_limit_bytes_);
+}
+
+int64_t HostRunPlan::remaining_bytes() const {
+  if (!plan_) return 0;
+  return std::max<int64_t>(0, plan_->limit.available.bytes - plan_->limit.margin_bytes - plan_->total_bytes());
+}
+
+void HostRunPlan::report_measured(int64_t steps) const {
+  const int64_t resident_bytes = memory::host_peak_bytes();
+  std::string planned_tensors, planned_total;
+  if (plan_) {
+    planned_tensors = fmt::format(" (planned for the worst batch: {})", format_gb(plan_->peak_bytes));
+    planned_total = fmt::format(" (planned: {}{})", format_gb(plan_->total_bytes()),
+                                copy_bytes_ > 0 ? ", and copies of checkpoints of " + format_gb(copy_bytes_) : "");
+  }
+  spdlog::info("host memory at most: tensors of {}{}, {} resident{}; {} allocations would have gone over the limit",
+               format_gb(budget_.peak_bytes()), planned_tensors, format_gb(resident_bytes), planned_total,
+               budget_.num_rejected());
+  write({{"allocated_peak_bytes", budget_.peak_bytes()},
+         {"resident_peak_bytes", resident_bytes},
+         {"checkpoint_copies_bytes", copy_bytes_},
+         {"refused_allocations", budget_.num_rejected()},
+         {"steps", steps}});
+  if (!plan_ || !is_writer_ || steps == 0) return;
+  const double ratio = static_cast<double>(resident_bytes) / static_cast<double>(plan_->total_bytes() + copy_bytes_);
+  record_run(find_past_runs_file(), describe_cpu_environment(), {.runs = 1, .peak_ratio = ratio});
+}
+
+void HostRunPlan::write(const nlohmann::ordered_json& measurements) const {
+  if (!plan_ || !is_writer_) return;
+  nlohmann::ordered_json json = plan_->to_json();
+  if (evaluation_) json["evaluation"] = evaluation_->to_json();
+  if (!measurements.is_null()) json["measured"] = measurements;
+  io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");
+}
+
+}  // namespace vlmtrain::train

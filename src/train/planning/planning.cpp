@@ -1,0 +1,210 @@
+#include "vlmtrain/train/planning.h"
+
+#include "train/balance.h"
+#include "train/data_check/data_check.h"
+#include "train/data_check/evaluation_set.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/data/order/sample_order.h"
+#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/planner/cpu_plan.h"
+#include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/workload.h"
+#include "vlmtrain/train/components.h"
+#include "vlmtrain/train/custom_kernels.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+double compute_samples_per_pack(const data::SampleOrder& order) {
+  double samples = 0;
+  double packs = 0;
+  for (int64_t source = 0; source < order.num_sources(); ++source) {
+    const auto epoch = order.epoch(source, 0);
+    samples += static_cast<double>(epoch->samples.size());
+    packs += static_cast<double>(epoch->units());
+  }
+  return samples / packs;
+}
+
+}  // namespace
+
+std::optional<engine::MaskLossWeights> get_mask_loss_weights(const Config& config) {
+  if (!models::predicts_masks(config.model.path)) return std::nullopt;
+  return config.training.mask_losses;
+}
+
+planner::Job make_job(const Config& config, const engine::TaskSettings& tasks) {
+  return {.model = config.model.path,
+          .precision = config.training.precision,
+          .frozen = make_frozen_parts(config.model),
+          .lora = make_lora_settings(config),
+          .quantization = resolve_quantization(config),
+          .disabled_kernels = find_disabled_kernels(config.training),
+          .optimizer = make_adamw_settings(config.training),
+          .objective = {.tasks = tasks, .masks = get_mask_loss_weights(config)},
+          .sharding = config.distributed.sharding.value_or(engine::Sharding::kNone)};
+}
+
+planner::PlanRequest build_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
+                                        planner::Workload workload) {
+  return {.model = config.model.path,
+          .job = std::move(job),
+          .chooses_sharding = !config.distributed.sharding &&
+                              config.training.balance.gradient_conflicts != engine::GradientConflicts::kPcGrad,
+          .target = std::move(target),
+          .mode = config.memory.mode,
+          .limit_gigabytes = config.memory.limit_gb,
+          .workload = std::move(workload),
+          .constraints = {.micro_batch_size = config.training.micro_batch_size,
+                          .recompute = config.memory.recompute,
+                          .vision_tiles_per_pass = config.memory.vision_tiles_per_pass,
+                          .loss_chunk_rows = config.memory.loss_chunk_rows,
+                          .expandable_segments = config.memory.expandable_segments}};
+}
+
+data::SampleOrder make_draw_order(const data::DataSet& dataset, const Config& config, data::SampleIndex& sample_index) {
+  auto settings = data::make_order_settings(config.data, static_cast<uint64_t>(config.training.seed));
+  settings.block_starts = dataset.block_starts();
+  if (settings.packs) data::reject_oversized_samples(*settings.packs, sample_index);
+  return data::make_sample_order(dataset, config.data.task_shares, sample_index, std::move(settings));
+}
+
+planner::Workload make_workload(const data::SampleIndex& sample_index, const data::SampleOrder& order,
+                                const Config& config, int64_t world_size) {
+  if (sample_index.shapes.num_known() == 0) {
+    throw data_error("{}: none of its {} samples can be used; the first: {}", config.data.train.name(),
+                     sample_index.shapes.size(), sample_index.problems.begin()->second.message);
+  }
+  planner::Workload workload{
+      .candidates = {}, .global_batch_size = config.training.global_batch_size, .world_size = world_size};
+  if (order.settings().packs) {
+    workload.packed = planner::PackedSamples{.samples_per_pack = compute_samples_per_pack(order),
+                                             .fixed_micro_batch_size = config.training.micro_batch_size.value_or(0)};
+  }
+  const int64_t samples = workload.samples_per_rank();
+  workload.sampled_steps = data::simulate_steps(order, sample_index.shapes, workload.global_batch_size,
+                                                planner::num_steps_to_sample(samples), workload.world_size);
+  workload.candidates = planner::find_worst_batches(sample_index, samples);
+  return workload;
+}
+
+PlanningInputs prepare_planning_inputs(const data::DataSet& records, const models::Processor& processor,
+                                       const Config& config, int64_t world_size) {
+  data::SampleIndex sample_index = check_data(records, processor, config, config.data.train.name(), /*cache=*/{});
+  log_training_data_remarks(config, records, sample_index);
+  const data::SampleOrder order = make_draw_order(records, config, sample_index);
+  if (!sample_index.problems.empty()) {
+    const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
+    spdlog::warn("{}: {} of {} samples cannot be used and are not planned for{}; the first: {}",
+                 config.data.train.name(), sample_index.problems.size(), records.size(),
+                 stops ? ", and training stops at them (data.on_bad_sample=fail)" : "",
+                 sample_index.problems.begin()->second.message);
+  }
+  return {.workload = make_workload(sample_index, order, config, world_size),
+          .tasks = make_task_settings(config.training.balance, data::Tasks(sample_index, records))};
+}
+
+planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
+  // Tokens of a loss chunk, chosen so that its logits are small next to the activations of a layer;
+  // smaller chunks are slower.
+  constexpr int64_t kSmallLossChunk = 128;
+  const models::RecomputeBlocks all{.vision = vision_blocks, .language = language_blocks};
+  const planner::RecomputeOption& recompute = config.memory.recompute;
+  return {.micro_batch_size = config.training.micro_batch_size.value_or(1),
+          .recompute = recompute.is_auto() ? all : recompute.resolve_blocks(all),
+          .vision_tiles_per_pass = config.memory.vision_tiles_per_pass.value_or(1),
+          .loss_chunk_rows = config.memory.loss_chunk_rows.value_or(kSmallLossChunk),
+          .expandable_segments = config.memory.expandable_segments,
+          .copies_ahead = false};
+}
+
+namespace {
+
+planner::Job make_evaluation_job(const Config& config, const std::filesystem::path& checkpoint,
+                                 const std::filesystem::path& base) {
+  planner::Job job;
+  job.model = checkpoint;
+  job.precision = config.training.precision;
+  job.disabled_kernels = find_disabled_kernels(config.training);
+  if (models::is_adapter(checkpoint)) {
+    job.model = models::find_adapter_base(checkpoint, base);
+    job.lora = models::read_adapter_settings(checkpoint, job.model);
+  }
+  return job;
+}
+
+std::vector<int64_t> find_end_tokens(const std::filesystem::path& checkpoint, const models::Processor& processor,
+                                     const std::filesystem::path& base) {
+  const auto folders = models::is_adapter(checkpoint) ? models::resolve_base_and_adapter(checkpoint, base)
+                                                      : models::BaseAndAdapter{.base = checkpoint, .adapter = {}};
+  return models::load_eos_token_ids(folders.base, processor, folders.adapter);
+}
+
+planner::EvaluationPlan plan_on_gpu(const Config& config, planner::EvaluationRequest request, at::Device device) {
+  memory::set_expandable_segments(config.memory.expandable_segments);
+  const auto target = planner::make_target_gpu(memory::describe(device));
+  request.limit_bytes =
+      planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, /*world_size=*/1).limit_bytes;
+  request.target_bytes = request.limit_bytes;
+  return planner::plan_evaluation(request, planner::make_virtual_gpu(target));
+}
+
+planner::EvaluationPlan plan_on_host(const Config& config, planner::EvaluationRequest request, int64_t decode_bytes) {
+  request.max_batch_size = kCpuEvalBatchSize;
+  const planner::CpuMemoryNeeds needs{
+      .process_bytes = memory::host_bytes() + io::get_row_group_memory().compute_additional_bytes(),
+      .sample_bytes = compute_largest_sample_bytes(request.candidates),
+      .decode_bytes = decode_bytes,
+      .samples_per_step = request.batch_size.value_or(kCpuEvalBatchSize),
+      .loader_threads = config.data.num_workers};
+  request.limit_bytes = planner::compute_cpu_memory_limit(memory::get_available_host_memory(), config.memory.limit_gb,
+                                                          config.memory.mode, needs)
+                            .tensor_bytes;
+  request.target_bytes = request.limit_bytes;
+  return planner::plan_cpu_evaluation(request);
+}
+
+}  // namespace
+
+PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,
+                                  const models::Processor& processor, at::Device device,
+                                  const std::filesystem::path& base) {
+  load_kernels(config.training, device);
+  const EvaluationSet evaluation_set(config, processor, /*cache=*/{});
+  PlannedEvaluation result{.records = evaluation_set.records(),
+                           .num_dropped = evaluation_set.num_dropped(),
+                           .notices_are_logged = evaluation_set.sample_index().is_complete,
+                           .settings = {.device = device,
+                                        .num_workers = config.data.num_workers,
+                                        .answers = config.evaluation.answers,
+                                        .max_new_tokens = config.evaluation.max_new_tokens,
+                                        .eos_token_ids = find_end_tokens(checkpoint, processor, base),
+                                        .on_bad_sample = config.data.on_bad_sample}};
+  result.settings.batch_size = config.evaluation.batch_size.value_or(result.settings.batch_size);
+  try {
+    auto request = make_evaluation_request(config, evaluation_set, make_evaluation_job(config, checkpoint, base));
+    const auto plan = device.is_cpu() ? plan_on_host(config, std::move(request), evaluation_set.decode_bytes())
+                                      : plan_on_gpu(config, std::move(request), device);
+    result.settings.batch_size = plan.batch_size;
+    result.settings.layout = plan.layout;
+    spdlog::info("batches of {}, planned in {:.1f} s", plan.batch_size, plan.seconds);
+    if (!plan.fits) {
+      spdlog::warn(
+          "the largest samples may not fit into memory in batches of {}; those that do not are cut, at last left out",
+          plan.batch_size);
+    }
+  } catch (const std::exception& error) {
+    spdlog::warn("the evaluation is not planned ({}); it goes in batches of {}", get_first_line(error.what()),
+                 result.settings.batch_size);
+  }
+  return result;
+}
+
+}  // namespace vlmtrain::train

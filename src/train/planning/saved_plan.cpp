@@ -1,0 +1,52 @@
+#include "train/planning/saved_plan.h"
+
+#include <fmt/format.h>
+
+#include "vlmtrain/io/json.h"
+
+namespace vlmtrain::train {
+
+nlohmann::ordered_json SavedPlan::to_json(const char* limit_key) const {
+  nlohmann::ordered_json json{{"micro_batch_size", step_config.micro_batch_size},
+                              {"recomputed_vision_blocks", step_config.recompute.vision},
+                              {"recomputed_language_blocks", step_config.recompute.language},
+                              {"vision_tiles_per_pass", step_config.vision_tiles_per_pass},
+                              {"loss_chunk_rows", step_config.loss_chunk_rows},
+                              {limit_key, limit_bytes}};
+  if (step_config.recompute.language_selective > 0) {
+    json["language_attention_kept"] = step_config.recompute.language_selective;
+  }
+  if (!step_config.copies_ahead) json["copies_ahead"] = false;
+  if (step_config.memory_costs) json["costs"] = step_config.memory_costs->to_json();
+  return json;
+}
+
+SavedPlan SavedPlan::from_json(const nlohmann::ordered_json& json, const char* limit_key, const std::string& source) {
+  const auto number = [&](const char* key) { return io::get<int64_t>(json, key, source); };
+  SavedPlan plan{.step_config = {.micro_batch_size = number("micro_batch_size"),
+                                 .recompute = {.vision = number("recomputed_vision_blocks"),
+                                               .language = number("recomputed_language_blocks")},
+                                 .vision_tiles_per_pass = number("vision_tiles_per_pass"),
+                                 .loss_chunk_rows = number("loss_chunk_rows")},
+                 .limit_bytes = number(limit_key)};
+  if (json.contains("language_attention_kept")) {
+    plan.step_config.recompute.language_selective = number("language_attention_kept");
+  }
+  if (json.contains("copies_ahead")) plan.step_config.copies_ahead = io::get<bool>(json, "copies_ahead", source);
+  if (const auto costs = json.find("costs"); costs != json.end()) {
+    plan.step_config.memory_costs = planner::MemoryCostTable::from_json(*costs, source);
+  }
+  return plan;
+}
+
+planner::StepConstraints constrain_to_saved_config(const planner::StepConstraints& requested,
+                                                   const planner::StepConfig& saved) {
+  planner::StepConstraints fixed = requested;
+  if (!fixed.micro_batch_size) fixed.micro_batch_size = saved.micro_batch_size;
+  if (fixed.recompute.is_auto()) fixed.recompute = planner::RecomputeOption::from_blocks(saved.recompute);
+  if (!fixed.vision_tiles_per_pass) fixed.vision_tiles_per_pass = saved.vision_tiles_per_pass;
+  if (!fixed.loss_chunk_rows) fixed.loss_chunk_rows = saved.loss_chunk_rows;
+  return fixed;
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,201 @@
+#include "train/run/rank_group.h"
+
+#include <unistd.h>
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/memory/device.h"
+#include "vlmtrain/planner/virtual_gpu.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Longest wait for a checkpoint that is being written when a rank is lost. The checkpoint is worth
+/// more than idle minutes of all machines, but a lost file system would block forever. An
+/// interrupted checkpoint has only its temporary name.
+constexpr auto kMaxWriteTime = std::chrono::minutes(5);
+
+/// Ends the process while the main thread waits in a library for a rank that will not come.
+[[noreturn]] void exit_with_failure(const distributed::Failure& failure) {
+  [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
+  spdlog::error("{}; this rank ends with it", failure.text());
+  spdlog::shutdown();
+  _exit(static_cast<int>(failure.code));
+}
+
+constexpr char kStopFlag = 's', kContinueFlag = 'g';
+constexpr const char* kRanksPerNodeVariable = "VLMTRAIN_RANKS_OF_A_NODE";
+
+}  // namespace
+
+RankGroup::RankGroup(const std::optional<distributed::Launch>& launch, std::chrono::milliseconds rendezvous_timeout) {
+  if (!launch) {
+    consensus_ = std::make_unique<engine::Consensus>();
+    return;
+  }
+  ranks_ = std::make_unique<distributed::Ranks>(
+      *launch, distributed::RanksOptions{.rendezvous_timeout = rendezvous_timeout,
+                                         .on_hang = [this](const distributed::Failure& failure) {
+                                           checkpoint_lock_.close(kMaxWriteTime);
+                                           exit_with_failure(failure);
+                                         }});
+  consensus_ = std::make_unique<distributed::RankConsensus>(ranks_->collectives());
+  if (is_main_process()) {
+    spdlog::info("{} ranks, started by {}, meet at {}:{}", launch->world_size, launch->launcher, launch->host,
+                 launch->port);
+  }
+  const std::string hostname = get_host_name();
+  hostnames_ = consensus_->all_gather_strings(hostname);
+  ranks_on_this_node_ = std::ranges::count(hostnames_, hostname);
+  num_nodes_ = std::ssize(std::set<std::string>(hostnames_.begin(), hostnames_.end()));
+}
+
+int64_t RankGroup::ranks_per_node() const {
+  if (is_single_process()) return 1;
+  if (const char* const value = std::getenv(kRanksPerNodeVariable)) {
+    const int64_t count = parse_suffix_int("", value).value_or(0);
+    if (count > 0 && world_size() % count == 0) return count;
+    throw usage_error("{}={} does not divide {} ranks", kRanksPerNodeVariable, value, world_size());
+  }
+  const int64_t count =
+      std::ranges::find_if(hostnames_, [this](const auto& host) { return host != hostnames_.front(); }) -
+      hostnames_.begin();
+  for (int64_t rank = 0; rank < world_size(); ++rank) {
+    const auto& node_host = hostnames_[static_cast<size_t>(rank / count * count)];
+    const bool is_on_node = hostnames_[static_cast<size_t>(rank)] == node_host;
+    const bool starts_node = rank == 0 || rank % count != 0 || hostnames_[static_cast<size_t>(rank - 1)] != node_host;
+    if (is_on_node && starts_node && world_size() % count == 0) continue;
+    throw usage_error(
+        "distributed.sharding=hybrid shares the weights among the ranks of a machine, so each needs as many, numbered "
+        "consecutively; {} has {} of {} ranks, and rank {} is on {}; start as many on each, or choose full",
+        hostnames_.front(), std::ranges::count(hostnames_, hostnames_.front()), world_size(), rank,
+        hostnames_[static_cast<size_t>(rank)]);
+  }
+  return count;
+}
+
+void RankGroup::set_group_size(int64_t count) const {
+  if (!is_single_process()) ranks_->set_group_size(count);
+}
+
+data::LoaderShard RankGroup::make_loader_shard() const {
+  if (is_single_process()) return {};
+  return {.rank = ranks_->rank(),
+          .world_size = ranks_->world_size(),
+          .all_gather_strings = [this](const std::string& content) { return consensus_->all_gather_strings(content); }};
+}
+
+void RankGroup::main_process_first(const std::function<void()>& action) const {
+  if (is_main_process()) action();
+  if (is_single_process()) return;
+  consensus_->all_gather_strings("");
+  if (!is_main_process()) action();
+}
+
+void RankGroup::connect(at::Device device) const {
+  if (is_single_process()) return;
+  check_equal_on_all_ranks("kind of device", std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true)));
+  if (device.is_cpu()) return;
+  if (!planner::is_on_virtual_gpu())
+    check_gpu_not_shared(fmt::format("{} of {}", memory::get_pci_bus_id(device), get_host_name()));
+  ranks_->connect(device);
+}
+
+void RankGroup::check_gpu_not_shared(const std::string& gpu_name) const {
+  std::map<std::string, std::vector<size_t>> ranks_by_gpu;
+  const auto gpu_names = consensus_->all_gather_strings(gpu_name);
+  for (size_t rank = 0; rank < gpu_names.size(); ++rank) ranks_by_gpu[gpu_names[rank]].push_back(rank);
+  for (const auto& [gpu, ranks] : ranks_by_gpu) {
+    if (ranks.size() == 1) continue;
+    throw usage_error(
+        "ranks {} have the same card, {}; start one rank for each GPU of a machine, and let each see its own",
+        fmt::join(ranks, ", "), gpu);
+  }
+}
+
+void RankGroup::check_equal_on_all_ranks(const std::string& name, const std::string& value) const {
+  if (is_single_process()) return;
+  const auto values = consensus_->all_gather_strings(value);
+  std::vector<size_t> differing_ranks;
+  for (size_t rank = 1; rank < values.size(); ++rank) {
+    if (values[rank] != values.front()) differing_ranks.push_back(rank);
+  }
+  if (differing_ranks.empty()) return;
+  throw usage_error("{} another {} than rank 0 ({}, not {}); give all ranks the same",
+                    differing_ranks.size() == 1 ? fmt::format("rank {} has", differing_ranks.front())
+                                                : fmt::format("ranks {} have", fmt::join(differing_ranks, ", ")),
+                    name, values[differing_ranks.front()], values.front());
+}
+
+bool RankGroup::any_rank_stops(bool stops) const {
+  if (is_single_process()) return stops;
+  const auto values = consensus_->all_gather_strings(
+      fmt::format("{}{}", stops ? kStopFlag : kContinueFlag, ranks_->collectives().wait_seconds()));
+  wait_seconds_.clear();
+  for (const auto& text : values) wait_seconds_.push_back(std::stod(text.substr(1)));
+  return std::ranges::any_of(values, [](const std::string& text) { return text.front() == kStopFlag; });
+}
+
+std::string RankGroup::describe_waits() const {
+  if (wait_seconds_.empty()) return {};
+  const auto [min_wait, max_wait] = std::ranges::minmax_element(wait_seconds_);
+  if (*max_wait == 0) return {};  // on virtual GPUs
+  return fmt::format("; rank {} was waited for most: it waited {:.1f} s for the others, rank {} {:.1f} s",
+                     min_wait - wait_seconds_.begin(), *min_wait, max_wait - wait_seconds_.begin(), *max_wait);
+}
+
+std::string RankGroup::describe_traffic(int64_t steps) const {
+  if (is_single_process() || steps == 0) return {};
+  const auto format_per_step = [steps](const distributed::Traffic& traffic, const char* calls) {
+    return fmt::format("{} in {:.1f} {} a step", format_bytes(traffic.bytes / steps),
+                       static_cast<double>(traffic.calls) / static_cast<double>(steps), calls);
+  };
+  const auto& ranks = ranks_->collectives();
+  std::string text = "ranks added up " + format_per_step(ranks.all_reduce_traffic(), "sums");
+  if (ranks.all_gather_traffic().calls > 0) {
+    text += fmt::format(", {}, and gathered weights of {}",
+                        format_per_step(ranks.reduce_scatter_traffic(), "reduce-scatters"),
+                        format_per_step(ranks.all_gather_traffic(), "all-gathers"));
+  }
+  return text;
+}
+
+bool RankGroup::are_reductions_complete() const {
+  // Generous: ranks that are alive complete a reduction together.
+  constexpr auto kTimeout = std::chrono::seconds(2);
+  return is_single_process() || ranks_->collectives().are_reductions_complete(kTimeout);
+}
+
+void RankGroup::report_failures(const std::function<void()>& action) const {
+  if (is_single_process()) return action();
+  try {
+    action();
+    consensus_->all_gather_strings("");  // rank 0 may take longer to save
+  } catch (const UserError& error) {
+    ranks_->fail(error.code(), error.what());
+    // Leaving normally would wait for the device.
+    if (!are_reductions_complete()) exit_with_failure({.rank = rank(), .code = error.code(), .reason = error.what()});
+    if (is_main_process()) throw;
+    spdlog::error("{}", error.what());
+    if (ranks_->has_lost_rank0()) throw;
+    throw AlreadyReported(error.code(), error.what());  // rank 0 ends with the same message
+  } catch (const std::exception& error) {
+    ranks_->fail(ExitCode::kFailed, get_first_line(error.what()));
+    throw;
+  }
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,115 @@
+#include "train/run/run_folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/chrono.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <system_error>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/planner/virtual_gpu.h"
+#include "vlmtrain/vgpu/interface.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Longer than describe_this_process() with the longest host name.
+constexpr size_t kMaxHolderBytes = 512;
+
+std::string describe_this_process() {
+  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), get_host_name(),
+                     fmt::gmtime(std::time(nullptr)));
+}
+
+/// Returns the line that the lock's holder wrote.
+std::string read_holder(int descriptor) {
+  std::string text(kMaxHolderBytes, '\0');
+  const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
+  text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
+  text.resize(std::min(text.size(), text.find('\n')));
+  return text.empty() ? "a process that does not say which" : text;
+}
+
+void write_holder(int descriptor, const std::filesystem::path& path) {
+  const std::string line = describe_this_process() + "\n";
+  const bool written = ftruncate(descriptor, 0) == 0 &&
+                       pwrite(descriptor, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
+  if (!written) {
+    throw run_error("cannot write {}: {}; make room there, or choose another output.dir", path.string(),
+                    std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+bool is_dry_run() {
+  return planner::is_on_virtual_gpu();
+}
+
+std::filesystem::path get_run_folder(const Config& config) {
+  const std::filesystem::path folder = config.output.dir;
+  return is_dry_run() ? folder / fmt::format("virtual-{}", vgpu::find_interface()->gpu_name()) : folder;
+}
+
+void create_run_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error == std::errc::not_a_directory || error == std::errc::file_exists) {
+    throw usage_error(
+        "output.dir: {} cannot be a folder, since a file has that name or one on the way to it; choose "
+        "another",
+        folder.string());
+  }
+  if (error) {
+    throw run_error("output.dir: the folder {} cannot be made: {}; choose another, or make room for it",
+                    folder.string(), error.message());
+  }
+}
+
+RunLock::RunLock(const std::filesystem::path& run_dir) {
+  const auto path = run_dir / "run.lock";
+  if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
+    throw run_error("{} is {}, where the file that keeps a second run out belongs; remove it", path.string(), kind);
+  }
+  // O_NONBLOCK: opening a pipe of that name would block.
+  descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (descriptor_ < 0) {
+    throw run_error("cannot write {}: {}; choose an output.dir in which you may write", path.string(),
+                    std::strerror(errno));
+  }
+  const int error = io::lock_file(descriptor_);
+  if (error == EAGAIN || error == EACCES) {
+    const std::string holder = read_holder(descriptor_);
+    close(descriptor_);
+    throw usage_error(
+        "output.dir: {} belongs to another run, which is going on: {}; wait for it or stop it, or choose another "
+        "output.dir (where that process is gone for certain, remove {})",
+        run_dir.string(), holder, path.string());
+  }
+  if (error != 0) {
+    spdlog::warn("{}: the file system has no locks ({}), so nothing keeps a second run out of this folder",
+                 run_dir.string(), std::strerror(error));
+  }
+  try {
+    write_holder(descriptor_, path);
+  } catch (...) {
+    close(descriptor_);
+    throw;
+  }
+}
+
+RunLock::~RunLock() {
+  close(descriptor_);
+}
+
+}  // namespace vlmtrain::train

@@ -1,0 +1,133 @@
+#include "train/step/oom_guard.h"
+
+#include <ATen/Context.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device.h"
+
+namespace vlmtrain::train {
+
+using engine::StepStatus;
+using memory::MemoryKind;
+
+namespace {
+
+UserError make_device_full_error(const std::string& reason) {
+  return run_error(
+      "the device has no memory left for anything, which no sample is to blame for: {}; see what else runs there "
+      "(nvidia-smi), then start again: the run goes on from its last checkpoint",
+      reason);
+}
+
+}  // namespace
+
+OomGuard::OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus,
+                   OnFailure on_failure)
+    : training_(training), device_(device), consensus_(consensus), on_failure_(std::move(on_failure)) {}
+
+namespace {
+
+/// Joins the reasons of the ranks that have one, with their numbers where there are several ranks.
+std::string join_rank_reasons(const std::vector<std::string>& rank_reasons) {
+  if (rank_reasons.size() == 1) return rank_reasons.front();
+  std::string text;
+  for (size_t rank = 0; rank < rank_reasons.size(); ++rank) {
+    if (!rank_reasons[rank].empty())
+      text += fmt::format("{}rank {}: {}", text.empty() ? "" : "; ", rank, rank_reasons[rank]);
+  }
+  return text;
+}
+
+}  // namespace
+
+CompletedStep OomGuard::step(const engine::Objective& objective, std::span<const data::Sample> samples,
+                             const engine::StepLayout& layout, uint64_t seed,
+                             const LearningRatesFunction& compute_rates) {
+  const engine::StepInput input{.objective = objective,
+                                .samples = samples,
+                                .normalizers = consensus_.sum_over_ranks(objective.normalizers(samples))};
+  CompletedStep completed{.result = {}, .layout = layout};
+  RecoveryState recovery;
+  for (;; ++completed.failed_attempts) {
+    at::Generator generator = at::globalContext().defaultGenerator(device_);
+    generator.set_current_seed(seed);
+    const Attempt result = attempt(input, compute_rates, completed);
+    if (result.is_done) return completed;
+    recover(result.failure ? result.failure->memory_kind() : MemoryKind::kDevice);
+    std::optional<OversizedSampleError> fatal_error;
+    try {
+      if (result.failure) completed.layout = next_layout(completed.layout, *result.failure, recovery);
+    } catch (const OversizedSampleError& error) {
+      fatal_error = error;
+    }
+    if (consensus_.all_reduce_max(fatal_error ? StepStatus::kSkipSample : StepStatus::kOk) == StepStatus::kSkipSample) {
+      const std::string reasons =
+          join_rank_reasons(consensus_.all_gather_strings(fatal_error ? fatal_error->what() : ""));
+      throw fatal_error ? *fatal_error : OversizedSampleError(std::nullopt, MemoryKind::kDevice, reasons);
+    }
+    on_failure_(join_rank_reasons(consensus_.all_gather_strings(result.failure ? result.failure->what() : "")),
+                completed.layout);
+  }
+}
+
+OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const LearningRatesFunction& compute_rates,
+                                    CompletedStep& completed) {
+  engine::Step step(training_, input, consensus_);
+  Attempt result;
+  const auto succeeds = [&](const auto& phase) {
+    try {
+      phase();
+    } catch (const engine::StepOutOfMemory& error) {
+      result.failure = error;
+    }
+    return consensus_.all_reduce_max(result.failure ? StepStatus::kRetrySmaller : StepStatus::kOk) == StepStatus::kOk;
+  };
+  if (!succeeds([&] { step.accumulate(completed.layout); })) return result;
+  const engine::LearningRates learning_rates = compute_rates();
+  if (!succeeds([&] { step.prepare(); })) return result;
+  completed.result = step.apply(learning_rates);
+  result.is_done = true;
+  return result;
+}
+
+/// REQUIRES: the failed attempt's tensors are destroyed, except the gradient sums.
+void OomGuard::recover(memory::MemoryKind memory_kind) {
+  if (memory_kind != MemoryKind::kDevice) memory::release_pinned(device_);
+  training_.gradient_buckets.reset();
+  memory::release_unused(device_);
+}
+
+engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
+                                         RecoveryState& recovery) const {
+  if (error.memory_kind() == MemoryKind::kDriver && !std::exchange(recovery.cache_emptied, true)) return failed;
+  if (!std::exchange(recovery.micro_batch_halved, true)) {
+    if (auto smaller_layout =
+            engine::subdivide_micro_batches(failed, error.micro_batch(), engine::SubdivisionMode::kAtLeastAsLarge)) {
+      smaller_layout->copies_ahead = false;
+      return std::move(*smaller_layout);
+    }
+  }
+  const models::RecomputeBlocks all_blocks{training_.model.vision_blocks(), training_.model.language_blocks()};
+  if (const auto min_memory_layout = engine::minimize_memory(failed, all_blocks)) return *min_memory_layout;
+  if (const auto single_sample_layout =
+          engine::subdivide_micro_batches(failed, error.micro_batch(), engine::SubdivisionMode::kSingleSamples)) {
+    return *single_sample_layout;
+  }
+  if (const auto failure = device_.is_cpu() ? std::nullopt : memory::find_device_failure(device_)) {
+    throw make_device_full_error(*failure);
+  }
+  if (error.micro_batch() < 0) {
+    throw UserError(
+        ExitCode::kDoesNotFit,
+        fmt::format("the optimizer's step does not fit into {}: {}; free memory there, or train less of the "
+                    "model (lora.rank, model.freeze_…)",
+                    memory::to_string(error.memory_kind()), error.what()));
+  }
+  throw OversizedSampleError(failed.split.micro_batch(error.micro_batch()).front(), error.memory_kind(), error.what());
+}
+
+}  // namespace vlmtrain::train

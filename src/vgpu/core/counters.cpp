@@ -1,0 +1,82 @@
+#include "vgpu/core/counters.h"
+
+#include <string>
+
+#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/object_lifetime.h"
+
+namespace vlmtrain::vgpu {
+
+namespace {
+
+/// Calls `visit` with each counter and its counterpart in the public struct.
+template <class From, class To, class Visit>
+void for_each_counter(From& source, To& target_counters, const Visit& visit) {
+  visit(source.launches, target_counters.launches);
+  visit(source.rejected_launches, target_counters.rejected_launches);
+  visit(source.matmuls, target_counters.matmuls);
+  visit(source.matmul_flops, target_counters.matmul_flops);
+  const auto visit_copy_count = [&visit](auto& copy_counts, auto& target) {
+    visit(copy_counts.calls, target.calls);
+    visit(copy_counts.bytes, target.bytes);
+  };
+  visit_copy_count(source.host_to_device_pinned, target_counters.host_to_device_pinned);
+  visit_copy_count(source.host_to_device_pageable, target_counters.host_to_device_pageable);
+  visit_copy_count(source.device_to_host_pinned, target_counters.device_to_host_pinned);
+  visit_copy_count(source.device_to_host_pageable, target_counters.device_to_host_pageable);
+  visit_copy_count(source.device_to_device, target_counters.device_to_device);
+  visit(source.fills, target_counters.fills);
+  visit(source.stream_synchronizations, target_counters.stream_synchronizations);
+  visit(source.event_synchronizations, target_counters.event_synchronizations);
+  visit(source.device_synchronizations, target_counters.device_synchronizations);
+  visit_copy_count(source.side_stream_copies, target_counters.side_stream_copies);
+  visit(source.early_side_stream_copies, target_counters.early_side_stream_copies);
+  visit(source.stream_waits, target_counters.stream_waits);
+  visit(source.blocking_copies, target_counters.blocking_copies);
+  visit(source.host_allocations, target_counters.host_allocations);
+  visit(source.unknown_calls, target_counters.unknown_calls);
+}
+
+}  // namespace
+
+void AtomicCounters::read(Counters& counters) const {
+  for_each_counter(*this, counters,
+                   [](const std::atomic<uint64_t>& count, uint64_t& target) { target = count.load(); });
+}
+
+void AtomicCounters::reset() {
+  Counters ignored;
+  for_each_counter(*this, ignored, [](std::atomic<uint64_t>& count, uint64_t&) { count = 0; });
+}
+
+AtomicCounters& global_counters() {
+  return leaky_singleton<AtomicCounters>();
+}
+
+void MatmulCounter::add(const Matmul& product) {
+  ++global_counters().matmuls;
+  global_counters().matmul_flops += static_cast<uint64_t>(2 * product.m * product.n * product.k * product.batch);
+  if (trace().is_enabled()) {
+    trace().add({"product", std::to_string(product.m), std::to_string(product.n), std::to_string(product.k),
+                 std::to_string(product.batch), std::to_string(product.input_type),
+                 std::to_string(product.output_type)});
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++calls_[product];
+}
+
+void MatmulCounter::for_each(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [product, calls] : calls_) visit(context, &product, calls);
+}
+
+void MatmulCounter::reset() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  calls_.clear();
+}
+
+MatmulCounter& matmul_counter() {
+  return leaky_singleton<MatmulCounter>();
+}
+
+}  // namespace vlmtrain::vgpu

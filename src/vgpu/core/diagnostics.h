@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <initializer_list>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace vlmtrain::vgpu {
+
+/// Writes the pieces as one line to stderr. The stub libraries cannot throw through C functions and
+/// cannot use the program's log.
+void report(std::initializer_list<std::string_view> pieces);
+
+/// A log of the GPU's operations in order, one per line, appended to the file that VLMTRAIN_VGPU_TRACE
+/// names. Each line is written at once, so a killed process leaves a complete trace. Thread-safe.
+class Trace {
+ public:
+  Trace();
+
+  bool is_enabled() const { return file_ >= 0; }
+
+  /// Appends the pieces, separated by spaces, as one line if the trace is enabled.
+  void add(std::initializer_list<std::string_view> pieces);
+
+ private:
+  std::mutex mutex_;
+  int file_ = -1;
+  std::string line_;
+};
+
+/// Returns the trace of this process.
+Trace& trace();
+
+/// An unmodeled function of a CUDA library. cmake/virtual_gpu_stubs.py generates a weak definition for
+/// every function of the real library, so a definition in this part takes precedence.
+struct UnknownCall {
+  const char* name;
+  std::atomic<uint64_t> calls{0};
+  bool reported = false;
+  UnknownCall* next = nullptr;
+};
+
+/// Counts the call and reports it on stderr the first time. Thread-safe.
+void record_unknown_call(UnknownCall& call);
+
+/// Visits the unmodeled functions that were called since the last reset. Thread-safe.
+void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
+void reset_unknown_calls();
+
+}  // namespace vlmtrain::vgpu
+
+/// Defines `function` as unmodeled. It returns `status`, its library's code for "not supported".
+#define VLMTRAIN_VGPU_UNKNOWN_CALL(function, status)                      \
+  extern "C" __attribute__((weak)) long function() {                      \
+    static constinit vlmtrain::vgpu::UnknownCall call{.name = #function}; \
+    vlmtrain::vgpu::record_unknown_call(call);                            \
+    return status;                                                        \
+  }

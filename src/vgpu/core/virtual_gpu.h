@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "vlmtrain/memory/gpu_table.h"
+
+namespace vlmtrain::vgpu {
+
+/// The cost of lazily loading a module on a real GPU; zero unless a test sets it.
+struct ModuleLoadCost {
+  uint64_t module_bytes = 0;  ///< context growth when the module's first kernel is launched
+  double module_seconds = 0;
+};
+
+/// The GPU that the environment configures (docs/virtual-gpu.md lists the variables).
+struct VirtualGpu {
+  memory::Gpu gpu;
+  memory::Architecture architecture;
+  uint64_t memory_bytes = 0;
+  uint64_t reported_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem
+  uint64_t used_bytes = 0;      ///< at the start: the context, other processes
+  ModuleLoadCost module_load_cost;
+};
+
+/// Returns the configured GPU. Returns null, after one report on stderr, if the environment is
+/// invalid; the process has no device then.
+const VirtualGpu* virtual_gpu();
+
+/// Returns the value of cuDeviceGetAttribute and cudaDeviceGetAttribute, which share their numbers; 0
+/// for features the GPU lacks and attributes that LibTorch does not read. REQUIRES: virtual_gpu().
+int device_attribute(CUdevice_attribute attribute);
+
+}  // namespace vlmtrain::vgpu

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace vlmtrain::vgpu {
+
+/// The set of pinned host memory ranges. Thread-safe.
+class PinnedHostMemory {
+ public:
+  void add(const void* first, size_t bytes);
+  /// Returns whether a range began at `first`.
+  bool remove(const void* first);
+  bool is_pinned(const void* pointer) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uintptr_t, size_t> ranges_;  // by first address
+};
+
+/// Returns the ranges of this process.
+PinnedHostMemory& pinned_host_memory();
+
+}  // namespace vlmtrain::vgpu

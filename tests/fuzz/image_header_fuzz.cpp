@@ -1,0 +1,22 @@
+#include "fuzz/input.h"
+#include "image/codec/byte_source.h"
+#include "image/codec/header.h"
+#include "image/codec/orientation.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  vlmtrain::fuzz::expect_accepted_or_rejected([&] {
+    vlmtrain::image::MemorySource source(std::as_bytes(std::span(data, size)));
+    const auto header = vlmtrain::image::read_header(source, "input");
+    if (header.stored.height < 1 || header.stored.height * header.stored.width > vlmtrain::image::kMaxImagePixels) {
+      std::abort();
+    }
+  });
+  vlmtrain::image::exif_orientation({data, size});
+  vlmtrain::image::xmp_orientation(vlmtrain::fuzz::to_text(data, size));
+  for (const char* chunk : {"tEXt", "zTXt", "iTXt", "eXIf"}) {
+    vlmtrain::image::PngTexts texts;
+    texts.add(chunk, {data, data + size});
+    texts.orientation();
+  }
+  return 0;
+}

@@ -1,0 +1,258 @@
+"""Writes randomly initialized checkpoints in the layouts that are met in the wild.
+
+`hub` is the layout of the published SmolVLM and Idefics3 checkpoints: rope_theta in the text config, torch_dtype, separate
+preprocessor_config.json. `saved` is what save_pretrained of transformers 5 writes: rope_parameters, dtype, the image
+processor inside processor_config.json.
+"""
+
+import json
+from dataclasses import dataclass, field
+
+import torch
+from safetensors.torch import save_file
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
+from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
+
+from library import small_tokenizer
+
+CHAT_TEMPLATE = (
+    "<|im_start|>{% for message in messages %}{{message['role'] | capitalize}}"
+    "{% if message['content'][0]['type'] == 'image' %}{{':'}}{% else %}{{': '}}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+ARCHITECTURES = {"idefics3": "Idefics3ForConditionalGeneration", "smolvlm": "SmolVLMForConditionalGeneration"}
+
+
+@dataclass
+class Shape:
+    """What distinguishes one small model from another; see config() for the rest."""
+
+    model_type: str = "idefics3"
+    layout: str = "hub"
+    seed: int = 0
+    embedding_deviation: float = 0.3
+    vocabulary_size: int = 400
+    tokenizer_size: int = 400
+    tie_embeddings: bool = False
+    hidden_size: int = 32
+    intermediate_size: int = 64
+    text_layers: int = 2
+    heads: int = 4
+    key_value_heads: int = 2
+    head_dim: int | None = None
+    rope_theta: float = 100000.0
+    vision_hidden_size: int = 32
+    vision_intermediate_size: int = 64
+    vision_layers: int = 2
+    vision_heads: int = 4
+    tile_side: int = 32
+    patch_side: int = 8
+    scale_factor: int = 2
+    longest_edge: int = 96
+    split_images: bool = True
+    chat_template_file: str = "chat_template.jinja"
+    omit_defaults: bool = False
+    shards: dict[str, str] = field(default_factory=dict)
+    video_sampling: dict | None = None
+
+    @property
+    def tokens_per_tile(self):
+        return (self.tile_side // self.patch_side) ** 2 // self.scale_factor**2
+
+
+def config(shape, tokenizer):
+    """config.json of a hub checkpoint."""
+    text = {
+        "model_type": "llama",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.text_layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.key_value_heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": None,
+        "rope_theta": shape.rope_theta,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "pad_token_id": tokenizer.token_to_id("<|im_end|>"),
+        "bos_token_id": tokenizer.token_to_id("<|im_start|>"),
+        "eos_token_id": tokenizer.token_to_id("<end_of_utterance>"),
+        "torch_dtype": "float32",
+        "vocab_size": shape.vocabulary_size,
+    }
+    if shape.head_dim is not None:
+        text["head_dim"] = shape.head_dim
+    vision = {
+        "model_type": f"{shape.model_type}_vision",
+        "hidden_size": shape.vision_hidden_size,
+        "intermediate_size": shape.vision_intermediate_size,
+        "num_hidden_layers": shape.vision_layers,
+        "num_attention_heads": shape.vision_heads,
+        "num_channels": 3,
+        "image_size": shape.tile_side,
+        "patch_size": shape.patch_side,
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_norm_eps": 1e-6,
+    }
+    if shape.omit_defaults:
+        as_published(text, vision, shape)
+    return {
+        "architectures": [ARCHITECTURES[shape.model_type]],
+        "model_type": shape.model_type,
+        "image_token_id": tokenizer.token_to_id("<image>"),
+        "scale_factor": shape.scale_factor,
+        "tie_word_embeddings": shape.tie_embeddings,
+        "torch_dtype": "float32",
+        "text_config": text,
+        "vision_config": vision,
+        "vocab_size": shape.vocabulary_size,
+    }
+
+
+def as_published(text, vision, shape):
+    """Published configs leave out what equals the default, and carry keys of the code that trained them."""
+    for key in ("hidden_act", "attention_bias", "mlp_bias"):
+        del text[key]
+    for key in ("num_channels", "hidden_act", "layer_norm_eps"):
+        del vision[key]
+    text |= {
+        "_flash_attn_2_enabled": True,
+        "is_llama_config": True,
+        "neftune_noise_alpha": 0.0,
+        "pixel_shuffle_factor": shape.scale_factor,
+        "qk_layer_norms": False,
+        "rope_interleaved": False,
+        "use_resampler": False,
+    }
+    vision |= {
+        "model_type": shape.model_type,
+        "max_image_size": {"longest_edge": shape.tile_side},
+        "size": {"longest_edge": shape.longest_edge},
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+    }
+
+
+def preprocessor_config(shape):
+    return {
+        "do_convert_rgb": True,
+        "do_image_splitting": shape.split_images,
+        "do_normalize": True,
+        "do_pad": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "image_processor_type": "SmolVLMImageProcessor" if shape.model_type == "smolvlm" else "Idefics3ImageProcessor",
+        "max_image_size": {"longest_edge": shape.tile_side},
+        "processor_class": processor_class(shape),
+        "resample": 1,
+        "rescale_factor": 1 / 255,
+        "size": {"longest_edge": shape.longest_edge},
+    } | ({"video_sampling": shape.video_sampling} if shape.video_sampling else {})
+
+
+def processor_class(shape):
+    return "SmolVLMProcessor" if shape.model_type == "smolvlm" else "Idefics3Processor"
+
+
+def tokenizer_config(shape):
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "processor_class": processor_class(shape),
+        "bos_token": "<|im_start|>",
+        "eos_token": "<end_of_utterance>",
+        "pad_token": "<|im_end|>",
+        "unk_token": "<|endoftext|>",
+        "additional_special_tokens": ["<fake_token_around_image>", "<image>", "<end_of_utterance>"],
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 2048,
+    }
+
+
+def randomise(model, seed, embedding_deviation):
+    """Weights far from the usual start: attention is uneven, and every norm and bias matters."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() >= 2:
+                fan_in = parameter[0].numel()
+                deviation = embedding_deviation if "embed" in name else 1.3 / fan_in**0.5
+                parameter.copy_(deviation * noise)
+            elif name.endswith("bias"):
+                parameter.copy_(0.15 * noise)
+            else:
+                parameter.copy_(1 + 0.2 * noise)
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def write_weights(model, folder, shards):
+    """shards names the file for each beginning of a tensor name, longest match wins; empty: one file."""
+    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del tensors["lm_head.weight"]
+    if not shards:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    place = {name: shards[max((p for p in shards if name.startswith(p)), key=len)] for name in tensors}
+    for file in set(place.values()):
+        part = {name: value for name, value in tensors.items() if place[name] == file}
+        save_file(part, folder / file, metadata={"format": "pt"})
+    total = sum(value.numel() * value.element_size() for value in tensors.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(place.items()))}
+    write_json(folder / "model.safetensors.index.json", index)
+
+
+def write(shape, folder, corpus=small_tokenizer.CORPUS):
+    """Writes the checkpoint of a shape into the folder, its tokenizer trained on the corpus."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = small_tokenizer.train(shape.tokenizer_size, corpus)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "config.json", config(shape, tokenizer))
+    write_json(folder / "preprocessor_config.json", preprocessor_config(shape))
+    write_json(
+        folder / "processor_config.json",
+        {"image_seq_len": shape.tokens_per_tile, "processor_class": processor_class(shape)},
+    )
+    write_json(folder / "tokenizer_config.json", tokenizer_config(shape))
+    if shape.chat_template_file.endswith(".json"):
+        write_json(folder / shape.chat_template_file, {"chat_template": CHAT_TEMPLATE})
+    else:
+        (folder / shape.chat_template_file).write_text(CHAT_TEMPLATE)
+
+    model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder))
+    randomise(model, shape.seed, shape.embedding_deviation)
+    if shape.layout == "saved":
+        processor = saved_processor(shape, folder)
+        (folder / "preprocessor_config.json").unlink()
+        processor.save_pretrained(folder)
+        model.config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+    write_weights(model, folder, shape.shards)
+
+
+def saved_processor(shape, folder):
+    if shape.model_type != "smolvlm":
+        return AutoProcessor.from_pretrained(folder)
+    return SmolVLMProcessor(
+        image_processor=AutoImageProcessor.from_pretrained(folder),
+        tokenizer=PreTrainedTokenizerFast.from_pretrained(folder),
+        video_processor=SmolVLMVideoProcessor(),
+        image_seq_len=shape.tokens_per_tile,
+        chat_template=CHAT_TEMPLATE,
+    )

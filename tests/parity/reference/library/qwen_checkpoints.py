@@ -1,0 +1,152 @@
+"""Writes randomly initialized Qwen2-VL, Qwen2.5-VL and Qwen3-VL checkpoints in the layouts that are met in the wild.
+
+`hub`: the published ones (text keys at the top of config.json, weights `visual…` and `model.layers…`); `modules`: weights by the
+names of transformers 5's modules, which those of Qwen3-VL were published with; `saved`: what save_pretrained of transformers 5
+writes from scratch.
+"""
+
+from dataclasses import dataclass
+
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
+from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
+
+from library.checkpoints import randomise, write_json
+from library.llava_checkpoints import renamed
+from library.small_tokenizer import CORPUS
+
+SPECIAL_TOKENS = [
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>",
+    "<|video_pad|>",
+]
+PUBLISHED_NAMES = {"model.visual.": "visual.", "model.language_model.": "model."}
+PROCESSORS = {"qwen2_vl": Qwen2VLProcessor, "qwen2_5_vl": Qwen2_5_VLProcessor, "qwen3_vl": Qwen3VLProcessor}
+VIDEO_PROCESSORS = {
+    "qwen2_vl": Qwen2VLVideoProcessor, "qwen2_5_vl": Qwen2VLVideoProcessor, "qwen3_vl": Qwen3VLVideoProcessor,
+}
+ARCHITECTURES = {
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+}
+PIXELS = {"min_pixels": 256, "max_pixels": 2560}
+
+
+def pixel_settings(shape):
+    """Of images, in the words of the published files."""
+    if shape.model_type != "qwen3_vl":
+        return PIXELS
+    size = {"shortest_edge": PIXELS["min_pixels"], "longest_edge": PIXELS["max_pixels"]}
+    return {"size": size, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+
+
+@dataclass
+class Shape:
+    """What distinguishes one small model from another. video_processor: its settings; None: it has those of images.
+
+    video_layout: data.video_layout of its samples.
+    """
+
+    model_type: str
+    layout: str
+    seed: int
+    text: dict
+    vision: dict
+    video_processor: dict | None = None
+    vocabulary_size: int = 420
+    video_layout: str = "released"
+
+
+def make_tokenizer(size):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.add_special_tokens(SPECIAL_TOKENS)
+    return tokenizer
+
+
+def config(shape, tokenizer):
+    """config.json as published: the text model's keys at the top, those of Qwen3-VL in a section."""
+    text = shape.text | {"vocab_size": shape.vocabulary_size}
+    if shape.model_type == "qwen3_vl":
+        text = {"tie_word_embeddings": text["tie_word_embeddings"], "text_config": text | {"model_type": "qwen3_vl_text"}}
+    return {
+        "architectures": [ARCHITECTURES[shape.model_type]],
+        "model_type": shape.model_type,
+        "vision_start_token_id": tokenizer.token_to_id("<|vision_start|>"),
+        "vision_end_token_id": tokenizer.token_to_id("<|vision_end|>"),
+        "vision_token_id": tokenizer.token_to_id("<|vision_pad|>"),
+        "image_token_id": tokenizer.token_to_id("<|image_pad|>"),
+        "video_token_id": tokenizer.token_to_id("<|video_pad|>"),
+        "bos_token_id": tokenizer.token_to_id("<|endoftext|>"),
+        "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
+        "torch_dtype": "float32",
+        "vision_config": shape.vision,
+    } | text
+
+
+def make_processor(shape, folder):
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    patch = {
+        "patch_size": shape.vision["patch_size"],
+        "temporal_patch_size": shape.vision["temporal_patch_size"],
+        "merge_size": shape.vision["spatial_merge_size"],
+    }
+    images = pixel_settings(shape)
+    videos = images if shape.video_processor is None else shape.video_processor
+    return PROCESSORS[shape.model_type](
+        image_processor=Qwen2VLImageProcessor(**patch, **images),
+        tokenizer=tokenizer,
+        video_processor=VIDEO_PROCESSORS[shape.model_type](**patch, **videos),
+    )
+
+
+def write_files(shape, processor, folder):
+    """As published: an image processor in a file of its own, a video processor only where it differs."""
+    patch = {
+        "patch_size": shape.vision["patch_size"],
+        "temporal_patch_size": shape.vision["temporal_patch_size"],
+        "merge_size": shape.vision["spatial_merge_size"],
+        "image_mean": list(processor.image_processor.image_mean),
+        "image_std": list(processor.image_processor.image_std),
+    }
+    names = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": PROCESSORS[shape.model_type].__name__}
+    write_json(folder / "preprocessor_config.json", pixel_settings(shape) | patch | names)
+    if shape.video_processor is not None:
+        names = {"video_processor_type": VIDEO_PROCESSORS[shape.model_type].__name__}
+        write_json(folder / "video_preprocessor_config.json", shape.video_processor | patch | names)
+
+
+def write(shape, folder):
+    folder.mkdir(parents=True)
+    tokenizer = make_tokenizer(shape.vocabulary_size - 15)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "config.json", config(shape, tokenizer))
+    model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder))
+    randomise(model, shape.seed, 0.3)
+    processor = make_processor(shape, folder)
+    if shape.layout == "saved":
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        return processor
+    write_files(shape, processor, folder)
+    names = PUBLISHED_NAMES if shape.layout == "hub" else {}
+    tied = model.config.tie_word_embeddings
+    weights = {
+        renamed(name, names): value.contiguous()
+        for name, value in model.state_dict().items()
+        if not (tied and name == "lm_head.weight")
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return processor

@@ -1,0 +1,202 @@
+"""A conversation for Qwen2-VL, Qwen2.5-VL or Qwen3-VL: text as its chat template writes it, token ids, the label mask, patches.
+
+Labels are the answer and <|im_end|>. A video is a folder of frames, taken as sampled at FRAMES_PER_SECOND.
+"""
+
+import re
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
+
+from library.llava import Encoded, image_paths, mask_of_spans
+
+FRAMES_PER_SECOND = 2.0
+IMAGE, VIDEO = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
+
+
+@dataclass
+class QwenEncoded(Encoded):
+    """model_inputs: the inputs of the model in addition to input_ids; position_ids: [3, tokens]."""
+
+    model_inputs: dict
+    position_ids: torch.Tensor
+
+
+def is_qwen3(model):
+    return model.config.model_type == "qwen3_vl"
+
+
+def with_marks(turn):
+    """LLaVA's data has a line break after each mark that opens a turn; the chat template's blocks do not."""
+    turn = re.sub(r"^(?:<(?:image|video)>\n)+", lambda opening: opening[0].replace("\n", ""), turn)
+    return turn.replace("<image>", IMAGE).replace("<video>", VIDEO)
+
+
+def render(turns, system="You are a helpful assistant."):
+    """The text, one mark an image or video, and the character spans of the answers."""
+    text, spans = f"<|im_start|>system\n{system}<|im_end|>\n" if system else "", []
+    for index, turn in enumerate(turns):
+        if index % 2 == 0:
+            text += f"<|im_start|>user\n{with_marks(turn)}<|im_end|>\n<|im_start|>assistant\n"
+        else:
+            spans.append((len(text), len(text) + len(turn) + len("<|im_end|>")))
+            text += f"{turn}<|im_end|>\n"
+    return text, spans
+
+
+def read_frames(folder):
+    """uint8 [frames, 3, height, width]"""
+    files = sorted(folder.iterdir())
+    return torch.from_numpy(np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files])).permute(0, 3, 1, 2)
+
+
+def media(sample, text, root):
+    images = [Image.open(path) for path in image_paths(sample, root)[: text.count(IMAGE)]]
+    names = sample.get("video", [])
+    names = [names] if isinstance(names, str) else names
+    return images, [read_frames(root / name) for name in names[: text.count(VIDEO)]]
+
+
+def process(processor, text, images, videos):
+    more = {}
+    if videos:
+        described = [
+            {"fps": FRAMES_PER_SECOND, "total_num_frames": len(video), "width": video.shape[3], "height": video.shape[2]}
+            for video in videos
+        ]
+        more = {"videos": [videos], "video_metadata": [described], "do_sample_frames": True, "fps": FRAMES_PER_SECOND}
+        more |= {"return_metadata": True}
+    return dict(processor(text=[text], images=images or None, return_tensors="pt", **more))
+
+
+def stamped_frames(mark, grid, metadata, merge):
+    """What stands for a video in Qwen3-VL, written here from the definition: before each pair of frames the mean of their times."""
+    times = [index / metadata.fps for index in metadata.frames_indices]
+    times += times[-1:] * (len(times) % 2)
+    frame = "<|vision_start|>" + mark * (int(grid[1] * grid[2]) // merge**2) + "<|vision_end|>"
+    assert len(times) == 2 * grid[0]
+    return "".join(f"<{(first + second) / 2:.1f} seconds>{frame}" for first, second in zip(times[::2], times[1::2]))
+
+
+def expanded(text, inputs, merge, metadata=None):
+    """The marks as many times as there are tokens, written here from the definition. metadata: of Qwen3-VL's videos."""
+    for mark, grids in (("<|image_pad|>", inputs.get("image_grid_thw", [])), ("<|video_pad|>", inputs.get("video_grid_thw", []))):
+        pieces = text.split(mark)
+        assert len(pieces) == len(grids) + 1
+        if mark == "<|video_pad|>" and metadata is not None:
+            longer = [stamped_frames(mark, grid, video, merge) for grid, video in zip(grids, metadata)]
+        else:
+            longer = [mark * (int(t * h * w) // merge**2) for t, h, w in grids]
+        text = "".join(piece + tokens for piece, tokens in zip(pieces, longer + [""]))
+    return text
+
+
+def moved(spans, text, longer, opening="<|im_start|>assistant\n"):
+    """Where the answers are once the marks are expanded: they hold none, so they are found one after the other."""
+    result, place = [], 0
+    for begin, end in spans:
+        answer = text[begin:end]
+        begin = longer.index(opening + answer, place) + len(opening)
+        place = begin + len(answer)
+        result.append((begin, place))
+    return result
+
+
+def patches_in_order(sample_text, inputs, shape):
+    """Patches of images and videos as they come in the text: [patches, 3, frames · side, side], frames one above the other."""
+    sources = {
+        kind: (
+            inputs[pixels].split([int(grid.prod()) for grid in inputs[grids]]) if pixels in inputs else (),
+            inputs.get(grids, []),
+        )
+        for kind, pixels, grids in (("image", "pixel_values", "image_grid_thw"), ("video", "pixel_values_videos", "video_grid_thw"))
+    }
+    order = re.findall(r"<\|(image|video)_pad\|>", sample_text)
+    next_of = {"image": 0, "video": 0}
+    patches, grids = [], []
+    for kind in order:
+        patches.append(sources[kind][0][next_of[kind]])
+        grids.append(tuple(sources[kind][1][next_of[kind]].tolist()))
+        next_of[kind] += 1
+    side = shape["patch_size"]
+    return torch.cat(patches).view(-1, 3, shape["temporal_patch_size"] * side, side) if patches else None, grids
+
+
+def as_released(rope_index):
+    """get_rope_index as before transformers 5.3: what follows an image or video goes on after the largest position on any axis.
+
+    Runs of one kind of token (text, image, video) are moved as a whole to where the one before them ends.
+    """
+
+    def find(self, input_ids, mm_token_type_ids, **grids):
+        positions, _ = rope_index(self, input_ids, mm_token_type_ids=mm_token_type_ids, **grids)
+        assert len(input_ids) == 1
+        lengths = torch.unique_consecutive(mm_token_type_ids[0], return_counts=True)[1].tolist()
+        moved, following = [], 0
+        for run in positions.split(lengths, dim=-1):
+            moved.append(run - run[..., :1] + following)
+            following = moved[-1].max() + 1
+        moved = torch.cat(moved, dim=-1)
+        return moved, (moved.max() + 1 - input_ids.shape[1]).view(1, 1)
+
+    return find
+
+
+@contextmanager
+def video_layout(name):
+    """`released` or `transformers5`: the value of data.video_layout that the models of this module then follow."""
+    with ExitStack() as patches:
+        if name == "released":
+            for model in (Qwen2VLModel, Qwen2_5_VLModel):
+                patches.enter_context(mock.patch.object(model, "get_rope_index", as_released(model.get_rope_index)))
+        yield
+
+
+def positions(model, ids, inputs):
+    """get_rope_index, or one axis for all where there is nothing to see."""
+    if "image_grid_thw" not in inputs and "video_grid_thw" not in inputs:
+        return torch.arange(len(ids)).expand(3, -1).contiguous()
+    names = ("mm_token_type_ids", "image_grid_thw", "video_grid_thw") + (
+        ("second_per_grid_ts",) if "second_per_grid_ts" in inputs and model.config.model_type == "qwen2_5_vl" else ()
+    )
+    result, _ = model.model.get_rope_index(ids[None], **{name: inputs[name] for name in names if name in inputs})
+    return result[:, 0]
+
+
+def without_video_wrapper(text, spans):
+    """The same text with VIDEO's middle token alone, and where the answers, which hold none, are then."""
+    shorter = text.replace(VIDEO, "<|video_pad|>")
+    return shorter, moved(spans, text, shorter)
+
+
+def encode(processor, model, sample, root, vision, turns=None, layout="released"):
+    """With `turns`: only so many, and the generation prompt. layout: data.video_layout, as far as it is one of Qwen3-VL's texts."""
+    text, spans = render([turn["value"] for turn in sample["conversations"]][:turns], *([""] if is_qwen3(model) else []))
+    images, videos = media(sample, text, root)
+    if is_qwen3(model) and layout == "released":  # the processor of then put the frames in place of all three tokens
+        text, spans = without_video_wrapper(text, spans)
+    inputs = process(processor, text, images, videos)
+    metadata = inputs.pop("video_metadata", [])
+    ids = inputs.pop("input_ids")[0]
+    inputs.pop("attention_mask")
+    full = expanded(text, inputs, vision["spatial_merge_size"], metadata if is_qwen3(model) else None)
+    own = processor.tokenizer(full, return_offsets_mapping=True)
+    assert own["input_ids"] == ids.tolist(), "the processor differs from the format"
+    pixels, grids = patches_in_order(text, inputs, vision)
+    tensors = {name: value for name, value in inputs.items() if torch.is_tensor(value)}
+    return QwenEncoded(
+        input_ids=ids,
+        label_mask=mask_of_spans(own["offset_mapping"], moved(spans, text, full)),
+        pixel_values=pixels,
+        pixel_attention_mask=None,
+        grids=grids,
+        text=text,
+        model_inputs=tensors,
+        position_ids=positions(model, ids, tensors),
+    )

@@ -1,0 +1,109 @@
+#include "vlmtrain/train/components.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/captured_log.h"
+#include "planner/user_error.h"
+#include "vlmtrain/train/checks.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+using planner::get_error_message;
+
+TEST(LearningRatesTest, FrozenPartsHaveNoLearningRate) {
+  Config config;
+  config.training.vision_learning_rate = 1e-5;
+  config.training.projector_learning_rate = 1e-4;
+  EXPECT_NO_THROW(check_learning_rates(config));
+  config.model.freeze_projector = true;
+  EXPECT_THAT(get_error_message([&] { check_learning_rates(config); }),
+              testing::AllOf(testing::HasSubstr("training.projector_learning_rate"),
+                             testing::HasSubstr("model.freeze_projector to false")));
+  config.model.freeze_projector = false;
+  config.model.freeze_vision_tower = true;
+  EXPECT_THAT(get_error_message([&] { check_learning_rates(config); }),
+              testing::HasSubstr("model.freeze_vision_tower"));
+  config.training.vision_learning_rate = {};
+  EXPECT_NO_THROW(check_learning_rates(config));
+}
+
+TEST(LoraSettingsTest, FollowTheConfiguration) {
+  Config config;
+  config.model.path = "model";
+  EXPECT_FALSE(make_lora_settings(config));
+  config.lora.rank = 4;
+  config.model.freeze_projector = true;
+  const auto settings = make_lora_settings(config);
+  ASSERT_TRUE(settings);
+  EXPECT_EQ(settings->rank, 4);
+  EXPECT_THAT(settings->excluded_components, testing::ElementsAre(nn::Component::kProjector));
+}
+
+TEST(LoraSettingsTest, RejectConflicts) {
+  using planner::get_error_message;
+  using testing::HasSubstr;
+  Config config;
+  config.lora.alpha = 3;
+  EXPECT_THAT(get_error_message([&] { make_lora_settings(config); }), HasSubstr("lora.rank is 0"));
+  config.model.adapter = "adapter";
+  EXPECT_THAT(get_error_message([&] { make_lora_settings(config); }), HasSubstr("has its own rank, alpha and targets"));
+  config = {};
+  config.lora.rank = 4;
+  config.model.path = "model-\xff";
+  EXPECT_THAT(get_error_message([&] { make_lora_settings(config); }), HasSubstr("not valid UTF-8"));
+  config.model.path = "model";
+  config.lora.target_modules.clear();
+  EXPECT_THAT(get_error_message([&] { make_lora_settings(config); }), HasSubstr("lora.target_modules: empty"));
+}
+
+TEST(AdamWSettingsTest, OnlyFp16HasALossScale) {
+  engine::TrainingOptions options;
+  EXPECT_FALSE(make_adamw_settings(options).loss_scale);
+  options.precision = engine::Precision::kFp16;
+  EXPECT_TRUE(make_adamw_settings(options).loss_scale->dynamic);
+  EXPECT_EQ(make_adamw_settings(options).loss_scale->initial, engine::LossScaleSettings{}.initial);
+  options.loss_scale = 512;
+  EXPECT_FALSE(make_adamw_settings(options).loss_scale->dynamic);
+  EXPECT_EQ(make_adamw_settings(options).loss_scale->initial, 512);
+}
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+nn::Parameter make_parameter(const std::string& name) {
+  nn::Parameter parameter{};
+  parameter.name = name;
+  parameter.component = nn::Component::kProjector;
+  return parameter;
+}
+
+std::string capture_log(const models::LoadResult& loaded_weights, bool with_lora = false) {
+  const CapturedLog log;
+  check_new_weights(loaded_weights, with_lora, "base");
+  return log.text();
+}
+
+TEST(NewWeightsTest, LogsWeightsThatTheCheckpointLacks) {
+  EXPECT_EQ(capture_log({}), "");
+  EXPECT_THAT(capture_log({.initialized = {make_parameter("connector.weight")}, .resized = {}, .skipped = {}}),
+              AllOf(HasSubstr("base lacks 1 of the weights"), HasSubstr("connector.weight")));
+  EXPECT_THAT(capture_log({.initialized = {}, .resized = {make_parameter("lm_head.weight")}, .skipped = {}}),
+              AllOf(HasSubstr("another number of rows in 1"), HasSubstr("lm_head.weight")));
+  EXPECT_THAT(capture_log({.initialized = {}, .resized = {}, .skipped = {"old.weight"}}),
+              AllOf(HasSubstr("1 tensors more"), HasSubstr("old.weight")));
+}
+
+TEST(NewWeightsTest, WithLoraOnlySavedModulesMayBeNew) {
+  models::LoadResult loaded_weights{.initialized = {make_parameter("connector.weight")}, .resized = {}, .skipped = {}};
+  EXPECT_THAT(planner::get_error_message([&] { check_new_weights(loaded_weights, /*with_lora=*/true, "base"); }),
+              AllOf(HasSubstr("connector.weight"), HasSubstr("lora.modules_to_save")));
+  loaded_weights.initialized.front().in_modules_to_save = true;
+  EXPECT_THAT(capture_log(loaded_weights, /*with_lora=*/true), HasSubstr("base lacks 1 of the weights"));
+}
+
+}  // namespace
+
+}  // namespace vlmtrain::train

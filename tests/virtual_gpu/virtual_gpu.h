@@ -1,0 +1,72 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "vlmtrain/vgpu/interface.h"
+
+namespace vlmtrain {
+
+/// Returns the virtual GPU of this process, which ctest configures (tests/CMakeLists.txt).
+inline const vgpu::Interface& virtual_gpu() {
+  const vgpu::Interface* const interface = vgpu::find_interface();
+  if (interface == nullptr) throw std::runtime_error("this process is not on the virtual GPU: run the test with ctest");
+  return *interface;
+}
+
+inline vgpu::Counters counters() {
+  vgpu::Counters result;
+  virtual_gpu().read_counters(&result);
+  return result;
+}
+
+/// Returns the calls of unmodeled functions, by name.
+inline std::map<std::string, uint64_t> unknown_calls() {
+  std::map<std::string, uint64_t> calls;
+  virtual_gpu().for_each_unknown_call(
+      [](void* context, const char* name, uint64_t count) {
+        (*static_cast<std::map<std::string, uint64_t>*>(context))[name] = count;
+      },
+      &calls);
+  return calls;
+}
+
+/// Checks that kernels ran since the last reset, that all were accepted, and that the host neither
+/// waited for the GPU nor read from it. Small copies from pinned memory to the GPU are allowed.
+inline void expect_accepted_without_synchronization() {
+  const auto result = counters();
+  EXPECT_GT(result.launches, 0U);
+  EXPECT_EQ(result.rejected_launches, 0U);
+  EXPECT_EQ(unknown_calls(), (std::map<std::string, uint64_t>{}));
+  EXPECT_EQ(result.device_to_host_pinned.calls + result.device_to_host_pageable.calls, 0U);
+  EXPECT_EQ(result.host_to_device_pageable.calls, 0U);
+  EXPECT_EQ(result.stream_synchronizations, 0U);
+  EXPECT_EQ(result.device_synchronizations, 0U);
+  EXPECT_EQ(result.blocking_copies, 0U);
+}
+
+/// Returns launches by the kernel's mangled name.
+inline std::map<std::string, uint64_t> launches_by_kernel() {
+  std::map<std::string, uint64_t> launches;
+  virtual_gpu().for_each_kernel(
+      [](void* context, const char* name, uint64_t count) {
+        (*static_cast<std::map<std::string, uint64_t>*>(context))[name] += count;
+      },
+      &launches);
+  return launches;
+}
+
+/// Returns calls of matrix products by size.
+inline std::map<vgpu::Matmul, uint64_t> products() {
+  std::map<vgpu::Matmul, uint64_t> calls;
+  virtual_gpu().for_each_matmul(
+      [](void* context, const vgpu::Matmul* product, uint64_t count) {
+        (*static_cast<std::map<vgpu::Matmul, uint64_t>*>(context))[*product] = count;
+      },
+      &calls);
+  return calls;
+}
+
+}  // namespace vlmtrain
