@@ -1,5 +1,5 @@
 #include "fuzz/input.h"
-#include "planner/protocol.h"
+#include "planner/dry_run/protocol.h"
 #include "vlmtrain/io/json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

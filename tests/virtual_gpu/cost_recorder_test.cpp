@@ -1,4 +1,4 @@
-#include "planner/cost_recorder.h"
+#include "planner/dry_run/cost_recorder.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>

@@ -29,7 +29,7 @@ struct StepConfig {
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;
   bool expandable_segments = true;
   bool copies_ahead = true;  ///< engine::StepLayout::copies_ahead
-  /// Splits each step by the memory of its samples (memory_split.h); nullopt: into micro-batches of
+  /// Splits each step by the memory of its samples (split_by_memory()); nullopt: into micro-batches of
   /// micro_batch_size samples.
   std::optional<MemoryCostTable> memory_costs = std::nullopt;
 

@@ -18,7 +18,7 @@
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/evaluation/evaluate.h"
-#include "vlmtrain/evaluation/mask_score.h"
+#include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"

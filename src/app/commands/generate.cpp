@@ -22,7 +22,7 @@
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/engine/generation/evaluation.h"
 #include "vlmtrain/engine/settings/options.h"
-#include "vlmtrain/evaluation/mask_score.h"
+#include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"

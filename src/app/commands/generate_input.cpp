@@ -9,7 +9,7 @@
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
-#include "vlmtrain/report/inspection_text.h"
+#include "vlmtrain/report/inspection.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::app {

@@ -10,7 +10,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/models/synthetic_sample.h"
-#include "vlmtrain/planner/workload.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/sample_limits.h"
 
 namespace vlmtrain::app {

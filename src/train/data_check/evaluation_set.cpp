@@ -18,7 +18,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/cpu_info.h"
-#include "vlmtrain/planner/workload.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

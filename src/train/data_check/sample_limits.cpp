@@ -9,7 +9,7 @@
 #include "vlmtrain/data/loader/sample_stream.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/planner/workload.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

@@ -18,7 +18,7 @@
 #include "train/step/step.h"
 #include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/engine/loss/objective.h"
-#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::train {
 

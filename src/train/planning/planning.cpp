@@ -13,8 +13,8 @@
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/generation_config.h"
 #include "vlmtrain/planner/cpu_plan.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/planner/plan.h"
-#include "vlmtrain/planner/workload.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/custom_kernels.h"
 

@@ -16,7 +16,7 @@
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/planner/look_ahead.h"
-#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::train {
 
