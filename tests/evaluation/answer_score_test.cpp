@@ -1,6 +1,6 @@
-#include "vlmtrain/evaluation/answer_score.h"
-
 #include <gtest/gtest.h>
+
+#include "vlmtrain/evaluation/scores.h"
 
 namespace vlmtrain::evaluation {
 namespace {

@@ -1,5 +1,3 @@
-#include "vlmtrain/evaluation/mask_score.h"
-
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -10,6 +8,7 @@
 #include <fstream>
 #include <random>
 
+#include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::evaluation {

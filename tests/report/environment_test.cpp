@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::report {
 namespace {

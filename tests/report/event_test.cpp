@@ -1,10 +1,10 @@
-#include "vlmtrain/report/event.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <set>
+
+#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::report {
 namespace {

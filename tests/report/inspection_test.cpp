@@ -8,8 +8,6 @@
 #include "report/format/html.h"
 #include "report/inspection/inspection_format.h"
 #include "vlmtrain/image/decode.h"
-#include "vlmtrain/report/inspection_page.h"
-#include "vlmtrain/report/inspection_text.h"
 
 namespace vlmtrain::report {
 namespace {

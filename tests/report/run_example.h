@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 
-#include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/report/prediction.h"
 #include "vlmtrain/report/run_report.h"

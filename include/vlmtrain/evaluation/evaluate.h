@@ -11,12 +11,10 @@
 #include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/data/sample/notices.h"
 #include "vlmtrain/engine/generation/evaluation.h"
-#include "vlmtrain/evaluation/answer_score.h"
-#include "vlmtrain/evaluation/mask_score.h"
+#include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::evaluation {
@@ -87,7 +85,7 @@ struct Answer {
 /// Computes the loss over every response and greedy answers to the last question of each record. An
 /// answer is exact if it equals the record's, up to surrounding white space. Masks are predicted
 /// with teacher forcing, in the size of their images. Closed and open questions are scored as in
-/// answer_score.h. The media of a batch are decoded and encoded once. `on_answer` receives each
+/// scores.h. The media of a batch are decoded and encoded once. `on_answer` receives each
 /// answer in the order of the data set.
 ///
 /// If device or host memory runs out, caches are emptied and the batch size is halved for the rest.

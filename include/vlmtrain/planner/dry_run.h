@@ -29,7 +29,7 @@ struct StepConfig {
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;
   bool expandable_segments = true;
   bool copies_ahead = true;  ///< engine::StepLayout::copies_ahead
-  /// Splits each step by the memory of its samples (memory_split.h); nullopt: into micro-batches of
+  /// Splits each step by the memory of its samples (split_by_memory()); nullopt: into micro-batches of
   /// micro_batch_size samples.
   std::optional<MemoryCostTable> memory_costs = std::nullopt;
 
@@ -94,12 +94,6 @@ struct StepCosts {
   Cost language_blocks_forward;     ///< added once more if all blocks of the language model are recomputed
   Cost language_attention_forward;  ///< the part of language_blocks_forward that is attention
   Cost optimizer;
-};
-
-/// The peak memory of a step.
-struct StepPeaks {
-  int64_t allocated_bytes = 0;
-  int64_t reserved_bytes = 0;
 };
 
 /// The memory at one allocator event of the last step.

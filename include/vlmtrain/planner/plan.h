@@ -10,10 +10,10 @@
 
 #include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/planner/dry_run.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/split_plan.h"
 #include "vlmtrain/planner/target_gpu.h"
-#include "vlmtrain/planner/workload.h"
 
 namespace vlmtrain::planner {
 

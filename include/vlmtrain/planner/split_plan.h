@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/nn/layers/losses.h"
-#include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::planner {
 
@@ -72,6 +72,12 @@ struct MemoryCostTable {
   static MemoryCostTable from_json(const nlohmann::ordered_json& json, const std::string& source);
 };
 
+/// The peak memory of a step.
+struct StepPeaks {
+  int64_t allocated_bytes = 0;
+  int64_t reserved_bytes = 0;
+};
+
 /// The table by which a run splits each step into micro-batches, with statistics of sampled steps.
 struct SplitPlan {
   MemoryCostTable table;
@@ -87,5 +93,17 @@ struct SplitPlan {
 
   nlohmann::ordered_json to_json() const;
 };
+
+/// Splits the samples of a step into as few micro-batches as it finds that each fit `table`.
+///
+/// Takes the best of first-fit and best-fit decreasing by each size, searches briefly for fewer
+/// micro-batches if a lower bound allows them, and then balances them. A unit of `rule` that does not fit
+/// alone becomes a micro-batch of its own. The largest micro-batches come first, and samples keep their
+/// order within one. If an equal split in order needs as few micro-batches and no more memory, it is
+/// returned instead.
+///
+/// A pure function of its arguments with the same result on every machine.
+engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
+                                        const engine::SplitConstraint& rule = {});
 
 }  // namespace vlmtrain::planner

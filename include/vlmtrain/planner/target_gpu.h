@@ -63,6 +63,9 @@ MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::
 /// Returns the share of the GPU's memory that a mode keeps free, in percent.
 double get_margin_percent(MemoryMode mode);
 
+/// The memory of the virtual GPU of dry runs: more than any GPU has.
+constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
+
 /// Returns the virtual GPU of dry runs for `target`: it reports the target's size and has no limit.
 VirtualGpu make_virtual_gpu(const TargetGpu& target);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/data/sources.h"
 #include "vlmtrain/models/media_preview.h"
+#include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::report {
@@ -155,5 +157,25 @@ struct Inspection {
   /// Returns the content of `inspect --json` (docs/inspect.md), without pixels.
   nlohmann::ordered_json to_json() const;
 };
+
+/// Returns the data's summary in one sentence without line break: "3,064 samples, all of which can
+/// be used".
+std::string format_inspection_headline(const Inspection& inspection);
+
+/// Returns the inspection as text for a terminal, with the first entries of lists. Ends with a line
+/// break.
+std::string format_inspection(const Inspection& inspection, const TextStyle& style);
+
+/// Returns the rendered text with `open` and `close` around the trained responses. `escape` is
+/// applied to each piece of the text.
+std::string mark_answers(const text::RenderedChat& chat, std::string_view open = "⟦", std::string_view close = "⟧",
+                         std::string (*escape)(std::string_view) = nullptr);
+
+/// The end of the page's title, after the name of the data set.
+inline constexpr const char* kInspectionTitle = ": what is trained on</title>";
+
+/// Returns the inspection as one HTML file without external resources and scripts, including the
+/// media of the previewed samples.
+std::string render_inspection_page(const Inspection& inspection);
 
 }  // namespace vlmtrain::report

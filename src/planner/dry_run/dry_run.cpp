@@ -10,7 +10,7 @@
 #include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/out_of_memory.h"
-#include "vlmtrain/planner/memory_split.h"
+#include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
 

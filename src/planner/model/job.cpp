@@ -1,8 +1,138 @@
 #include "vlmtrain/planner/job.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::planner {
+
+namespace {
+
+/// Numbers of steps and samples to look at. More steps represent rare samples better, but each is
+/// split and some are dry-run. The values are choices without a measurement.
+constexpr int64_t kMaxSampledSteps = 48;
+constexpr int64_t kMinSampledSteps = 4;
+constexpr int64_t kMaxSampledSamples = 4096;
+
+int64_t count_tokens(const std::vector<data::SampleShape>& samples) {
+  int64_t tokens = 0;
+  for (const auto& shape : samples) tokens += shape.tokens;
+  return tokens;
+}
+
+}  // namespace
+
+int64_t Workload::samples_per_rank() const {
+  const int64_t units_per_rank = global_batch_size / world_size;
+  if (!packed) return units_per_rank;
+  const int64_t samples =
+      std::max<int64_t>(1, std::llround(packed->samples_per_pack * static_cast<double>(units_per_rank)));
+  // Rounds to multiples of a power of two, an eighth to a quarter of the samples, so that many sizes divide them.
+  constexpr int64_t kMicroBatchesPerStep = 4;
+  const auto power_of_two_size =
+      static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(samples))) / kMicroBatchesPerStep;
+  const int64_t micro_batch_size =
+      packed->fixed_micro_batch_size > 0 ? packed->fixed_micro_batch_size : std::max<int64_t>(1, power_of_two_size);
+  return std::max<int64_t>(1, (samples + micro_batch_size / 2) / micro_batch_size) * micro_batch_size;
+}
+
+int64_t num_steps_to_sample(int64_t samples_per_step) {
+  VLMTRAIN_CHECK(samples_per_step > 0, "a step of {} samples", samples_per_step);
+  return std::clamp(kMaxSampledSamples / samples_per_step, kMinSampledSteps, kMaxSampledSteps);
+}
+
+std::vector<std::vector<data::SampleShape>> find_heaviest_rank_steps(const Workload& workload) {
+  std::vector<std::vector<data::SampleShape>> steps;
+  steps.reserve(workload.sampled_steps.size());
+  for (const auto& rank_steps : workload.sampled_steps)
+    steps.push_back(*std::ranges::max_element(rank_steps, {}, count_tokens));
+  return steps;
+}
+
+int64_t SampledRankStep::tokens() const {
+  return count_tokens(samples);
+}
+
+std::vector<SampledRankStep> find_largest_rank_steps(const Workload& workload) {
+  std::vector<SampledRankStep> largest;
+  for (int64_t step = 0; step < std::ssize(workload.sampled_steps); ++step) {
+    const auto& rank_steps = workload.sampled_steps[static_cast<size_t>(step)];
+    largest.resize(std::max(largest.size(), rank_steps.size()));
+    for (size_t rank = 0; rank < rank_steps.size(); ++rank) {
+      if (count_tokens(rank_steps[rank]) <= count_tokens(largest[rank].samples)) continue;
+      largest[rank] = {.rank = static_cast<int64_t>(rank), .step = step, .samples = rank_steps[rank]};
+    }
+  }
+  std::erase_if(largest, [](const SampledRankStep& rank_step) { return rank_step.samples.empty(); });
+  return largest;
+}
+
+std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& workload) {
+  std::vector<std::vector<data::SampleShape>> steps;
+  for (const auto& batch : workload.candidates) {
+    auto& step = steps.emplace_back(batch.shapes);
+    step.resize(static_cast<size_t>(workload.samples_per_rank()), batch.shapes.back());
+  }
+  return steps;
+}
+
+std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size) {
+  VLMTRAIN_CHECK(samples.shapes.num_known() > 0, "no samples");
+  std::vector<SampleBatch> batches;
+  for (const auto& size : {data::token_sort_key, data::pixel_sort_key, data::label_sort_key, data::mask_sort_key}) {
+    const auto largest = data::find_largest(samples.shapes, size, global_batch_size);
+    if (size == data::mask_sort_key && samples.shapes.at(largest.front()).masks == 0) continue;
+    SampleBatch batch{.shapes = {}, .first_sample_id = std::string(samples.ids[largest.front()])};
+    for (const int64_t index : largest) batch.shapes.push_back(samples.shapes.at(index));
+    const bool is_duplicate = std::ranges::find(batches, batch.shapes, &SampleBatch::shapes) != batches.end();
+    if (!is_duplicate) batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  VLMTRAIN_CHECK(sum > 0, "shares of nothing");
+  std::vector<int64_t> counts;
+  std::vector<double> remainders;
+  counts.reserve(shares.size());
+  remainders.reserve(shares.size());
+  for (const double share : shares) {
+    const double exact_count = share / sum * static_cast<double>(count);
+    counts.push_back(static_cast<int64_t>(std::floor(exact_count)));
+    remainders.push_back(exact_count - std::floor(exact_count));
+  }
+  std::vector<size_t> order(shares.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t left, size_t right) { return remainders[left] > remainders[right]; });
+  int64_t left = count - std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  // Floating-point errors may leave one item too many even if exact shares are whole numbers.
+  for (size_t position = 0; left > 0; position = (position + 1) % order.size(), --left) ++counts[order[position]];
+  return counts;
+}
+
+std::vector<size_t> interleave_evenly(std::span<const int64_t> counts) {
+  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  std::vector<int64_t> num_used(counts.size());
+  std::vector<size_t> sequence;
+  sequence.reserve(static_cast<size_t>(total));
+  for (int64_t position = 1; position <= total; ++position) {
+    // In units of 1 / total, so that the sums are exact.
+    const auto deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
+    size_t next = 0;
+    for (size_t index = 1; index < counts.size(); ++index) {
+      if (deficit(index) > deficit(next)) next = index;
+    }
+    ++num_used[next];
+    sequence.push_back(next);
+  }
+  return sequence;
+}
 
 engine::Shard Job::shard() const {
   if (sharding == engine::Sharding::kNone) return {};

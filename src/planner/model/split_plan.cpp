@@ -1,6 +1,10 @@
 #include "vlmtrain/planner/split_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <tuple>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
@@ -99,6 +103,277 @@ MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, c
     if (has_weight) table.bytes_per_1024[term] = read_count(weights, kTermNames[term]);
   }
   return table;
+}
+
+namespace {
+
+/// Placements that the search for one micro-batch less may try, which bounds its time. Not tuned.
+constexpr int64_t kMaxPlacements = 20'000;
+
+/// Samples that have to stay in one micro-batch.
+struct SplitUnit {
+  int64_t first_sample = 0;  ///< index of its first sample in the step
+  MicroBatchSizes sizes;
+  int64_t bytes = 0;  ///< of a micro-batch of this unit alone
+};
+
+struct MicroBatchBin {
+  MicroBatchSizes sizes;
+  std::vector<const SplitUnit*> units = {};
+
+  void add(const SplitUnit& unit) {
+    sizes = sizes.merge(unit.sizes);
+    units.push_back(&unit);
+  }
+  void remove(const SplitUnit& unit) {
+    std::erase(units, &unit);
+    sizes = {};
+    for (const SplitUnit* remaining : units) sizes = sizes.merge(remaining->sizes);
+  }
+};
+
+using MicroBatchBins = std::vector<MicroBatchBin>;
+using UnitOrder = std::vector<const SplitUnit*>;
+
+/// Returns orders of the units from largest to smallest: by bytes, and by each size.
+std::vector<UnitOrder> make_orders(const std::vector<SplitUnit>& units) {
+  UnitOrder all_units;
+  all_units.reserve(units.size());
+  for (const SplitUnit& unit : units) all_units.push_back(&unit);
+  std::vector<UnitOrder> orders;
+  const auto add = [&](const auto& size) {
+    UnitOrder order = all_units;
+    std::ranges::stable_sort(order, std::ranges::greater{},
+                             [&](const SplitUnit* unit) { return std::tuple(size(*unit), unit->bytes); });
+    if (std::ranges::find(orders, order) == orders.end()) orders.push_back(std::move(order));
+  };
+  add([](const SplitUnit& unit) { return unit.bytes; });
+  add([](const SplitUnit& unit) { return unit.sizes.tokens; });
+  add([](const SplitUnit& unit) { return unit.sizes.pixel_rows; });
+  add([](const SplitUnit& unit) { return unit.sizes.label_tokens; });
+  add([](const SplitUnit& unit) { return unit.sizes.masks; });
+  return orders;
+}
+
+enum class PackingHeuristic { kFirstFit, kBestFit };
+
+MicroBatchBins pack(const UnitOrder& order, const MemoryCostTable& table, PackingHeuristic heuristic) {
+  MicroBatchBins bins;
+  for (const SplitUnit* unit : order) {
+    MicroBatchBin* target_bin = nullptr;
+    int64_t max_bytes = -1;
+    for (MicroBatchBin& bin : bins) {
+      const MicroBatchSizes combined = bin.sizes.merge(unit->sizes);
+      if (!table.fits(combined)) continue;
+      const int64_t bytes = heuristic == PackingHeuristic::kBestFit ? table.bytes(combined) : 0;
+      if (bytes <= max_bytes) continue;
+      target_bin = &bin;
+      max_bytes = bytes;
+    }
+    if (target_bin == nullptr) target_bin = &bins.emplace_back();
+    target_bin->add(*unit);
+  }
+  return bins;
+}
+
+/// Lower bound of the number of micro-batches, from terms that are sums.
+int64_t compute_min_bins(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
+  MicroBatchSizes total_sizes;
+  for (const SplitUnit& unit : units) total_sizes = total_sizes.merge(unit.sizes);
+  MemoryCostTable additive_table = table;
+  additive_table.base_bytes = 0;
+  for (const auto term : {MemoryCostTable::kPaddedTokens, MemoryCostTable::kLossRows, MemoryCostTable::kVisionPassRows,
+                          MemoryCostTable::kVisionPassImages}) {
+    additive_table.bytes_per_1024[term] = 0;
+  }
+  const int64_t available_bytes = std::max<int64_t>(1, table.limit_bytes - table.base_bytes);
+  const int64_t bins_by_bytes =
+      additive_table.bytes(total_sizes) / available_bytes;  // rounds down, since the sums were rounded up
+  const int64_t bins_by_count =
+      table.max_samples > 0 ? (total_sizes.samples + table.max_samples - 1) / table.max_samples : 1;
+  return std::max({int64_t{1}, bins_by_bytes, bins_by_count});
+}
+
+/// Depth-first search: places each unit into each micro-batch that has space for it.
+class PlacementSearch {
+ public:
+  PlacementSearch(const UnitOrder& order, const MemoryCostTable& table, size_t bins)
+      : order_(order), table_(table), bins_(bins) {}
+
+  std::optional<MicroBatchBins> find() {
+    if (!place(0)) return std::nullopt;
+    return std::move(bins_);
+  }
+
+ private:
+  bool place(size_t next) {
+    if (next == order_.size()) return true;
+    const SplitUnit& unit = *order_[next];
+    std::vector<MicroBatchSizes> tried_sizes;
+    for (MicroBatchBin& bin : bins_) {
+      if (++placements_ > kMaxPlacements) return false;
+      // Micro-batches of equal sizes are equivalent.
+      if (std::ranges::find(tried_sizes, bin.sizes) != tried_sizes.end()) continue;
+      tried_sizes.push_back(bin.sizes);
+      const MicroBatchSizes combined = bin.sizes.merge(unit.sizes);
+      if (!bin.units.empty() && !table_.fits(combined)) continue;
+      const MicroBatchSizes previous_sizes = std::exchange(bin.sizes, combined);
+      bin.units.push_back(&unit);
+      if (place(next + 1)) return true;
+      bin.units.pop_back();
+      bin.sizes = previous_sizes;
+    }
+    return false;
+  }
+
+  const UnitOrder& order_;
+  const MemoryCostTable& table_;
+  MicroBatchBins bins_;
+  int64_t placements_ = 0;
+};
+
+/// Places each unit into the micro-batch with the fewest bytes. Returns nullopt if a unit does not
+/// fit.
+std::optional<MicroBatchBins> spread_evenly_by_bytes(const UnitOrder& order, const MemoryCostTable& table,
+                                                     size_t count) {
+  MicroBatchBins bins(count);
+  for (const SplitUnit* unit : order) {
+    MicroBatchBin* target_bin = nullptr;
+    for (MicroBatchBin& bin : bins) {
+      if (!bin.units.empty() && !table.fits(bin.sizes.merge(unit->sizes))) continue;
+      if (target_bin == nullptr || table.bytes(bin.sizes) < table.bytes(target_bin->sizes)) target_bin = &bin;
+    }
+    if (target_bin == nullptr) return std::nullopt;
+    target_bin->add(*unit);
+  }
+  return bins;
+}
+
+int64_t max_bin_bytes(const MicroBatchBins& bins, const MemoryCostTable& table) {
+  int64_t max_bytes = 0;
+  for (const MicroBatchBin& bin : bins) max_bytes = std::max(max_bytes, table.bytes(bin.sizes));
+  return max_bytes;
+}
+
+/// Moves units out of the fullest micro-batch while that lowers the larger of the two.
+void balance_bins(MicroBatchBins& bins, const MemoryCostTable& table) {
+  const auto bytes = [&](const MicroBatchSizes& sizes) { return table.bytes(sizes); };
+  for (bool moved = true; moved;) {
+    moved = false;
+    auto& fullest_bin = *std::ranges::max_element(bins, {}, [&](const MicroBatchBin& bin) { return bytes(bin.sizes); });
+    const int64_t fullest_bytes = bytes(fullest_bin.sizes);
+    for (size_t i = 0; !moved && i < fullest_bin.units.size() && fullest_bin.units.size() > 1; ++i) {
+      const SplitUnit& unit = *fullest_bin.units[i];
+      for (MicroBatchBin& other_bin : bins) {
+        if (&other_bin == &fullest_bin) continue;
+        const MicroBatchSizes combined = other_bin.sizes.merge(unit.sizes);
+        if (!table.fits(combined) || bytes(combined) >= fullest_bytes) continue;
+        fullest_bin.remove(unit);
+        other_bin.add(unit);
+        moved = true;
+        break;
+      }
+    }
+  }
+}
+
+MicroBatchBins pack_units(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
+  const auto orders = make_orders(units);
+  MicroBatchBins best_bins;
+  for (const UnitOrder& order : orders) {
+    for (const PackingHeuristic heuristic : {PackingHeuristic::kFirstFit, PackingHeuristic::kBestFit}) {
+      MicroBatchBins bins = pack(order, table, heuristic);
+      if (best_bins.empty() || bins.size() < best_bins.size()) best_bins = std::move(bins);
+    }
+  }
+  const auto min_bins = static_cast<size_t>(compute_min_bins(units, table));
+  while (best_bins.size() > min_bins) {
+    auto fewer_bins = PlacementSearch(orders.front(), table, best_bins.size() - 1).find();
+    if (!fewer_bins) break;
+    best_bins = std::move(*fewer_bins);
+  }
+  if (auto balanced = spread_evenly_by_bytes(orders.front(), table, best_bins.size());
+      balanced && balanced->size() == best_bins.size()) {
+    best_bins = std::move(*balanced);
+  }
+  std::erase_if(best_bins, [](const MicroBatchBin& bin) { return bin.units.empty(); });
+  balance_bins(best_bins, table);
+  std::ranges::stable_sort(best_bins, std::ranges::greater{},
+                           [&](const MicroBatchBin& bin) { return table.bytes(bin.sizes); });
+  return best_bins;
+}
+
+/// Units by group.
+std::map<int64_t, std::vector<SplitUnit>> group_units(std::span<const data::SampleShape> shapes,
+                                                      const MemoryCostTable& table,
+                                                      const engine::SplitConstraint& rule) {
+  std::map<int64_t, std::vector<SplitUnit>> groups;
+  for (int64_t first_sample = 0; first_sample < std::ssize(shapes); first_sample += rule.unit) {
+    const auto samples = shapes.subspan(static_cast<size_t>(first_sample), static_cast<size_t>(rule.unit));
+    SplitUnit unit{.first_sample = first_sample, .sizes = compute_sizes(samples)};
+    unit.bytes = table.bytes(unit.sizes);
+    groups[rule.groups.empty() ? 0 : rule.groups[static_cast<size_t>(first_sample)]].push_back(unit);
+  }
+  return groups;
+}
+
+engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups, const engine::SplitConstraint& rule) {
+  engine::MicroBatchSplit split{.order = {}, .sizes = {}, .unit = rule.unit};
+  for (const MicroBatchBins& bins : groups) {
+    for (const MicroBatchBin& bin : bins) {
+      std::vector<int64_t> first_samples;
+      first_samples.reserve(bin.units.size());
+      for (const SplitUnit* unit : bin.units) first_samples.push_back(unit->first_sample);
+      std::ranges::sort(first_samples);
+      split.sizes.push_back(std::ssize(first_samples) * rule.unit);
+      for (const int64_t first_sample : first_samples) {
+        for (int64_t sample = 0; sample < rule.unit; ++sample) split.order.push_back(first_sample + sample);
+      }
+    }
+  }
+  return split;
+}
+
+/// Returns micro-batches of equal numbers of samples in order, if that takes the same number of
+/// micro-batches and at most `max_bytes` bytes each.
+std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::SampleShape> shapes,
+                                                        const MemoryCostTable& table,
+                                                        const engine::SplitConstraint& rule, int64_t micro_batches,
+                                                        int64_t max_bytes) {
+  const auto num_samples = std::ssize(shapes);
+  const int64_t num_units = num_samples / rule.unit;
+  const int64_t size = (num_units + micro_batches - 1) / micro_batches * rule.unit;
+  engine::MicroBatchSplit split = engine::split_evenly(num_samples, size, rule);
+  if (split.micro_batches() != micro_batches) return std::nullopt;
+  for (int64_t i = 0; i < micro_batches; ++i) {
+    MicroBatchSizes sizes;
+    for (const int64_t sample_index : split.micro_batch(i))
+      sizes = sizes.merge(compute_sizes(shapes[static_cast<size_t>(sample_index)]));
+    const bool is_single_unit = sizes.samples == rule.unit;
+    if (table.bytes(sizes) > max_bytes || (!is_single_unit && !table.fits(sizes))) return std::nullopt;
+  }
+  return split;
+}
+
+}  // namespace
+
+engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
+                                        const engine::SplitConstraint& rule) {
+  VLMTRAIN_CHECK(!shapes.empty() && rule.unit > 0 && std::ssize(shapes) % rule.unit == 0, "{} samples in units of {}",
+                 shapes.size(), rule.unit);
+  VLMTRAIN_CHECK(rule.groups.empty() || rule.groups.size() == shapes.size(), "groups of {} samples for {}",
+                 rule.groups.size(), shapes.size());
+  const auto groups = group_units(shapes, table, rule);
+  std::vector<MicroBatchBins> bins;
+  int64_t max_bytes = 0;
+  for (const auto& [group, units] : groups) {
+    bins.push_back(pack_units(units, table));
+    max_bytes = std::max(max_bytes, max_bin_bytes(bins.back(), table));
+  }
+  engine::MicroBatchSplit split = make_split(bins, rule);
+  if (auto equal_split = find_equal_split(shapes, table, rule, split.micro_batches(), max_bytes))
+    return std::move(*equal_split);
+  return split;
 }
 
 }  // namespace vlmtrain::planner

@@ -167,8 +167,7 @@ void reject_stub_libraries() {
   if (is_on_virtual_gpu() && std::getenv(kIntendedVariable) == nullptr) {
     throw usage_error(
         "the stand-ins for the CUDA libraries are preloaded, so there is no real card in this process; take them out "
-        "of "
-        "LD_PRELOAD, or ask for a virtual card with --device virtual:{}",
+        "of LD_PRELOAD, or ask for a virtual card with --device virtual:{}",
         vgpu::find_interface()->gpu_name());
   }
 }

@@ -10,7 +10,7 @@
 
 #include "planner/plan/plan_json.h"
 #include "planner/search/cpu_search.h"
-#include "planner/search/cpu_split.h"
+#include "planner/search/plan_split.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
 #include "vlmtrain/base/text_format.h"

@@ -4,12 +4,217 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <functional>
 
 #include "planner/plan/plan_json.h"
+#include "planner/search/config_search.h"
+#include "planner/search/plan_split.h"
+#include "planner/suggestions/gpu_suggestions.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/planner/job.h"
 
 namespace vlmtrain::planner {
+
+namespace {
+
+void check_request(const Job& job, const TargetGpu& target, const Workload& workload,
+                   const StepConstraints& constraints) {
+  if (!supports_precision(*target.gpu, job.precision)) {
+    throw usage_error("{} does not compute in {}; choose training.precision=fp32 or fp16, or another card",
+                      target.gpu->device_name, engine::to_string(job.precision));
+  }
+  if (workload.global_batch_size % workload.world_size != 0) {
+    throw usage_error(
+        "the global batch of {} {} cannot be shared equally by {} ranks; it is kept exactly, so choose a multiple of "
+        "the ranks",
+        workload.global_batch_size, workload.packed ? "packs" : "samples", workload.world_size);
+  }
+  const int64_t samples_per_rank = workload.samples_per_rank();
+  if (constraints.micro_batch_size && samples_per_rank % *constraints.micro_batch_size != 0) {
+    throw usage_error(
+        "a micro-batch of {} does not divide the {} samples that a rank has of the global batch of {}; choose one of "
+        "{}, or auto",
+        *constraints.micro_batch_size, samples_per_rank, workload.global_batch_size,
+        fmt::join(find_divisors(samples_per_rank), ", "));
+  }
+}
+
+/// Returns the candidate whose first sample needs the most memory; the search begins with it.
+const SampleBatch& find_heaviest_batch(PlanEvaluator& evaluator, const std::vector<SampleBatch>& candidates,
+                                       const StepConfig& step_config) {
+  size_t heaviest_index = 0;
+  int64_t max_bytes = 0;
+  for (size_t i = 0; candidates.size() > 1 && i < candidates.size(); ++i) {
+    if (i + 1 < candidates.size()) evaluator.prefetch_probe(step_config, candidates[i + 1]);
+    const int64_t bytes = evaluator.probe(step_config, candidates[i]).peaks().reserved_bytes;
+    if (bytes > max_bytes) heaviest_index = i;
+    max_bytes = std::max(max_bytes, bytes);
+  }
+  return candidates[heaviest_index];
+}
+
+struct WorseBatch {
+  const SampleBatch* batch = nullptr;
+  int64_t reserved_bytes = 0;
+};
+
+/// Returns the candidate that needs the most memory with the best plan so far, if it needs more
+/// than the plan's worst batch.
+WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, const StepEstimate& best) {
+  WorseBatch worse{.reserved_bytes = best.peaks.reserved_bytes};
+  for (const auto& candidate : workload.candidates) {
+    if (candidate.shapes == evaluator.worst().shapes) continue;
+    const int64_t bytes = evaluator.reserved_bytes(best.step_config, candidate);
+    if (bytes > worse.reserved_bytes) worse = {&candidate, bytes};
+  }
+  return worse;
+}
+
+/// Replaces the worst batch, and with it the numbers of the best plan.
+void replace_worst_batch(Plan& plan, PlanEvaluator& evaluator, const SampleBatch& worse_batch) {
+  evaluator.add_worst_case(worse_batch);
+  plan.best = evaluator.dry_run(plan.best.step_config);
+  for (auto& estimate : plan.alternatives) {
+    if (estimate.step_config == plan.best.step_config) estimate = plan.best;
+  }
+}
+
+/// Dry-runs the largest sampled step of each rank.
+std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) {
+  // Bounds of the time: at most this many ranks and micro-batches are dry-run.
+  constexpr size_t kMaxRanks = 64;
+  constexpr int64_t kMaxMicroBatches = 400;
+  auto rank_steps = find_largest_rank_steps(plan.workload);
+  std::ranges::stable_sort(rank_steps, std::greater{}, &SampledRankStep::tokens);
+  if (rank_steps.size() > kMaxRanks) rank_steps.resize(kMaxRanks);
+  StepConfig step_config = plan.best.step_config;
+  if (plan.split) step_config.memory_costs = plan.split->table;
+  DryRunRequest request{.step_config = step_config, .steps = {}, .empty_cache_each_step = true};
+  const auto add = [&](const SampledRankStep& rank_step) {
+    request.steps.push_back(group_samples(rank_step.samples));
+    request.splits.push_back(make_step_layout(step_config, rank_step.samples).split);
+  };
+  if (rank_steps.empty()) return {};
+  add(rank_steps.front());  // the first step allocates the optimizer state
+  int64_t num_micro_batches = 0;
+  for (const auto& rank_step : rank_steps) {
+    if (num_micro_batches > kMaxMicroBatches) break;
+    add(rank_step);
+    num_micro_batches += request.splits.back().micro_batches();
+  }
+  const DryRunResult result = evaluator.run(request);
+  std::vector<RankStep> steps;
+  for (size_t i = 1; i < result.steps.size(); ++i) {
+    steps.push_back({.rank = rank_steps[i - 1].rank, .sampled_step = rank_steps[i - 1].step, .peaks = result.steps[i]});
+  }
+  std::ranges::sort(steps, {}, &RankStep::rank);
+  return steps;
+}
+
+Plan plan_with_sharding(const PlanRequest& original_request) {
+  const auto start = std::chrono::steady_clock::now();
+  PlanRequest request = original_request;
+  apply_constraints(request.constraints, request.workload);
+  request.job.world_size = request.workload.world_size;
+  check_request(request.job, request.target, request.workload, request.constraints);
+  Plan plan;
+  plan.model = request.model;
+  plan.job = request.job;
+  plan.mode = request.mode;
+  plan.workload = request.workload;
+  plan.target = request.target;
+  plan.constraints = request.constraints;
+  plan.limit = compute_memory_limit(request.target, request.mode, request.limit_gigabytes, request.workload.world_size);
+
+  PlanEvaluator evaluator(request.job, request.target, request.workload, plan.limit.limit_bytes);
+  evaluator.add_worst_case(
+      find_heaviest_batch(evaluator, request.workload.candidates,
+                          {.recompute = {}, .expandable_segments = request.constraints.expandable_segments}));
+  std::optional<ConfigSearch> search;
+  for (size_t num_batches = 1;; ++num_batches) {
+    search.emplace(evaluator, request.workload, request.constraints, plan.limit.limit_bytes);
+    const auto estimate = search->find();
+    plan.fits = estimate.has_value();
+    plan.best = estimate ? *estimate : search->find_min_memory();
+    plan.alternatives = search->alternatives();
+    if (num_batches == request.workload.candidates.size()) break;
+    const WorseBatch worse = find_worse_batch(evaluator, request.workload, plan.best);
+    if (worse.batch == nullptr) break;
+    if (plan.fits && worse.reserved_bytes <= plan.limit.limit_bytes) {
+      replace_worst_batch(plan, evaluator, *worse.batch);
+      break;
+    }
+    evaluator.add_worst_case(*worse.batch);
+  }
+  if (plan.fits && request.with_split) {
+    plan.detail = *evaluator.get_result(plan.best.step_config, /*with_timeline=*/false).detail;
+    plan_split(plan, evaluator, search->cost_model());
+  }
+  const DryRunResult& result = evaluator.get_result(plan.best.step_config, request.with_timeline);
+  plan.worst = evaluator.get_batch(plan.best.step_config);
+  plan.detail = *result.detail;
+  plan.costs = *result.costs;
+  if (!request.workload.average.empty()) {
+    plan.average = evaluator.dry_run_average_step(plan.best.step_config, request.workload.average);
+  }
+  if (request.workload.world_size > 1) {
+    plan.communication = evaluator.communication(plan.best.step_config);
+    if (plan.fits) plan.rank_steps = dry_run_ranks(plan, evaluator);
+  }
+  if (plan.fits) {
+    plan.suggestions = suggest_faster(plan, search->cost_model());
+  } else if (request.with_suggestions) {
+    plan.suggestions = suggest_changes_that_fit(request, plan, evaluator);
+  }
+  plan.effort = evaluator.effort();
+  plan.effort.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return plan;
+}
+
+bool is_better_plan(const Plan& plan, const Plan& other) {
+  if (plan.fits != other.fits) return plan.fits;
+  if (!plan.fits) return plan.total_bytes() < other.total_bytes();
+  return plan.best.step_seconds < other.best.step_seconds;
+}
+
+/// Unsharding blocks in each pass takes time. It pays off if nothing else fits, if activations are
+/// recomputed for lack of memory, or if it lowers the network traffic.
+bool is_full_sharding_worthwhile(const Plan& plan) {
+  return !plan.fits || plan.workload.nodes > 1 || !(plan.best.step_config.recompute == models::RecomputeBlocks{});
+}
+
+}  // namespace
+
+Plan make_plan(const PlanRequest& original_request) {
+  if (!original_request.chooses_sharding || original_request.workload.world_size == 1)
+    return plan_with_sharding(original_request);
+  PlanRequest request = original_request;
+  request.job.world_size = request.workload.world_size;
+  request.with_suggestions = false;  // suggestions are needed for the best sharding only
+  std::optional<Plan> best;
+  PlanningEffort effort;
+  const auto make_plan_with_sharding = [&](engine::Sharding sharding) {
+    request.job.sharding = sharding;
+    Plan plan = plan_with_sharding(request);
+    effort.seconds += plan.effort.seconds;
+    effort.num_dry_runs += plan.effort.num_dry_runs;
+    effort.dry_run_seconds += plan.effort.dry_run_seconds;
+    return plan;
+  };
+  for (const auto sharding : list_possible_shardings(request.job)) {
+    if (engine::shards_blocks(sharding) && !is_full_sharding_worthwhile(*best)) continue;
+    Plan plan = make_plan_with_sharding(sharding);
+    if (!best || is_better_plan(plan, *best)) best = std::move(plan);
+  }
+  if (!best->fits && original_request.with_suggestions) {
+    request.with_suggestions = true;
+    best = make_plan_with_sharding(best->job.sharding);
+  }
+  best->effort = effort;
+  return std::move(*best);
+}
 
 namespace {
 

@@ -8,9 +8,6 @@
 
 namespace vlmtrain::planner {
 
-/// The memory of the virtual GPU of dry runs: more than any GPU has.
-constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
-
 /// The dry-run plans of a request, and the process that dry-runs further ones. The virtual GPU
 /// reports the target's size but has no limit, so that a plan that does not fit shows how much it
 /// needs. Not thread-safe.

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/planner/memory_split.h"
+#include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
 

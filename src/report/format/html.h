@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/resources.h"
 
 namespace vlmtrain::report {
 

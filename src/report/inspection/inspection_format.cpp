@@ -8,7 +8,7 @@
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/encode.h"
-#include "vlmtrain/report/inspection_text.h"
+#include "vlmtrain/report/inspection.h"
 
 namespace vlmtrain::report {
 

@@ -1,5 +1,3 @@
-#include "vlmtrain/report/inspection_page.h"
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,7 +7,7 @@
 #include "report/plan/plan_format.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
-#include "vlmtrain/report/inspection_text.h"
+#include "vlmtrain/report/inspection.h"
 
 namespace vlmtrain::report {
 
@@ -338,8 +336,7 @@ std::string render_inspection_page(const Inspection& inspection) {
           ? "Volumes are those of the tower's input, resampled and normalised, of which the three middle slices are "
             "shown: axial, coronal, sagittal, the subject's right on the left."
           : "Pictures are those of the tower's input before they are normalised, pixel for pixel; lines divide them "
-            "into "
-            "the tiles that it sees.";
+            "into the tiles that it sees.";
   const std::string notes =
       fmt::format("{} Samples are those that training draws first. Samples are compared by hashes.", media_note);
   return fill_page("inspection.html", {{"title", escape(inspection.dataset + ": what is trained on")},

@@ -1,5 +1,3 @@
-#include "vlmtrain/report/inspection_text.h"
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "report/plan/plan_format.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/report/inspection.h"
 
 namespace vlmtrain::report {
 

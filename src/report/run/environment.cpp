@@ -10,14 +10,14 @@
 #include <iterator>
 
 #include "report/build_commit.h"
-#include "report/format/json_fields.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/host_memory.h"
-#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/json_lines.h"
+#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::report {
 

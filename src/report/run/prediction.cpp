@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "report/format/html.h"
-#include "report/format/json_fields.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"
@@ -13,6 +12,7 @@
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/image/volume_slices.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::report {
 

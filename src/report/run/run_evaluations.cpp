@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "report/format/json_fields.h"
+#include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::report {
 

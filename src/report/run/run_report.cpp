@@ -7,15 +7,14 @@
 #include <iterator>
 
 #include "report/format/html.h"
-#include "report/format/json_fields.h"
 #include "report/run/run_events.h"
 #include "report/run/run_steps.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/report/event.h"
 #include "vlmtrain/report/json_lines.h"
+#include "vlmtrain/report/metrics.h"
 #include "vlmtrain/report/run_epochs.h"
 
 namespace vlmtrain::report {

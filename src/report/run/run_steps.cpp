@@ -6,7 +6,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "report/format/json_fields.h"
+#include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::report {
 

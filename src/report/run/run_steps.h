@@ -15,6 +15,36 @@
 
 namespace vlmtrain::report {
 
+/// A bin of a curve: the values of consecutive steps.
+struct CurveBin {
+  double sum = 0;  ///< of value · weight
+  double weight = 0;
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+
+  void add(double value, double value_weight);
+  void add(const CurveBin& other);
+};
+
+/// A number over the steps of a run in a limited number of bins. Each bin has the mean, minimum and
+/// maximum of its steps, so that no spike is lost.
+class Curve {
+ public:
+  /// Adds a value to a bin. Values that are not finite are ignored.
+  void add(size_t bin, double value, double weight = 1);
+  /// Merges each two neighboring bins.
+  void merge_pairs();
+
+  bool empty() const { return bins_.empty(); }
+  /// Returns {"mean":[…],"least":[…],"most":[…]} for `num_bins` bins, null for bins without value;
+  /// without "least" and "most" if they equal the mean. `is_summed`: sums instead of means, and 0
+  /// instead of null.
+  std::string to_json(size_t num_bins, bool is_summed = false) const;
+
+ private:
+  std::vector<CurveBin> bins_;
+};
+
 /// Steps in metrics.jsonl, in memory that does not grow with the number of steps.
 class RunSteps {
  public:
@@ -87,36 +117,6 @@ class RunSteps {
   int64_t predicted_reserved_peak_ = 0;
   int64_t host_peak_ = 0;
   std::deque<RecentStep> recent_steps_;
-};
-
-/// A bin of a curve: the values of consecutive steps.
-struct CurveBin {
-  double sum = 0;  ///< of value · weight
-  double weight = 0;
-  double min = std::numeric_limits<double>::infinity();
-  double max = -std::numeric_limits<double>::infinity();
-
-  void add(double value, double value_weight);
-  void add(const CurveBin& other);
-};
-
-/// A number over the steps of a run in a limited number of bins. Each bin has the mean, minimum and
-/// maximum of its steps, so that no spike is lost.
-class Curve {
- public:
-  /// Adds a value to a bin. Values that are not finite are ignored.
-  void add(size_t bin, double value, double weight = 1);
-  /// Merges each two neighboring bins.
-  void merge_pairs();
-
-  bool empty() const { return bins_.empty(); }
-  /// Returns {"mean":[…],"least":[…],"most":[…]} for `num_bins` bins, null for bins without value;
-  /// without "least" and "most" if they equal the mean. `is_summed`: sums instead of means, and 0
-  /// instead of null.
-  std::string to_json(size_t num_bins, bool is_summed = false) const;
-
- private:
-  std::vector<CurveBin> bins_;
 };
 
 }  // namespace vlmtrain::report

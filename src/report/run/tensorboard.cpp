@@ -11,7 +11,7 @@
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/process.h"
 #include "vlmtrain/image/decode.h"
-#include "vlmtrain/report/event.h"
+#include "vlmtrain/report/metrics.h"
 #include "vlmtrain/report/progress.h"
 
 namespace vlmtrain::report {

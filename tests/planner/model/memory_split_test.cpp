@@ -1,11 +1,11 @@
-#include "vlmtrain/planner/memory_split.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <random>
+
+#include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
 namespace {

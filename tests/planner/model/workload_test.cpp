@@ -1,5 +1,3 @@
-#include "vlmtrain/planner/workload.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <random>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/planner/job.h"
 
 namespace vlmtrain::planner {
 namespace {

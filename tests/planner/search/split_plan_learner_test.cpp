@@ -6,7 +6,7 @@
 #include <functional>
 #include <random>
 
-#include "vlmtrain/planner/memory_split.h"
+#include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
 namespace {

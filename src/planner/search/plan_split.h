@@ -2,6 +2,7 @@
 
 #include "planner/search/cost_model.h"
 #include "planner/search/plan_evaluator.h"
+#include "vlmtrain/planner/cpu_plan.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
@@ -14,5 +15,11 @@ namespace vlmtrain::planner {
 /// alike, or the worst step is not packed and needs neither several micro-batches nor
 /// recomputation.
 void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_model);
+
+/// Computes CpuPlan::split and its statistics for a plan that fits. The samples of a micro-batch
+/// are limited to the largest micro-batch tried for the worst step. Does nothing if the micro-batch
+/// size is set, all samples are alike, or the worst step fits in one micro-batch and samples are
+/// not packed.
+void plan_cpu_split(const CpuPlanRequest& request, CpuPlan& plan);
 
 }  // namespace vlmtrain::planner

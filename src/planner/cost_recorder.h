@@ -1,1 +1,0 @@
-#include "planner/dry_run/cost_recorder.h"

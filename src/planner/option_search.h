@@ -1,1 +1,0 @@
-#include "planner/search/config_search.h"

@@ -1,1 +1,0 @@
-#include "planner/search/plan_evaluator.h"
