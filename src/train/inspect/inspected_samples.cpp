@@ -54,7 +54,7 @@ void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const
                report::Inspection& inspection) {
   const double units = data::count_epoch_units(order, ledger);
   inspection.steps = compute_total_steps(config.training, units);
-  // With global_batch_tokens the units of a step are not known in advance.
+  // The units of a step are not known in advance where global_batch_tokens is set.
   const bool has_fixed_steps = !config.training.balance.global_batch_tokens;
   const auto total_units = static_cast<double>(inspection.steps * config.training.global_batch_size);
   if (has_fixed_steps && units > 0) inspection.epochs = total_units / units;

@@ -21,7 +21,7 @@ struct StepPlan {
   bool empty_cache_first = false;                ///< calls memory::release_unused() before the step
   std::optional<planner::StepPeaks> peaks = {};  ///< predicted by the look-ahead
   bool fits = true;  ///< false: no split fits, so that the step may fail; `layout` takes the least memory
-  /// Where it does not fit: the position of the sample that fails even alone; nothing where the
+  /// Position of the sample that fails even alone, where it does not fit; nothing where the
   /// optimizer does not fit or the reason is unknown.
   std::optional<int64_t> oversized_sample = {};
 };

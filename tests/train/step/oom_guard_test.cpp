@@ -32,7 +32,7 @@ const engine::Consensus kSingleProcess;
 /// different lengths.
 class SmallTraining {
  public:
-  /// With `tasks` the two halves of the samples are one task each.
+  /// The two halves of the samples are one task each where `tasks` says so.
   explicit SmallTraining(int64_t micro_batch_size = 4, const engine::TaskSettings& tasks = {},
                          const engine::Consensus& consensus = kSingleProcess)
       : objective_(tasks) {
