@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/engine/generation/generate.h"
+#include "vlmtrain/engine/sampling.h"
 
 namespace vlmtrain::app {
 

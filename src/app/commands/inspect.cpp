@@ -8,7 +8,7 @@
 #include "app/process/output.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/report/inspection_page.h"
 #include "vlmtrain/report/inspection_text.h"
 #include "vlmtrain/train/inspection.h"

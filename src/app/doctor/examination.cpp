@@ -8,9 +8,10 @@
 #include <optional>
 #include <utility>
 
+#include "vlmtrain/base/apart.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/process.h"
-#include "vlmtrain/io/json.h"
+#include "vlmtrain/base/first_line.h"
+#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::app {
 

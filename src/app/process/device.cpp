@@ -3,8 +3,8 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
-#include "vlmtrain/memory/out_of_memory.h"
-#include "vlmtrain/planner/target_gpu.h"
+#include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/planner/limit.h"
 
 namespace vlmtrain::app {
 
@@ -19,7 +19,7 @@ std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device) 
 std::string choose_rank_device(const std::string& device, const distributed::Launch& launch) {
   if (device != "cuda" && device != "auto") return device;
   const auto num_gpus = std::ssize(memory::probe_driver().gpus);
-  // With one visible GPU the launcher has given each rank its own (srun --gpus-per-task=1), or
+  // One visible GPU is either this rank's own (srun --gpus-per-task=1), or
   // ranks share it, which they detect when they meet.
   if (num_gpus <= 1) return device;
   if (launch.local_rank < num_gpus) return fmt::format("cuda:{}", launch.local_rank);

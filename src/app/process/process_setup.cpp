@@ -9,7 +9,7 @@
 #include <cstring>
 #include <iostream>
 
-#include "vlmtrain/base/process.h"
+#include "vlmtrain/base/program.h"
 #include "vlmtrain/train/stop_request.h"
 
 namespace vlmtrain::app {
@@ -49,7 +49,7 @@ bool set_openmp_wait_policy() {
 
 void restart_with_openmp_wait_policy() {
   if (set_openmp_wait_policy()) restart_program();
-  // Where the program cannot be executed again, it continues: slower on a busy machine, otherwise
+  // A program that cannot be executed again continues: slower on a busy machine, otherwise
   // the same.
 }
 

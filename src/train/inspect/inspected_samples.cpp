@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/index/ledger.h"
-#include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/planner/dry_run_process.h"
-#include "vlmtrain/planner/plan.h"
+#include "vlmtrain/data/epoch_progress.h"
+#include "vlmtrain/data/largest.h"
+#include "vlmtrain/planner/rehearsal_process.h"
+#include "vlmtrain/planner/search.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/train/planning.h"
 
@@ -54,7 +54,7 @@ void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const
                report::Inspection& inspection) {
   const double units = data::count_epoch_units(order, ledger);
   inspection.steps = compute_total_steps(config.training, units);
-  // With global_batch_tokens the units of a step are not known in advance.
+  // The units of a step are not known in advance where global_batch_tokens is set.
   const bool has_fixed_steps = !config.training.balance.global_batch_tokens;
   const auto total_units = static_cast<double>(inspection.steps * config.training.global_batch_size);
   if (has_fixed_steps && units > 0) inspection.epochs = total_units / units;

@@ -12,7 +12,7 @@
 #include "train/checkpoint/checkpoint_content.h"
 #include "train/loop/run_setup.h"
 #include "train/planning/host_run_plan.h"
-#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/memory/host.h"
 #include "vlmtrain/planner/options.h"
 
 namespace vlmtrain::train {
@@ -47,7 +47,7 @@ std::string find_unsafe_save_reason(const std::exception& error, const RunErrorS
 /// Writes the checkpoints and the ledger of a run. Rank 0 writes; where ranks share the optimizer's
 /// state, all ranks write together. A run on a virtual GPU saves nothing.
 ///
-/// Where memory allows copies, a thread writes them while training continues (output.async_save),
+/// A thread writes copies while training continues, where memory allows them (output.async_save),
 /// one checkpoint at a time, with the same bytes. Its errors are thrown by the next call of save(),
 /// poll() or finish().
 ///

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/recovery.h"
 
 namespace vlmtrain::train {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/memory/host.h"
 
 namespace vlmtrain::train {
 

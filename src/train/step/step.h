@@ -7,11 +7,11 @@
 
 #include "train/run/callbacks.h"
 #include "train/step/oom_guard.h"
-#include "vlmtrain/data/loader/loader.h"
-#include "vlmtrain/engine/loss/objective.h"
-#include "vlmtrain/engine/settings/step_layout.h"
-#include "vlmtrain/engine/step/step.h"
-#include "vlmtrain/planner/dry_run.h"
+#include "vlmtrain/data/loader.h"
+#include "vlmtrain/engine/async_scalars.h"
+#include "vlmtrain/engine/objective.h"
+#include "vlmtrain/engine/step_layout.h"
+#include "vlmtrain/planner/rehearsal.h"
 
 namespace vlmtrain::train {
 
@@ -21,7 +21,7 @@ struct StepPlan {
   bool empty_cache_first = false;                ///< calls memory::release_unused() before the step
   std::optional<planner::StepPeaks> peaks = {};  ///< predicted by the look-ahead
   bool fits = true;  ///< false: no split fits, so that the step may fail; `layout` takes the least memory
-  /// Where it does not fit: the position of the sample that fails even alone; nothing where the
+  /// Position of the sample that fails even alone, where it does not fit; nothing where the
   /// optimizer does not fit or the reason is unknown.
   std::optional<int64_t> oversized_sample = {};
 };

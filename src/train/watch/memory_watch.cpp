@@ -6,7 +6,7 @@
 #include <array>
 #include <iterator>
 
-#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/base/bytes.h"
 
 namespace vlmtrain::train {
 

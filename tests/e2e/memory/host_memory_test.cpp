@@ -1,8 +1,7 @@
-#include "vlmtrain/memory/host_memory.h"
-
 #include <algorithm>
 
 #include "e2e/command.h"
+#include "memory/control_groups.h"
 
 namespace vlmtrain::e2e {
 
@@ -100,7 +99,7 @@ TEST_F(HostMemoryTest, ResumedRunKeepsItsSplit) {
   ASSERT_TRUE(state["host_memory"].is_object()) << state;
   EXPECT_EQ(state["host_memory"]["recomputed_language_blocks"], 1);
 
-  // With the memory that is free now it would recompute nothing.
+  // The memory that is free now would allow it to recompute nothing.
   const Result repeated = train({"training.max_steps=4", "output.save_steps=2"});
   ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
   const auto saved_state = json_file("run/checkpoints/step-4/trainer_state/state.json");
@@ -225,7 +224,7 @@ TEST_F(HostMemoryTest, NamesTheLongSample) {
   }
 }
 
-/// With allow_splits a step may have larger samples than planned; the guard refuses their
+/// A step may have larger samples than planned (allow_splits); the guard refuses their
 /// allocations.
 TEST_F(HostMemoryTest, SplitsAStepAboveTheLimit) {
   train_well({});

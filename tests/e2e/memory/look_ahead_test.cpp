@@ -211,7 +211,7 @@ TEST_F(LookAheadTest, DoesNotWaitForASlowLookAhead) {
   EXPECT_LT(look_ahead["waited_seconds"], 10);
 }
 
-/// With timed kernels the host runs ahead of the GPU, as on a real one, and steps take the GPU's
+/// The host runs ahead of the GPU with timed kernels, as on a real one, and steps take the GPU's
 /// time.
 TEST_F(LookAheadTest, WorksWithATimedVirtualGpu) {
   const EnvironmentSetting time("VLMTRAIN_VGPU_LAUNCH_MICROSECONDS", "500");

@@ -9,7 +9,7 @@
 #include "memory/watched_allocator.h"
 #include "train/loop/run_saver.h"
 #include "train/small_run.h"
-#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/memory/place.h"
 
 namespace vlmtrain::train {
 

@@ -11,7 +11,7 @@
 #include "train/small_run.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/end_tokens.h"
 #include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
 
@@ -120,7 +120,7 @@ TEST_F(PeriodicEvaluationTest, RunsEveryNStepsAndAtEpochAndRunEnds) {
   EXPECT_THAT(list_evaluated_steps(), ElementsAre(4, 7));
 }
 
-/// Where all answers are wrong, the loss alone ranks models.
+/// The loss alone ranks models whose answers are all wrong.
 TEST_F(PeriodicEvaluationTest, TheLossDecidesBetweenEqualValues) {
   config_.training.learning_rate = 1e-2;
   config_.evaluation.best_metric = BestMetric::kExactMatch;

@@ -129,7 +129,7 @@ TEST_F(ResumeChangedTest, EpochsCountTheNewDataset) {
   config_.training.max_steps.reset();
   config_.training.epochs = 3;
   run_training();
-  // With half the batch the remaining passes take twice the steps.
+  // The remaining passes take twice the steps with half the batch.
   config_.training.epochs = 5;
   config_.training.global_batch_size = 2;
   config_.training.micro_batch_size = 2;

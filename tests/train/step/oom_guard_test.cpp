@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "engine/batch_of_eight.h"
-#include "vlmtrain/engine/loss/objective.h"
-#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/engine/cross_entropy.h"
+#include "vlmtrain/memory/fault_injection.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -32,7 +32,7 @@ const engine::Consensus kSingleProcess;
 /// different lengths.
 class SmallTraining {
  public:
-  /// With `tasks` the two halves of the samples are one task each.
+  /// The two halves of the samples are one task each where `tasks` says so.
   explicit SmallTraining(int64_t micro_batch_size = 4, const engine::TaskSettings& tasks = {},
                          const engine::Consensus& consensus = kSingleProcess)
       : objective_(tasks) {
