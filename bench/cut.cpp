@@ -26,10 +26,10 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/synthetic_sample.h"
 #include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/planner/look_ahead.h"
-#include "vlmtrain/planner/memory_split.h"
 #include "vlmtrain/planner/plan.h"
-#include "vlmtrain/planner/workload.h"
+#include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain {
 

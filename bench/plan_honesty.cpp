@@ -20,7 +20,7 @@
 #include <string>
 
 #include "app/process/model_folder.h"
-#include "planner/option_search.h"
+#include "planner/search/config_search.h"
 #include "random_jobs.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"

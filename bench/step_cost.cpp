@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "planner/cost_recorder.h"
+#include "planner/dry_run/cost_recorder.h"
 #include "vlmtrain/memory/gpu_table.h"
 #include "vlmtrain/vgpu/interface.h"
 

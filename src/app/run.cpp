@@ -18,12 +18,12 @@
 #include "app/process/process_control.h"
 #include "app/process/process_setup.h"
 #include "app/process/terminate_handler.h"
-#include "vlmtrain/base/first_line.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/memory/processor.h"
-#include "vlmtrain/memory/shortage.h"
-#include "vlmtrain/planner/rehearsal_process.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/planner/dry_run_process.h"
 
 namespace vlmtrain::app {
 

@@ -6,8 +6,8 @@
 #include <map>
 #include <utility>
 
-#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/index/tasks.h"
 

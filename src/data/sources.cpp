@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::data {
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/plugin.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/distributed/nccl.h"

@@ -3,8 +3,8 @@
 #include <cstdlib>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::distributed {
 

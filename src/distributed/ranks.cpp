@@ -19,7 +19,7 @@
 #include "distributed/backends.h"
 #include "distributed/rank_monitor.h"
 #include "distributed/store.h"
-#include "vlmtrain/base/host_name.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::distributed {

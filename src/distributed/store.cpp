@@ -18,7 +18,6 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/first_line.h"
 
 namespace vlmtrain::distributed {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {

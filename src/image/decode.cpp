@@ -7,7 +7,7 @@
 #include "image/codec/header.h"
 #include "image/codec/orientation.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 

@@ -16,7 +16,7 @@
 #include "image/pixel_layout.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/size.h"
-#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 

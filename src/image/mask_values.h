@@ -5,7 +5,7 @@
 #include <string>
 
 #include "image/codec/codecs.h"
-#include "vlmtrain/io/notice.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 

@@ -16,8 +16,7 @@
 
 #include "kernels/reference.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/first_line.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/kernels/dropout.h"

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/large_blocks.h"
 
 namespace vlmtrain::memory {

@@ -29,9 +29,8 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/first_line.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/large_blocks.h"
 #include "vlmtrain/memory/libtorch_env.h"

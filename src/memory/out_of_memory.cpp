@@ -6,7 +6,7 @@
 #include <array>
 #include <new>
 
-#include "vlmtrain/base/first_line.h"
+#include "vlmtrain/base/error.h"
 
 namespace vlmtrain::memory {
 

@@ -12,7 +12,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_reason.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::engine {

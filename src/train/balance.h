@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/tasks.h"
-#include "vlmtrain/engine/cross_entropy.h"
-#include "vlmtrain/engine/gradnorm.h"
+#include "vlmtrain/data/index/tasks.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/loss/task_balance.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/train/config.h"
 

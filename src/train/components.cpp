@@ -14,13 +14,13 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/data/held_out.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/data/index/hold_out.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/models/base_fingerprint.h"
+#include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/mask_families.h"
-#include "vlmtrain/planner/host_plan.h"
+#include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/planner/cpu_plan.h"
 
 namespace vlmtrain::train {
 

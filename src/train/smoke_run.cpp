@@ -10,11 +10,11 @@
 #include <memory>
 #include <vector>
 
-#include "vlmtrain/base/rng.h"
-#include "vlmtrain/engine/cross_entropy.h"
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/models/synthetic_sample.h"
 #include "vlmtrain/planner/job.h"
 
 namespace vlmtrain::train {

@@ -1,3 +1,5 @@
+#include "vlmtrain/base/process.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -8,8 +10,6 @@
 #include <csignal>
 #include <cstdio>
 #include <string>
-
-#include "vlmtrain/base/process.h"
 
 namespace vlmtrain {
 namespace {

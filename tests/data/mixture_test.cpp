@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
 

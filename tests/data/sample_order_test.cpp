@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/fake_processor.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
 

@@ -20,7 +20,7 @@
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "vlmtrain/distributed/consensus.h"
-#include "vlmtrain/engine/training.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::distributed {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "parity/case.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::engine {
 

@@ -1,7 +1,7 @@
 #include "fuzz/checkpoint_folder.h"
 #include "fuzz/input.h"
-#include "models/checkpoints/from_settings.h"
-#include "models/registry.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/family.h"
 #include "vlmtrain/io/json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,6 +1,6 @@
 #include "fuzz/input.h"
-#include "image/byte_source.h"
-#include "image/header.h"
+#include "image/codec/byte_source.h"
+#include "image/codec/header.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/mask.h"
 

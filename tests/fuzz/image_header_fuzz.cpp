@@ -1,7 +1,7 @@
 #include "fuzz/input.h"
-#include "image/byte_source.h"
-#include "image/header.h"
-#include "image/png_texts.h"
+#include "image/codec/byte_source.h"
+#include "image/codec/header.h"
+#include "image/codec/orientation.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {

@@ -1,6 +1,5 @@
 #include "fuzz/input.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/io/rle.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

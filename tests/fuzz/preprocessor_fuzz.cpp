@@ -1,8 +1,8 @@
 #include "fuzz/checkpoint_folder.h"
 #include "fuzz/input.h"
-#include "models/checkpoints/from_settings.h"
+#include "models/checkpoints/read_model_config.h"
+#include "models/family.h"
 #include "models/presets.h"
-#include "models/registry.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
 

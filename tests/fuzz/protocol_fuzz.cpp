@@ -1,6 +1,6 @@
 #include "fuzz/input.h"
-#include "planner/protocol.h"
-#include "vlmtrain/io/json_text.h"
+#include "planner/dry_run/protocol.h"
+#include "vlmtrain/io/json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto message = vlmtrain::io::try_parse_json(vlmtrain::fuzz::to_text(data, size));

@@ -1,5 +1,5 @@
 #include "fuzz/input.h"
-#include "io/safetensors_header.h"
+#include "io/checkpoint/safetensors_header.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {

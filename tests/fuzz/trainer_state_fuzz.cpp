@@ -1,6 +1,6 @@
 #include "fuzz/checkpoint_folder.h"
 #include "fuzz/input.h"
-#include "vlmtrain/data/ledger.h"
+#include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"

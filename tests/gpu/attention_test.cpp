@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

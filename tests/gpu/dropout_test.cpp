@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/dropout.h"
+#include "vlmtrain/nn/layers/dropout.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

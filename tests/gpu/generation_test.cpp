@@ -5,7 +5,7 @@
 
 #include "gpu/gpu.h"
 #include "parity/case.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/engine/generation/generate.h"
 
 namespace vlmtrain::gpu {
 namespace {

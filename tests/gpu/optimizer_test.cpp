@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/optimizer.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -10,7 +8,8 @@
 #include <utility>
 
 #include "gpu/gpu.h"
-#include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/settings/options.h"
 
 namespace vlmtrain::gpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -8,12 +8,12 @@
 
 #include "image/volume/volume_stream.h"
 #include "io/temporary_folder.h"
-#include "vlmtrain/base/natural_order.h"
+#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/mask.h"
 #include "vlmtrain/image/video.h"
-#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 namespace {

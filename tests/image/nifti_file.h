@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain {
 

@@ -7,7 +7,7 @@
 
 #include <tuple>
 
-#include "vlmtrain/memory/host_budget.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::nn {
 namespace {

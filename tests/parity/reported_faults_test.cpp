@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "distributed/ranks_of_threads.h"
+#include "distributed/thread_ranks.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "parity/distinct_samples.h"

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "vlmtrain/planner/rehearsal_process.h"
+#include "vlmtrain/planner/dry_run_process.h"
 
 // Runs the tests, and the dry run process that they start: this program with the argument
 // `rehearse`.

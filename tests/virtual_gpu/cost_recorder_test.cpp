@@ -1,4 +1,4 @@
-#include "planner/cost_recorder.h"
+#include "planner/dry_run/cost_recorder.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -11,7 +11,7 @@
 
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::planner {
 namespace {

@@ -9,15 +9,15 @@
 
 #include "models/network/patch_embedding.h"
 #include "virtual_gpu/virtual_gpu.h"
-#include "vlmtrain/engine/gradient_sums.h"
-#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
 #include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/dropout.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/layers/dropout.h"
+#include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::kernels {

@@ -5,7 +5,7 @@
 
 #include "parity/case.h"
 #include "virtual_gpu/virtual_gpu.h"
-#include "vlmtrain/engine/generate.h"
+#include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain {

@@ -4,8 +4,7 @@
 
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/attention.h"
-#include "vlmtrain/nn/biased_attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain {
 namespace {

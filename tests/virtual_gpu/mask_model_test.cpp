@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "models/network/mask/mask_decoder/mask_decoder.h"
-#include "models/network/mask/sam_vit/sam_vit.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/sam_vit.h"
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/mask_loss.h"
+#include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/micro_batch_source.h"
+#include "engine/step/micro_batch_source.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "virtual_gpu/virtual_gpu.h"
-#include "vlmtrain/data/shape.h"
-#include "vlmtrain/engine/cross_entropy.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::engine {

@@ -1,4 +1,4 @@
-#include "train/oom_guard.h"
+#include "train/step/oom_guard.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "virtual_gpu/small_run.h"
 #include "virtual_gpu/virtual_gpu.h"
-#include "vlmtrain/engine/async_scalars.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::train {

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/span_attention.h"
+#include "vlmtrain/nn/attention/span_attention.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -8,7 +8,7 @@
 
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/nn/attention.h"
+#include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain {
 namespace {

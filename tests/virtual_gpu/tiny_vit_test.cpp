@@ -1,4 +1,4 @@
-#include "models/network/mask/tiny_vit/tiny_vit.h"
+#include "models/network/tiny_vit.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>

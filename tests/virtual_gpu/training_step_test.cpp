@@ -8,7 +8,7 @@
 #include "engine/host_allocations.h"
 #include "virtual_gpu/small_run.h"
 #include "virtual_gpu/virtual_gpu.h"
-#include "vlmtrain/engine/async_scalars.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/allocation_trace.h"
 
 namespace vlmtrain {

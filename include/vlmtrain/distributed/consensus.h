@@ -1,7 +1,7 @@
 #pragma once
 
 #include "vlmtrain/distributed/collectives.h"
-#include "vlmtrain/engine/consensus.h"
+#include "vlmtrain/engine/gradients/consensus.h"
 
 namespace vlmtrain::distributed {
 

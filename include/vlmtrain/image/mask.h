@@ -6,8 +6,7 @@
 #include <optional>
 
 #include "vlmtrain/image/size.h"
-#include "vlmtrain/io/medium.h"
-#include "vlmtrain/io/notice.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::image {

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "vlmtrain/image/size.h"
-#include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 

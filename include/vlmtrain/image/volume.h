@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 

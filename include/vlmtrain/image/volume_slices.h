@@ -8,7 +8,7 @@
 
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/image/volume.h"
-#include "vlmtrain/io/medium.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 

@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/io/conversation.h"
-#include "vlmtrain/io/notice.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/text/template_source.h"
 #include "vlmtrain/text/tokenizer.h"
 

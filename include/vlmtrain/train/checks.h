@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/media_census.h"
+#include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"

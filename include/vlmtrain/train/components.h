@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "vlmtrain/data/data_set.h"
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/engine/optimizer.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/nn/lora_settings.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
 #include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/config.h"
 

@@ -6,9 +6,9 @@
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/options.h"
-#include "vlmtrain/engine/options.h"
-#include "vlmtrain/engine/shard.h"
-#include "vlmtrain/nn/quantization.h"
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/settings/options.h"
+#include "vlmtrain/nn/weights/quantization.h"
 #include "vlmtrain/planner/options.h"
 
 namespace vlmtrain::train {

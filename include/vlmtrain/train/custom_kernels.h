@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::train {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/planner/ladder.h"
 #include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/savings_table.h"
 
 namespace vlmtrain::train {
 

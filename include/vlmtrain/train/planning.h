@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "vlmtrain/data/data_set.h"
-#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {

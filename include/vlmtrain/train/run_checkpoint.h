@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "vlmtrain/engine/consensus.h"
-#include "vlmtrain/engine/optimizer.h"
-#include "vlmtrain/models/weights_to_save.h"
+#include "vlmtrain/engine/gradients/consensus.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/train/run_state.h"
 
 namespace vlmtrain::train {

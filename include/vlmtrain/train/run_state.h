@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/order.h"
+#include "vlmtrain/data/order/mixture.h"
 
 namespace vlmtrain::train {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "vlmtrain/io/records.h"
-#include "vlmtrain/planner/sample_limit.h"
+#include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/settings/options.h"
 
 namespace vlmtrain::train {
 

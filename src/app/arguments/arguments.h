@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/engine/sampling.h"
+#include "vlmtrain/engine/generation/generate.h"
 
 namespace vlmtrain::app {
 

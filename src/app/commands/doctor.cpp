@@ -10,9 +10,9 @@
 #include "app/process/process_setup.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/memory/foreign_settings.h"
+#include "vlmtrain/memory/libtorch_env.h"
 
 namespace vlmtrain::app {
 

@@ -5,12 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_behind.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/scan_name.h"
-#include "vlmtrain/report/marked_chat.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/report/inspection.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::app {

@@ -7,7 +7,7 @@
 #include "app/commands/commands.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/models/assemble.h"
 #include "vlmtrain/models/checkpoint.h"
 

@@ -5,7 +5,7 @@
 #include "app/arguments/flag_values.h"
 #include "app/commands/commands.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/train/run_checkpoint.h"
 

@@ -8,10 +8,9 @@
 #include <optional>
 #include <utility>
 
-#include "vlmtrain/base/apart.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/first_line.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/base/subprocess.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::app {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/engine/options.h"
+#include "vlmtrain/engine/settings/options.h"
 
 namespace vlmtrain::app {
 

@@ -3,10 +3,10 @@
 #include <cstdlib>
 
 #include "app/doctor/examination.h"
-#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
-#include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::app {
 

@@ -5,14 +5,13 @@
 #include <cstdlib>
 
 #include "app/doctor/examination.h"
-#include "vlmtrain/base/apart.h"
-#include "vlmtrain/base/bytes.h"
-#include "vlmtrain/base/number_words.h"
-#include "vlmtrain/io/folder_trial.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/base/subprocess.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/memory/libtorch.h"
-#include "vlmtrain/memory/processor.h"
 
 namespace vlmtrain::app {
 

@@ -11,7 +11,7 @@
 #include "app/arguments/command_line.h"
 #include "app/commands/commands.h"
 #include "app/process/process_setup.h"
-#include "vlmtrain/planner/rehearsal_start.h"
+#include "vlmtrain/planner/spawned_child.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/stop_request.h"
 

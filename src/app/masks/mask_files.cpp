@@ -5,8 +5,8 @@
 #include <map>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_behind.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/image/overlay.h"

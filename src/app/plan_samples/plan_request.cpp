@@ -10,7 +10,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/checkpoint_remarks.h"
+#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"

@@ -3,8 +3,8 @@
 #include <functional>
 
 #include "app/arguments/arguments.h"
-#include "vlmtrain/planner/limit.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/planner/plan.h"
+#include "vlmtrain/planner/target_gpu.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {

@@ -8,8 +8,8 @@
 
 #include "app/arguments/flag_values.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_words.h"
-#include "vlmtrain/models/hypothetical_sample.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::app {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "app/arguments/arguments.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_words.h"
-#include "vlmtrain/models/hypothetical_sample.h"
-#include "vlmtrain/planner/mixture.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/sample_limits.h"
 
 namespace vlmtrain::app {

@@ -7,7 +7,7 @@
 
 #include "app/arguments/arguments.h"
 #include "app/plan_samples/sample_variants.h"
-#include "vlmtrain/planner/sample_limit.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::app {
 

@@ -3,8 +3,8 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
-#include "vlmtrain/memory/shortage.h"
-#include "vlmtrain/planner/limit.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/planner/target_gpu.h"
 
 namespace vlmtrain::app {
 

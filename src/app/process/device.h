@@ -8,7 +8,7 @@
 #include <string>
 
 #include "vlmtrain/distributed/launch.h"
-#include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::app {
 

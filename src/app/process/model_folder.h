@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "vlmtrain/io/unfinished.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {

@@ -26,9 +26,9 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/program.h"
-#include "vlmtrain/io/unfinished.h"
-#include "vlmtrain/memory/processor.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/train/stop_request.h"
 
 namespace vlmtrain::app {

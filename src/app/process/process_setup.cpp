@@ -9,7 +9,7 @@
 #include <cstring>
 #include <iostream>
 
-#include "vlmtrain/base/program.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/train/stop_request.h"
 
 namespace vlmtrain::app {

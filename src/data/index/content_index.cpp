@@ -14,7 +14,7 @@
 #include <unordered_set>
 
 #include "data/index/parallel_for.h"
-#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/hash.h"
 
 namespace vlmtrain::data {
 

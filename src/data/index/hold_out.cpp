@@ -7,9 +7,9 @@
 #include <unordered_map>
 
 #include "data/index/parallel_for.h"
-#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_reason.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::data {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "vlmtrain/base/content_hash.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/records.h"

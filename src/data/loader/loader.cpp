@@ -11,9 +11,9 @@
 
 #include "data/loader/bad_sample_handler.h"
 #include "data/loader/prefetch_queue.h"
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/loader/sample_stream.h"
 #include "vlmtrain/data/sample/sample.h"
 

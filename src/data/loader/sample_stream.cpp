@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/single_thread.h"
+#include "vlmtrain/memory/cpu_info.h"
 
 namespace vlmtrain::data {
 

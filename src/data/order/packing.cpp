@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
 

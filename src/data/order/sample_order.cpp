@@ -6,9 +6,9 @@
 #include <numeric>
 #include <utility>
 
-#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
-#include "vlmtrain/memory/copy.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/memory/device_copy.h"
 
 namespace vlmtrain::data {
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <set>
 
-#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::data {
 

@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
-#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_words.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::data {
 

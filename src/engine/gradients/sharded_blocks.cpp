@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/place.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {
 

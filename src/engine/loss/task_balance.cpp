@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
-#include "vlmtrain/memory/copy.h"
-#include "vlmtrain/memory/place.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {
 

@@ -14,8 +14,8 @@
 #include "engine/optimizer/adamw_entry.h"
 #include "engine/optimizer/compressed_states.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/rng.h"
-#include "vlmtrain/memory/place.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "vlmtrain/base/number_behind.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::engine {
 

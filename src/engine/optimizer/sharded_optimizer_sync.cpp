@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/place.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {
 

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "vlmtrain/memory/copy_beside.h"
-#include "vlmtrain/memory/place.h"
-#include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/memory/out_of_memory.h"
 
 namespace vlmtrain::engine {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "vlmtrain/data/micro_batch.h"
+#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/engine/step/step.h"
 
 namespace vlmtrain::engine {

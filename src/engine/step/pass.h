@@ -6,7 +6,7 @@
 
 #include <exception>
 
-#include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::engine {

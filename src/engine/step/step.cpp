@@ -11,7 +11,7 @@
 
 #include "engine/step/micro_batch_source.h"
 #include "engine/step/pass.h"
-#include "vlmtrain/memory/pinned.h"
+#include "vlmtrain/memory/device_copy.h"
 
 namespace vlmtrain::engine {
 

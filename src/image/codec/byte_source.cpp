@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/file_names.h"
 
 namespace vlmtrain::image {
 

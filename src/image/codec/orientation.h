@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "image/codec/codecs.h"
-#include "image/codec/orientation.h"
 
 namespace vlmtrain::image {
 

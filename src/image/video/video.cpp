@@ -10,8 +10,7 @@
 #include "image/codec/byte_source.h"
 #include "image/video/frame_source.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
-#include "vlmtrain/base/natural_order.h"
+#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::image {

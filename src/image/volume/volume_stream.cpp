@@ -8,8 +8,8 @@
 
 #include "image/codec/byte_source.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/lfs_pointer.h"
-#include "vlmtrain/io/medium_bytes.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 

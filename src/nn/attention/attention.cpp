@@ -24,7 +24,7 @@
 #include "nn/attention/attention_kernel.h"
 #include "nn/attention/selective_checkpoint.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/copy.h"
+#include "vlmtrain/memory/device_copy.h"
 
 namespace vlmtrain::nn {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/copy.h"
+#include "vlmtrain/memory/device_copy.h"
 
 namespace vlmtrain::nn {
 

@@ -15,7 +15,6 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/activation.h"
-#include "vlmtrain/kernels/gate.h"
 #include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::nn {

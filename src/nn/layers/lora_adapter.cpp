@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/recompute.h"
 

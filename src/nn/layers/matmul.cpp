@@ -15,7 +15,7 @@
 #include <optional>
 #include <string_view>
 
-#include "vlmtrain/memory/unwatched.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::nn {
 

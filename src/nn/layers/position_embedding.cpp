@@ -16,8 +16,7 @@
 #include <utility>
 
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/kernels/norm_rotate.h"
-#include "vlmtrain/kernels/rotate.h"
+#include "vlmtrain/kernels/rope.h"
 #include "vlmtrain/nn/layers/norm.h"
 
 namespace vlmtrain::nn {

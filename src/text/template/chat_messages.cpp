@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/marks.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::text {
 namespace {

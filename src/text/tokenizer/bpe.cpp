@@ -8,7 +8,7 @@
 
 #include "text/unicode/utf8.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::text {
 namespace {

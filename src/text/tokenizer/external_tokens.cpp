@@ -11,11 +11,10 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 
 namespace vlmtrain::text {
 namespace {

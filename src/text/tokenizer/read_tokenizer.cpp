@@ -15,10 +15,8 @@
 
 #include "text/tokenizer/external_tokens.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
+#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/unread_keys.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::text {

@@ -15,7 +15,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::train {
 

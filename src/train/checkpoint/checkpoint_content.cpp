@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/train/run_changes.h"
 
 namespace vlmtrain::train {

@@ -10,12 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/ledger.h"
-#include "vlmtrain/engine/optimizer.h"
-#include "vlmtrain/io/lazy_tensors.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/engine/optimizer/adamw.h"
 #include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/models/weights_to_save.h"
 #include "vlmtrain/train/run_checkpoint.h"
 
 namespace vlmtrain::train {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/models/weights_to_save.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"

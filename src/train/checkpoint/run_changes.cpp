@@ -6,7 +6,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::train {

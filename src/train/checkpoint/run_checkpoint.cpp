@@ -13,10 +13,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/io/remove_directory.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/io/single_tensors.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 

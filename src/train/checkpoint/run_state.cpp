@@ -6,10 +6,9 @@
 #include <cmath>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/number_behind.h"
-#include "vlmtrain/engine/options.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/train/run_changes.h"
 
 namespace vlmtrain::train {

@@ -8,10 +8,9 @@
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/today.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"

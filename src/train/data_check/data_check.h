@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "vlmtrain/data/data_set.h"
-#include "vlmtrain/data/ledger.h"
-#include "vlmtrain/data/order.h"
-#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/order/mixture.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"

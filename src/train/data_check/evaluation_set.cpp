@@ -14,12 +14,11 @@
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/memory/processor.h"
-#include "vlmtrain/planner/worst_case.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

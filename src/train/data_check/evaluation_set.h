@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/held_out_again.h"
-#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/data/index/hold_out.h"
+#include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/evaluation_plan.h"

@@ -6,10 +6,10 @@
 #include <set>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/largest.h"
-#include "vlmtrain/data/sample_stream.h"
+#include "vlmtrain/data/loader/sample_stream.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/planner/worst_case.h"
+#include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/epoch_progress.h"
-#include "vlmtrain/data/largest.h"
-#include "vlmtrain/planner/rehearsal_process.h"
-#include "vlmtrain/planner/search.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/plan.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/train/planning.h"
 

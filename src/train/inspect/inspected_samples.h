@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "vlmtrain/data/data_set.h"
-#include "vlmtrain/data/draw_order.h"
-#include "vlmtrain/data/ledger.h"
-#include "vlmtrain/data/outlines.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/planner/limit.h"
+#include "vlmtrain/planner/target_gpu.h"
 #include "vlmtrain/report/inspection.h"
 #include "vlmtrain/train/config.h"
 

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_words.h"
-#include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/models/generation_config.h"
 #include "vlmtrain/train/stop_request.h"
 
 namespace vlmtrain::train {

@@ -12,7 +12,6 @@
 #include "train/loop/run_setup.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/run_state.h"

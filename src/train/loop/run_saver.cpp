@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "train/run/run_folder.h"
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/memory/shortage.h"
-#include "vlmtrain/memory/single_thread.h"
-#include "vlmtrain/planner/limit.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/planner/target_gpu.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

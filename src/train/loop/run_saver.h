@@ -12,7 +12,7 @@
 #include "train/checkpoint/checkpoint_content.h"
 #include "train/loop/run_setup.h"
 #include "train/planning/host_run_plan.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/planner/options.h"
 
 namespace vlmtrain::train {

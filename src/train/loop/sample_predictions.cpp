@@ -9,9 +9,9 @@
 #include "train/data_check/evaluation_set.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
-#include "vlmtrain/io/scan_name.h"
-#include "vlmtrain/memory/shortage.h"
-#include "vlmtrain/report/run_lines.h"
+#include "vlmtrain/io/record.h"
+#include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::train {
 

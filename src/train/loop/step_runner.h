@@ -16,9 +16,9 @@
 #include "train/step/look_ahead_client.h"
 #include "train/step/oom_guard.h"
 #include "train/step/step.h"
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/engine/objective.h"
-#include "vlmtrain/report/event.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::train {
 

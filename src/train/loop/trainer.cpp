@@ -8,11 +8,11 @@
 #include "train/loop/training_loop.h"
 #include "train/run/rank_group.h"
 #include "train/run/run_folder.h"
-#include "vlmtrain/base/content_hash.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/report/environment.h"
 #include "vlmtrain/train/checks.h"
 

@@ -9,12 +9,12 @@
 #include "train/balance.h"
 #include "train/run/callbacks.h"
 #include "train/run/run_folder.h"
-#include "vlmtrain/base/first_line.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_words.h"
-#include "vlmtrain/base/rng.h"
+#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/report/run_lines.h"
+#include "vlmtrain/report/json_lines.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

@@ -13,9 +13,8 @@
 #include "train/step/step.h"
 #include "train/watch/gradient_watch.h"
 #include "train/watch/memory_watch.h"
-#include "vlmtrain/data/epoch_progress.h"
-#include "vlmtrain/data/ledger.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/train/stop_request.h"
 #include "vlmtrain/train/trainer.h"
 

@@ -2,15 +2,15 @@
 
 #include "train/data_check/evaluation_set.h"
 #include "train/planning/saved_plan.h"
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/planner/rehearsal_process.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/planner/dry_run_process.h"
 #include "vlmtrain/report/plan_text.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::train {
 

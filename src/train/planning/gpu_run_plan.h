@@ -15,10 +15,10 @@
 #include "train/step/oom_guard.h"
 #include "train/step/step.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/plan.h"
-#include "vlmtrain/planner/rehearsal.h"
-#include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 #include "vlmtrain/train/past_runs.h"
 #include "vlmtrain/train/planning.h"
 

@@ -11,10 +11,10 @@
 #include "train/data_check/evaluation_set.h"
 #include "train/planning/saved_plan.h"
 #include "train/run/rank_group.h"
-#include "vlmtrain/engine/tasks.h"
-#include "vlmtrain/memory/host_budget.h"
+#include "vlmtrain/engine/loss/task_balance.h"
+#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/planner/cpu_plan.h"
 #include "vlmtrain/planner/evaluation_plan.h"
-#include "vlmtrain/planner/host_plan.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {

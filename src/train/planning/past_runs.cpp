@@ -12,20 +12,17 @@
 #include <string_view>
 #include <thread>
 
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_words.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/base/today.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/file_lock.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/json_text.h"
+#include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/libtorch.h"
-#include "vlmtrain/memory/processor.h"
 
 namespace vlmtrain::train {
 

@@ -9,8 +9,8 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/json_text.h"
-#include "vlmtrain/report/run_lines.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::train {
 

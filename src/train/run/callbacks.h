@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/report/event.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/report/prediction.h"
 #include "vlmtrain/report/progress.h"

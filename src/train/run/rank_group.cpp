@@ -11,15 +11,13 @@
 #include <set>
 #include <vector>
 
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/first_line.h"
-#include "vlmtrain/base/host_name.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/number_behind.h"
-#include "vlmtrain/io/unfinished.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/planner/virtual_card.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::train {
 

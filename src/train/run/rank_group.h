@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/loader.h"
+#include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/distributed/consensus.h"
 #include "vlmtrain/distributed/ranks.h"
-#include "vlmtrain/engine/consensus.h"
+#include "vlmtrain/engine/gradients/consensus.h"
 
 namespace vlmtrain::train {
 

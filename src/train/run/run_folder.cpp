@@ -12,12 +12,12 @@
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_kind.h"
-#include "vlmtrain/base/host_name.h"
+#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/io/file_lock.h"
-#include "vlmtrain/planner/virtual_card.h"
-#include "vlmtrain/vgpu/counters.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/planner/virtual_gpu.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::train {
 

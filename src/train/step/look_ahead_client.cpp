@@ -6,8 +6,8 @@
 #include <chrono>
 #include <cmath>
 
-#include "vlmtrain/base/bytes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::train {
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "train/step/step.h"
-#include "vlmtrain/data/shape.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/planner/twin.h"
-#include "vlmtrain/report/event.h"
+#include "vlmtrain/planner/look_ahead.h"
+#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::train {
 

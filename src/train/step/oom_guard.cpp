@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/recovery.h"
+#include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::train {
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "vlmtrain/engine/step.h"
+#include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::train {

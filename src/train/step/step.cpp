@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/memory/host.h"
+#include "vlmtrain/memory/host_memory.h"
 
 namespace vlmtrain::train {
 

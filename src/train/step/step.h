@@ -7,11 +7,11 @@
 
 #include "train/run/callbacks.h"
 #include "train/step/oom_guard.h"
-#include "vlmtrain/data/loader.h"
-#include "vlmtrain/engine/async_scalars.h"
-#include "vlmtrain/engine/objective.h"
-#include "vlmtrain/engine/step_layout.h"
-#include "vlmtrain/planner/rehearsal.h"
+#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/engine/settings/step_layout.h"
+#include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::train {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "train/run/callbacks.h"
-#include "vlmtrain/nn/parameters.h"
+#include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/run_state.h"
 

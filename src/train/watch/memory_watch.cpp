@@ -6,7 +6,7 @@
 #include <array>
 #include <iterator>
 
-#include "vlmtrain/base/bytes.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::train {
 

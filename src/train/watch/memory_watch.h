@@ -8,8 +8,8 @@
 #include <string>
 
 #include "train/run/callbacks.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/memory/trace.h"
 
 namespace vlmtrain::train {
 

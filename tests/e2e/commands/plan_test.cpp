@@ -8,7 +8,7 @@
 #include "e2e/commands/plan_command.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/libtorch.h"
-#include "vlmtrain/planner/rehearsal.h"
+#include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::e2e {
 

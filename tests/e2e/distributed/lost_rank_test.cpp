@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/ranks_of_threads.h"
+#include "distributed/thread_ranks.h"
 #include "e2e/distributed/ranks.h"
 
 namespace vlmtrain::e2e {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "distributed/ranks_of_threads.h"
+#include "distributed/thread_ranks.h"
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {

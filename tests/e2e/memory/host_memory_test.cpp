@@ -1,7 +1,8 @@
+#include "vlmtrain/memory/host_memory.h"
+
 #include <algorithm>
 
 #include "e2e/command.h"
-#include "memory/control_groups.h"
 
 namespace vlmtrain::e2e {
 

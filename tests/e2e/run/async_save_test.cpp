@@ -2,7 +2,7 @@
 #include <map>
 #include <memory>
 
-#include "distributed/ranks_of_threads.h"
+#include "distributed/thread_ranks.h"
 #include "e2e/command.h"
 
 namespace vlmtrain::e2e {

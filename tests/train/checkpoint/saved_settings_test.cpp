@@ -6,7 +6,7 @@
 #include "io/temporary_folder.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/today.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
 
 namespace vlmtrain::train {

@@ -13,7 +13,6 @@
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/dataset_file.h"
-#include "vlmtrain/io/row_group_memory.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

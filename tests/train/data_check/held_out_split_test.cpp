@@ -6,7 +6,7 @@
 #include "base/captured_log.h"
 #include "planner/user_error.h"
 #include "train/small_run.h"
-#include "vlmtrain/data/held_out.h"
+#include "vlmtrain/data/index/hold_out.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/train/components.h"
 

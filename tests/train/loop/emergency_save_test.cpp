@@ -6,10 +6,10 @@
 #include <stdexcept>
 
 #include "base/captured_log.h"
-#include "memory/watched_allocator.h"
 #include "train/loop/run_saver.h"
 #include "train/small_run.h"
-#include "vlmtrain/memory/place.h"
+#include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::train {
 

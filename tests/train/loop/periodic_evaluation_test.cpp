@@ -11,7 +11,7 @@
 #include "train/small_run.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/end_tokens.h"
+#include "vlmtrain/models/generation_config.h"
 #include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
 

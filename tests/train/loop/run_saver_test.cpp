@@ -12,8 +12,8 @@
 #include "planner/user_error.h"
 #include "train/small_run.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/unfinished.h"
-#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/io/atomic.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::train {
 

@@ -10,8 +10,8 @@
 
 #include "models/mask_samples.h"
 #include "train/step/oom_guard.h"
-#include "vlmtrain/engine/text_and_masks.h"
-#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::train {

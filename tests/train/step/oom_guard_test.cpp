@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "engine/batch_of_eight.h"
-#include "vlmtrain/engine/cross_entropy.h"
-#include "vlmtrain/memory/fault_injection.h"
+#include "vlmtrain/engine/loss/objective.h"
+#include "vlmtrain/memory/allocation_tracking.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "vlmtrain/data/sample/sample.h"
-#include "vlmtrain/nn/dropout.h"
-#include "vlmtrain/nn/segments.h"
+#include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/layers/dropout.h"
 
 namespace vlmtrain::data {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/io/notice.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::data {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/notice.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/layers/losses.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::engine {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/micro_batch.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/loss/task_balance.h"
 #include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/engine/settings/training_settings.h"

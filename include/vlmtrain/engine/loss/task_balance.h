@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/nn/layers/losses.h"
 

@@ -12,7 +12,7 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/engine/settings/balance_options.h"
 #include "vlmtrain/engine/settings/training_settings.h"
-#include "vlmtrain/kernels/choice.h"
+#include "vlmtrain/kernels/kernel_backend.h"
 
 namespace vlmtrain::engine {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/sample.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/engine/gradients/sharded_blocks.h"
@@ -19,7 +19,7 @@
 #include "vlmtrain/engine/optimizer/adamw.h"
 #include "vlmtrain/engine/optimizer/sharded_optimizer_sync.h"
 #include "vlmtrain/engine/settings/step_layout.h"
-#include "vlmtrain/memory/shortage.h"
+#include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::engine {

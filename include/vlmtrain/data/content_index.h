@@ -1,1 +1,0 @@
-#include "vlmtrain/data/index/content_index.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/data/index/sample_index.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/data/index/hold_out.h"

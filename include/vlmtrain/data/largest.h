@@ -1,1 +1,0 @@
-#include "vlmtrain/data/sample/sample_shape.h"

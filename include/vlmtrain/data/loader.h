@@ -1,1 +1,0 @@
-#include "vlmtrain/data/loader/loader.h"

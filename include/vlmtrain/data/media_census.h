@@ -1,1 +1,0 @@
-#include "vlmtrain/data/sample/statistics.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/data/sample/micro_batch.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/data/index/bad_samples.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/data/order/sample_order.h"

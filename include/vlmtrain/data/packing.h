@@ -1,1 +1,0 @@
-#include "vlmtrain/data/order/packing.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/data/loader/sample_stream.h"

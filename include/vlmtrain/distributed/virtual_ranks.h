@@ -1,1 +1,0 @@
-#include "vlmtrain/distributed/collectives.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/engine/settings/balance_options.h"

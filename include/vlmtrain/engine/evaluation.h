@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/engine/generation/evaluation.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/engine/gradients/sharded_blocks.h"

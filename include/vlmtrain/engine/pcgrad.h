@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/engine/loss/task_balance.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/engine/settings/step_layout.h"

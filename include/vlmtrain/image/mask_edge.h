@@ -1,1 +1,0 @@
-#include "vlmtrain/image/mask.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/image/volume_slices.h"

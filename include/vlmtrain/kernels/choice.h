@@ -1,1 +1,0 @@
-#include "vlmtrain/kernels/kernel_backend.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/kernels/patchify.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/memory/device_copy.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/memory/allocation_tracking.h"

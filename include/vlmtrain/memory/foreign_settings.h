@@ -1,1 +1,0 @@
-#include "vlmtrain/memory/libtorch_env.h"

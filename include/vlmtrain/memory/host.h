@@ -1,1 +1,0 @@
-#include "vlmtrain/memory/host_memory.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/memory/large_blocks.h"

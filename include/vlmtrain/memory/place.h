@@ -1,1 +1,0 @@
-#include "vlmtrain/memory/memory_tag.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/memory/out_of_memory.h"

@@ -1,1 +1,0 @@
-#include "vlmtrain/memory/cpu_info.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/nn/attention/key_value_cache.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/nn/layers/lora_adapter.h"

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/nn/weights/sharded_block.h"

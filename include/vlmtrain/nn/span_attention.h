@@ -1,3 +1,0 @@
-#pragma once
-
-#include "vlmtrain/nn/attention/span_attention.h"

@@ -1,2 +1,0 @@
-#pragma once
-#include "vlmtrain/text/read_tokenizer.h"

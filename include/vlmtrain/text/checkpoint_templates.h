@@ -1,2 +1,0 @@
-#pragma once
-#include "vlmtrain/text/template_source.h"

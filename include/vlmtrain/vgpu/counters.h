@@ -1,1 +1,0 @@
-#include "vlmtrain/vgpu/interface.h"
