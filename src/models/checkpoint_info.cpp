@@ -6,7 +6,6 @@
 #include "models/checkpoints/tied_output.h"
 #include "models/family.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/io/unread_weights.h"
 
 namespace vlmtrain::models {
 

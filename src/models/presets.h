@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "vlmtrain/io/resources.h"
+#include "vlmtrain/io/file.h"
 
 namespace vlmtrain::models {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/subprocess.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::app {

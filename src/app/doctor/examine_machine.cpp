@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "app/doctor/examination.h"
-#include "vlmtrain/base/subprocess.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"

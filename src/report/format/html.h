@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "vlmtrain/io/resources.h"
+#include "vlmtrain/io/file.h"
 
 namespace vlmtrain::report {
 

@@ -10,7 +10,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/resources.h"
 #include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::text {
