@@ -53,11 +53,11 @@ std::vector<std::string> list_family_names() {
   return names;
 }
 
-std::string list_video_get_families() {
+std::string list_video_families() {
   return join_model_types([](const Family& family) { return family.video_shape != nullptr; });
 }
 
-std::string list_volume_get_families() {
+std::string list_volume_families() {
   return join_model_types([](const Family& family) { return family.volume_shape != nullptr; });
 }
 
