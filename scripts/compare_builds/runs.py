@@ -156,6 +156,9 @@ def readable(line):
     if not line.startswith("launch "):
         return re.sub(r"[ 0-9]+$", "", line)
     sizes, mangled = line.removeprefix("launch ").rsplit(" ", 1)
+    numbers = re.findall(r"L[a-z](\d+)E", mangled)
+    if is_custom_kernel(line):  # template numbers and substitutions are not lengths of names
+        mangled = re.sub(r"L[a-z]\d+E|[ST]\d*_", " ", mangled)
     names, at = [], 0
     while match := re.compile(r"\d+").search(mangled, at):
         end = match.end() + int(match.group())
@@ -164,6 +167,5 @@ def readable(line):
         if at == end and word not in ("at", "native", "c10", "detail", "_GLOBAL__N_") and not word.startswith("_GLOBAL__"):
             names.append(word)
     if is_custom_kernel(line):
-        numbers = re.findall(r"L[a-z](\d+)E", mangled)
         return f"launch {' '.join(dict.fromkeys(names))} {' '.join(numbers)} {sizes}".replace("  ", " ")
     return f"launch {' '.join(dict.fromkeys(names))[:90]} {digest(mangled.encode())[:6]}"
