@@ -23,7 +23,7 @@ std::string make_png_header(image::ImageSize size) {
   return bytes + std::string("\x08\x02\0\0\0\0\0\0\0", 9);
 }
 
-constexpr image::ImageSize kSizes[] = {{32, 32},  {20, 31},   {33, 32},     {480, 640},  {768, 1024},
+constexpr image::ImageSize kImageSizes[] = {{32, 32},  {20, 31},   {33, 32},     {480, 640},  {768, 1024},
                                        {1, 9999}, {4000, 11}, {3000, 1500}, {1111, 977}, {64, 96}};
 
 /// Samples of equally sized images, for a checkpoint that splits images into up to 3 x 3 tiles of
@@ -44,7 +44,7 @@ class SyntheticSampleTest : public testing::Test {
   }
 
   void expect_actual_shapes() const {
-    for (const auto& size : kSizes) {
+    for (const auto& size : kImageSizes) {
       const SampleShape text_shape = compute_actual_shape(size, 0);
       for (const int64_t images : {0, 1, 2, 3}) {
         SCOPED_TRACE(testing::Message() << images << " images of " << size.width << " x " << size.height);
