@@ -72,7 +72,7 @@ TEST(HoldOut, ShareIsParsedOnlyFromANumber) {
   EXPECT_THROW(table.read({}, {"data.columns.anwser=label"}), UserError);
 }
 
-using planner::get_error_message;
+using planner::get_usage_error;
 constexpr uint64_t kSeed = 7;
 constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
@@ -164,11 +164,11 @@ TEST(RestoreHoldOut, FindsReorderedSamplesByContent) {
 TEST(RestoreHoldOut, RejectsAmbiguousSamples) {
   const Names before = make_names(40);
   Names reversed(before.rbegin(), before.rend());
-  EXPECT_THAT(get_error_message([&] { restore(make_state(before, 3), reversed); }),
+  EXPECT_THAT(get_usage_error([&] { restore(make_state(before, 3), reversed); }),
               AllOf(HasSubstr("data.check_at_start=false"), HasSubstr("name a file in data.eval")));
   Names doubled = reversed;
   doubled.insert(doubled.end(), reversed.begin(), reversed.end());
-  EXPECT_THAT(get_error_message([&] { restore(make_state(before), doubled); }), HasSubstr("cannot be told apart"));
+  EXPECT_THAT(get_usage_error([&] { restore(make_state(before), doubled); }), HasSubstr("cannot be told apart"));
 }
 
 TEST(RestoreHoldOut, SplitsAnotherDataSetFromScratch) {

@@ -115,12 +115,12 @@ TEST_F(EvaluateTest, ARecordWithoutAnswerIsNotCompared) {
 
 TEST_F(EvaluateTest, BadSamplesAreSkippedWhereRequested) {
   records_[1].images = {"nowhere.png"};
-  planner::get_error_message([this] { run_evaluation(); }, ExitCode::kBadData);
+  planner::get_usage_error([this] { run_evaluation(); }, ExitCode::kBadData);
   const EvaluationSettings skip_settings{.max_new_tokens = 6, .on_bad_sample = data::BadSamplePolicy::kSkip};
   EXPECT_EQ(run_evaluation(skip_settings).num_skipped, 1);
   EXPECT_THAT(ids(), testing::ElementsAre("words", "row", "two"));
   records_ = io::InMemoryRecords({records_[1]});
-  EXPECT_THAT(planner::get_error_message([&] { run_evaluation(skip_settings); }, ExitCode::kBadData),
+  EXPECT_THAT(planner::get_usage_error([&] { run_evaluation(skip_settings); }, ExitCode::kBadData),
               testing::HasSubstr("none of the 1 samples can be used"));
 }
 

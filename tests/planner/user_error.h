@@ -10,7 +10,7 @@ namespace vlmtrain::planner {
 
 /// Returns the message of the UserError that `action` throws. Fails if it throws none.
 template <class Action>
-std::string get_error_message(const Action& action, ExitCode code = ExitCode::kUsage) {
+std::string get_usage_error(const Action& action, ExitCode code = ExitCode::kUsage) {
   try {
     action();
   } catch (const UserError& error) {

@@ -13,7 +13,7 @@ namespace vlmtrain::train {
 namespace {
 
 namespace fs = std::filesystem;
-using planner::get_error_message;
+using planner::get_usage_error;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -37,7 +37,7 @@ class RunFilesTest : public testing::Test {
   }
 
   void expect_refused(const std::string& text) const {
-    EXPECT_THAT(get_error_message([this] { check_run_files(config_, config_file_); }),
+    EXPECT_THAT(get_usage_error([this] { check_run_files(config_, config_file_); }),
                 AllOf(HasSubstr(text), HasSubstr("another output.dir")));
   }
 
@@ -75,7 +75,7 @@ TEST_F(RunFilesTest, RejectsInputsThatTheRunWrites) {
 
 TEST_F(RunFilesTest, DoesNotOverwriteForeignFiles) {
   write_input(run_folder() / "metrics.jsonl");
-  EXPECT_THAT(get_error_message([this] { check_run_files(config_, config_file_); }), HasSubstr("holds metrics.jsonl"));
+  EXPECT_THAT(get_usage_error([this] { check_run_files(config_, config_file_); }), HasSubstr("holds metrics.jsonl"));
   write_input(run_folder() / "run.lock");
   EXPECT_NO_THROW(check_run_files(config_, config_file_)) << "of a run before";
 }

@@ -11,7 +11,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-using planner::get_error_message;
+using planner::get_usage_error;
 
 TEST(LearningRatesTest, FrozenPartsHaveNoLearningRate) {
   Config config;
@@ -19,12 +19,12 @@ TEST(LearningRatesTest, FrozenPartsHaveNoLearningRate) {
   config.training.projector_learning_rate = 1e-4;
   EXPECT_NO_THROW(check_learning_rates(config));
   config.model.freeze_projector = true;
-  EXPECT_THAT(get_error_message([&] { check_learning_rates(config); }),
+  EXPECT_THAT(get_usage_error([&] { check_learning_rates(config); }),
               testing::AllOf(testing::HasSubstr("training.projector_learning_rate"),
                              testing::HasSubstr("model.freeze_projector to false")));
   config.model.freeze_projector = false;
   config.model.freeze_vision_tower = true;
-  EXPECT_THAT(get_error_message([&] { check_learning_rates(config); }),
+  EXPECT_THAT(get_usage_error([&] { check_learning_rates(config); }),
               testing::HasSubstr("model.freeze_vision_tower"));
   config.training.vision_learning_rate = {};
   EXPECT_NO_THROW(check_learning_rates(config));
@@ -43,20 +43,20 @@ TEST(LoraSettingsTest, FollowTheConfiguration) {
 }
 
 TEST(LoraSettingsTest, RejectConflicts) {
-  using planner::get_error_message;
+  using planner::get_usage_error;
   using testing::HasSubstr;
   Config config;
   config.lora.alpha = 3;
-  EXPECT_THAT(get_error_message([&] { make_lora_settings(config); }), HasSubstr("lora.rank is 0"));
+  EXPECT_THAT(get_usage_error([&] { make_lora_settings(config); }), HasSubstr("lora.rank is 0"));
   config.model.adapter = "adapter";
-  EXPECT_THAT(get_error_message([&] { make_lora_settings(config); }), HasSubstr("has its own rank, alpha and targets"));
+  EXPECT_THAT(get_usage_error([&] { make_lora_settings(config); }), HasSubstr("has its own rank, alpha and targets"));
   config = {};
   config.lora.rank = 4;
   config.model.path = "model-\xff";
-  EXPECT_THAT(get_error_message([&] { make_lora_settings(config); }), HasSubstr("not valid UTF-8"));
+  EXPECT_THAT(get_usage_error([&] { make_lora_settings(config); }), HasSubstr("not valid UTF-8"));
   config.model.path = "model";
   config.lora.target_modules.clear();
-  EXPECT_THAT(get_error_message([&] { make_lora_settings(config); }), HasSubstr("lora.target_modules: empty"));
+  EXPECT_THAT(get_usage_error([&] { make_lora_settings(config); }), HasSubstr("lora.target_modules: empty"));
 }
 
 TEST(AdamWSettingsTest, OnlyFp16HasALossScale) {
@@ -98,7 +98,7 @@ TEST(NewWeightsTest, LogsWeightsThatTheCheckpointLacks) {
 
 TEST(NewWeightsTest, WithLoraOnlySavedModulesMayBeNew) {
   models::LoadResult loaded_weights{.initialized = {make_parameter("connector.weight")}, .resized = {}, .skipped = {}};
-  EXPECT_THAT(planner::get_error_message([&] { check_new_weights(loaded_weights, /*with_lora=*/true, "base"); }),
+  EXPECT_THAT(planner::get_usage_error([&] { check_new_weights(loaded_weights, /*with_lora=*/true, "base"); }),
               AllOf(HasSubstr("connector.weight"), HasSubstr("lora.modules_to_save")));
   loaded_weights.initialized.front().in_modules_to_save = true;
   EXPECT_THAT(capture_log(loaded_weights, /*with_lora=*/true), HasSubstr("base lacks 1 of the weights"));

@@ -83,9 +83,9 @@ TEST_F(DryRunTest, OutOfMemoryIsReportedAndTheProcessContinues) {
 TEST_F(DryRunTest, AnUnknownFamilyIsTheSameErrorAsInProcess) {
   std::ofstream(model_.path() / "config.json") << R"({"model_type": "paligemma"})";
   const std::string expected_message =
-      get_error_message([&] { models::build_model(model_.path(), at::kCPU, at::kFloat); }, ExitCode::kBadData);
+      get_usage_error([&] { models::build_model(model_.path(), at::kCPU, at::kFloat); }, ExitCode::kBadData);
   DryRunProcess process(model_.job(), {.gpu = "h100", .memory_bytes = kUnlimited});
-  EXPECT_EQ(get_error_message([&] { process.dry_run(request({}, 1)); }, ExitCode::kBadData), expected_message);
+  EXPECT_EQ(get_usage_error([&] { process.dry_run(request({}, 1)); }, ExitCode::kBadData), expected_message);
   EXPECT_THAT(expected_message, testing::HasSubstr("paligemma"));
   // An error does not end the process either.
   const PresetFolder tiny("smolvlm-tiny");
@@ -97,8 +97,8 @@ TEST_F(DryRunTest, AFolderWithoutConfigIsTheSameErrorAsInProcess) {
   Job job = model_.job();
   job.model = "/nowhere";
   DryRunProcess process(job, {.gpu = "h100", .memory_bytes = kUnlimited});
-  EXPECT_EQ(get_error_message([&] { process.dry_run(request({}, 1)); }, ExitCode::kBadData),
-            get_error_message([&] { models::build_model("/nowhere", at::kCPU, at::kFloat); }, ExitCode::kBadData));
+  EXPECT_EQ(get_usage_error([&] { process.dry_run(request({}, 1)); }, ExitCode::kBadData),
+            get_usage_error([&] { models::build_model("/nowhere", at::kCPU, at::kFloat); }, ExitCode::kBadData));
 }
 
 TEST_F(DryRunTest, TheDestructorReapsTheChild) {

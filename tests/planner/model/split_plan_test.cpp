@@ -60,15 +60,15 @@ TEST(MemoryCostTableTest, JsonRoundTripIsExact) {
 TEST(MemoryCostTableTest, InvalidJsonIsRejected) {
   auto json = example_table().to_json();
   json["bytes_per_1024"]["tokens"] = -1;
-  EXPECT_THAT(get_error_message([&] { MemoryCostTable::from_json(json, "state.json"); }, ExitCode::kBadData),
+  EXPECT_THAT(get_usage_error([&] { MemoryCostTable::from_json(json, "state.json"); }, ExitCode::kBadData),
               testing::AllOf(testing::HasSubstr("state.json"), testing::HasSubstr("tokens")));
   json = example_table().to_json();
   json.erase("limit_bytes");
-  EXPECT_THAT(get_error_message([&] { MemoryCostTable::from_json(json, "state.json"); }, ExitCode::kBadData),
+  EXPECT_THAT(get_usage_error([&] { MemoryCostTable::from_json(json, "state.json"); }, ExitCode::kBadData),
               testing::HasSubstr("limit_bytes"));
   json = example_table().to_json();
   json.erase("bytes_per_1024");
-  EXPECT_THAT(get_error_message([&] { MemoryCostTable::from_json(json, "state.json"); }, ExitCode::kBadData),
+  EXPECT_THAT(get_usage_error([&] { MemoryCostTable::from_json(json, "state.json"); }, ExitCode::kBadData),
               testing::HasSubstr("state.json"));
 }
 

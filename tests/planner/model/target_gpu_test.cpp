@@ -55,22 +55,22 @@ TEST(FindTargetGpuTest, AcceptsNamesOfDriversAndUsers) {
   for (const auto& [alias, name] : kNames) EXPECT_EQ(find_target_gpu(alias).gpu->name, name) << alias;
   EXPECT_EQ(find_target_gpu("RTX 4060 Ti 8GB").gpu->name, "rtx4060ti-8");
   EXPECT_EQ(find_target_gpu("4060ti 16").gpu->name, "rtx4060ti-16");
-  EXPECT_THAT(get_error_message([] { find_target_gpu("4060 Ti"); }),
+  EXPECT_THAT(get_usage_error([] { find_target_gpu("4060 Ti"); }),
               HasSubstr("there are several: rtx4060ti-16, rtx4060ti-8;"));
-  EXPECT_THAT(get_error_message([] { find_target_gpu("a100"); }), HasSubstr("there are several: a100-40, a100-80;"));
-  EXPECT_THAT(get_error_message([] { find_target_gpu("rtx"); }), HasSubstr("there are several: "));
+  EXPECT_THAT(get_usage_error([] { find_target_gpu("a100"); }), HasSubstr("there are several: a100-40, a100-80;"));
+  EXPECT_THAT(get_usage_error([] { find_target_gpu("rtx"); }), HasSubstr("there are several: "));
   for (const char* name : {"RTX 4085", "NVIDIA", "-", "3060 8GB", "4090 48GB", "24GB"}) {
-    EXPECT_THAT(get_error_message([&] { find_target_gpu(name); }), HasSubstr("unknown")) << name;
+    EXPECT_THAT(get_usage_error([&] { find_target_gpu(name); }), HasSubstr("unknown")) << name;
   }
 }
 
 TEST(FindTargetGpuTest, AnUnknownNameIsAnErrorWithASuggestion) {
   EXPECT_THAT(
-      get_error_message([] { find_target_gpu("rtx409"); }),
+      get_usage_error([] { find_target_gpu("rtx409"); }),
       AllOf(HasSubstr("rtx409"), HasSubstr("did you mean rtx4090?"), HasSubstr("a100-40"), HasSubstr("--gpu-gb")));
-  EXPECT_THAT(get_error_message([] { find_target_gpu("something quite different"); }),
+  EXPECT_THAT(get_usage_error([] { find_target_gpu("something quite different"); }),
               AllOf(HasSubstr("unknown"), Not(HasSubstr("did you mean"))));
-  EXPECT_THAT(get_error_message([] { find_target_gpu(""); }), HasSubstr("known ones"));
+  EXPECT_THAT(get_usage_error([] { find_target_gpu(""); }), HasSubstr("known ones"));
 }
 
 TEST(MakeTargetGpuBySizeTest, HasTheMemoryThatDriversReport) {
@@ -115,7 +115,7 @@ TEST(MakeTargetGpuBySizeTest, LargerSizesHaveMoreMemory) {
 TEST(MakeTargetGpuBySizeTest, InvalidSizesAreRejected) {
   for (const double size : {0.0, -3.0, 0.99, 1024.1, 1e9, std::nan(""), std::numeric_limits<double>::infinity(),
                             -std::numeric_limits<double>::infinity()}) {
-    EXPECT_THAT(get_error_message([&] { make_target_gpu(size); }), AllOf(HasSubstr("gpu-gb"), HasSubstr("1 to 1024")))
+    EXPECT_THAT(get_usage_error([&] { make_target_gpu(size); }), AllOf(HasSubstr("gpu-gb"), HasSubstr("1 to 1024")))
         << size;
   }
 }
@@ -176,15 +176,15 @@ TEST(MakeTargetGpuForDeviceTest, AnUnknownNameIsPlannedAsTheMostSimilarGpu) {
   EXPECT_EQ(find_table_gpu(90, 132)->architecture, 90);
   EXPECT_EQ(find_table_gpu(103, 148)->architecture, 100) << "the next older: it runs its kernels";
   EXPECT_EQ(find_table_gpu(121, 48)->architecture, 120);
-  EXPECT_THAT(get_error_message([&] { find_table_gpu(130, 200); }, ExitCode::kFailed),
+  EXPECT_THAT(get_usage_error([&] { find_table_gpu(130, 200); }, ExitCode::kFailed),
               HasSubstr("no code for compute capability 13.0"));
-  EXPECT_THAT(get_error_message([&] { find_table_gpu(70, 80); }, ExitCode::kFailed),
+  EXPECT_THAT(get_usage_error([&] { find_table_gpu(70, 80); }, ExitCode::kFailed),
               HasSubstr("no code for compute capability 7.0"));
 }
 
 TEST(FindTargetGpuTest, AnUnsupportedGpuIsRejectedWithTheReason) {
   for (const char* name : {"v100", "v100-32", "p100", "gtx1080ti"}) {
-    EXPECT_THAT(get_error_message([&] { find_target_gpu(name); }),
+    EXPECT_THAT(get_usage_error([&] { find_target_gpu(name); }),
                 AllOf(HasSubstr(name), HasSubstr("no code"), HasSubstr("7.5"), HasSubstr("--gpu t4")));
   }
 }
@@ -195,7 +195,7 @@ TEST(FindTargetGpuTest, KnowsMigInstances) {
   EXPECT_EQ(instance.gpu->multiprocessors, 60);
   EXPECT_EQ(instance.gpu->architecture, 90);
   EXPECT_THAT(instance.description, HasSubstr("MIG 3g.40gb"));
-  EXPECT_THAT(get_error_message([] { find_target_gpu("h100-mig-3g.4gb"); }),
+  EXPECT_THAT(get_usage_error([] { find_target_gpu("h100-mig-3g.4gb"); }),
               AllOf(HasSubstr("did you mean h100-mig-3g.40gb?"), HasSubstr("a100-80-mig-1g.10gb")));
 }
 

@@ -47,12 +47,12 @@ TEST(RequireAddressSpaceTest, SucceedsWithoutALimit) {
 TEST(RequireAddressSpaceTest, NamesTheLimit) {
   const ScopedAddressLimit limited;
   const auto names_limit = AllOf(HasSubstr("address space"), HasSubstr("ulimit -v unlimited"));
-  EXPECT_THAT(get_error_message([] { require_address_space(); }, ExitCode::kFailed), names_limit);
+  EXPECT_THAT(get_usage_error([] { require_address_space(); }, ExitCode::kFailed), names_limit);
   // Before any process is started.
   EXPECT_THAT(
-      get_error_message([] { DryRunProcess({}, {.gpu = "h100", .memory_bytes = std::nullopt}); }, ExitCode::kFailed),
+      get_usage_error([] { DryRunProcess({}, {.gpu = "h100", .memory_bytes = std::nullopt}); }, ExitCode::kFailed),
       names_limit);
-  EXPECT_THAT(get_error_message([] { restart_on_virtual_gpu({.gpu = "h100", .memory_bytes = std::nullopt}); },
+  EXPECT_THAT(get_usage_error([] { restart_on_virtual_gpu({.gpu = "h100", .memory_bytes = std::nullopt}); },
                                 ExitCode::kFailed),
               names_limit);
 }

@@ -35,7 +35,7 @@ TEST_F(TinyPlanTest, TheGlobalBatchIsExact) {
       SCOPED_TRACE(fmt::format("{} samples, {} ranks", global_batch_size, world_size));
       if (global_batch_size % world_size != 0) {
         EXPECT_THAT(
-            get_error_message([&] { make_plan(request(global_batch_size, world_size)); }),
+            get_usage_error([&] { make_plan(request(global_batch_size, world_size)); }),
             AllOf(HasSubstr(std::to_string(global_batch_size)), HasSubstr(std::to_string(world_size) + " ranks")));
         continue;
       }
@@ -53,24 +53,24 @@ TEST_F(TinyPlanTest, TheGlobalBatchIsExact) {
 TEST_F(TinyPlanTest, AMicroBatchThatDoesNotDivideIsRejected) {
   PlanRequest invalid_request = request(48, 4);
   invalid_request.constraints.micro_batch_size = 5;
-  EXPECT_THAT(get_error_message([&] { make_plan(invalid_request); }),
+  EXPECT_THAT(get_usage_error([&] { make_plan(invalid_request); }),
               AllOf(HasSubstr("micro-batch of 5"), HasSubstr("12 samples"), HasSubstr("1, 2, 3, 4, 6, 12")));
   invalid_request.constraints.micro_batch_size = 24;
-  EXPECT_THAT(get_error_message([&] { make_plan(invalid_request); }), HasSubstr("1, 2, 3, 4, 6, 12"))
+  EXPECT_THAT(get_usage_error([&] { make_plan(invalid_request); }), HasSubstr("1, 2, 3, 4, 6, 12"))
       << "more than a rank has";
 }
 
 TEST_F(TinyPlanTest, AModelThatCannotBeBuiltIsAUserError) {
   PlanRequest invalid_request = request(4);
   invalid_request.job.model = "/nowhere";
-  EXPECT_THAT(get_error_message([&] { make_plan(invalid_request); }, ExitCode::kBadData),
+  EXPECT_THAT(get_usage_error([&] { make_plan(invalid_request); }, ExitCode::kBadData),
               HasSubstr("/nowhere: there is no such folder"));
 }
 
 TEST_F(TinyPlanTest, AGpuWithoutBf16IsRejected) {
   PlanRequest t4 = request(4);
   t4.target = find_target_gpu("t4");
-  EXPECT_THAT(get_error_message([&] { make_plan(t4); }), AllOf(HasSubstr("Tesla T4"), HasSubstr("precision=fp32")));
+  EXPECT_THAT(get_usage_error([&] { make_plan(t4); }), AllOf(HasSubstr("Tesla T4"), HasSubstr("precision=fp32")));
   t4.job = with_precision(t4.job, engine::Precision::kFp32);
   EXPECT_TRUE(make_plan(t4).fits);
   t4.job = with_precision(t4.job, engine::Precision::kFp16);

@@ -15,7 +15,7 @@ namespace vlmtrain::train {
 namespace {
 
 namespace fs = std::filesystem;
-using planner::get_error_message;
+using planner::get_usage_error;
 using testing::AllOf;
 using testing::HasSubstr;
 
@@ -52,7 +52,7 @@ class DamagedCheckpointTest : public SmallRunTest {
     const fs::path file = checkpoint(2) / name, backup = folder() / "whole";
     fs::copy(file, backup, fs::copy_options::overwrite_existing);
     damage(file);
-    std::string text = get_error_message([this] { run_training(); }, ExitCode::kBadData);
+    std::string text = get_usage_error([this] { run_training(); }, ExitCode::kBadData);
     fs::copy(backup, file, fs::copy_options::overwrite_existing);
     return text;
   }
@@ -115,7 +115,7 @@ TEST_F(DamagedCheckpointTest, CommandsRejectDamagedWeights) {
   EXPECT_EQ(resolve_checkpoint(run_folder()), checkpoint(2)) << "what they do not read, or people edit";
   flip_bit(checkpoint(2) / "model.safetensors", 0.7);
   for (const auto& folder_or_checkpoint : {run_folder(), checkpoint(2)}) {
-    EXPECT_THAT(get_error_message([&] { resolve_checkpoint(folder_or_checkpoint); }, ExitCode::kBadData),
+    EXPECT_THAT(get_usage_error([&] { resolve_checkpoint(folder_or_checkpoint); }, ExitCode::kBadData),
                 AllOf(HasSubstr("model.safetensors"), HasSubstr("checksum"), HasSubstr(kChecksumsFile)));
   }
 }
@@ -137,7 +137,7 @@ TEST_F(DamagedCheckpointTest, RejectsAnotherBase) {
     io::write_safetensors(weights, tensors);
   };
   change();
-  EXPECT_THAT(get_error_message([this] { run_training(); }),
+  EXPECT_THAT(get_usage_error([this] { run_training(); }),
               AllOf(HasSubstr("weights in model.path: was "), HasSubstr("training.resume=changed")));
   // Checkpoints of older versions have no fingerprint.
   const auto remove_fingerprint = [&] {

@@ -15,7 +15,7 @@ namespace vlmtrain::train {
 namespace {
 
 namespace fs = std::filesystem;
-using planner::get_error_message;
+using planner::get_usage_error;
 using testing::HasSubstr;
 
 /// A run that holds a fourth of its samples out of training and resumes after the data set has
@@ -114,7 +114,7 @@ TEST_F(HeldOutRunTest, RejectsReorderedRecordsWithoutCheck) {
   train_two_steps();
   std::ranges::reverse(many_numbers);
   write_records(many_numbers);
-  EXPECT_THAT(get_error_message([this] { run_training(); }), HasSubstr("data.check_at_start=false"));
+  EXPECT_THAT(get_usage_error([this] { run_training(); }), HasSubstr("data.check_at_start=false"));
 }
 
 }  // namespace

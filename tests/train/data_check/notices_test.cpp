@@ -192,12 +192,12 @@ TEST_F(NoticesInRunTest, WarnsAboutUnusedSettings) {
 TEST_F(NoticesInRunTest, RejectsTrainingMediaPartsWithoutMedia) {
   use_text_only_data();
   config_.model.freeze_language_model = true;
-  EXPECT_THAT(planner::get_error_message([this] { run_training(); }),
+  EXPECT_THAT(planner::get_usage_error([this] { run_training(); }),
               AllOf(HasSubstr("model.freeze_language_model"), HasSubstr("the vision tower and the projector")));
   config_.model.freeze_language_model = false;
   config_.lora.rank = 2;
   config_.lora.target_modules = {".*vision_model.*(q|v)_proj"};
-  EXPECT_THAT(planner::get_error_message([this] { run_training(); }),
+  EXPECT_THAT(planner::get_usage_error([this] { run_training(); }),
               AllOf(HasSubstr("lora.target_modules"), HasSubstr("the vision tower")));
   EXPECT_THAT(checkpoints(), IsEmpty());
 }
@@ -206,7 +206,7 @@ TEST_F(NoticesInRunTest, FailsIfNoStepHasAGradient) {
   use_text_only_data("many.json", 600);
   config_.data.check_at_start = false;
   config_.model.freeze_language_model = true;
-  EXPECT_THAT(planner::get_error_message([this] { run_training(); }, ExitCode::kFailed),
+  EXPECT_THAT(planner::get_usage_error([this] { run_training(); }, ExitCode::kFailed),
               AllOf(HasSubstr("was zero in each step"), HasSubstr("the vision tower and the projector")));
   const auto events = read_json_lines("events.jsonl");
   EXPECT_THAT(events.at(0)["message"].get<std::string>(),

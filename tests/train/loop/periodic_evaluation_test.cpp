@@ -238,7 +238,7 @@ TEST_F(PeriodicEvaluationTest, NonFiniteValuesAreNeverBest) {
   config_.evaluation.patience = 2;
   config_.evaluation.best_metric = BestMetric::kExactMatch;
   for (int start = 0; start < 2; ++start) {
-    planner::get_error_message([this] { run_training(); }, ExitCode::kFailed);
+    planner::get_usage_error([this] { run_training(); }, ExitCode::kFailed);
     EXPECT_FALSE(find_best_checkpoint(run_folder()));
   }
 }
@@ -325,11 +325,11 @@ TEST_F(PeriodicEvaluationTest, RejectsADatasetWithoutUsableSamples) {
   config_.data.eval = file;
   for (const auto policy : {data::BadSamplePolicy::kSkip, data::BadSamplePolicy::kFail}) {
     config_.data.on_bad_sample = policy;
-    EXPECT_THAT(planner::get_error_message([this] { run_training(); }, ExitCode::kBadData), HasSubstr("bad.json"));
+    EXPECT_THAT(planner::get_usage_error([this] { run_training(); }, ExitCode::kBadData), HasSubstr("bad.json"));
     EXPECT_THAT(read_json_lines("metrics.jsonl"), IsEmpty());
   }
   config_.data.eval = folder() / "not_there.json";
-  EXPECT_THAT(planner::get_error_message([this] { run_training(); }, ExitCode::kBadData), HasSubstr("not_there.json"));
+  EXPECT_THAT(planner::get_usage_error([this] { run_training(); }, ExitCode::kBadData), HasSubstr("not_there.json"));
 }
 
 TEST_F(PeriodicEvaluationTest, SkipsBadSamplesIfConfigured) {
@@ -338,7 +338,7 @@ TEST_F(PeriodicEvaluationTest, SkipsBadSamplesIfConfigured) {
   const fs::path file = folder() / "one_bad.json";
   std::ofstream(file) << records.dump();
   config_.data.eval = file;
-  planner::get_error_message([this] { run_training(); }, ExitCode::kBadData);
+  planner::get_usage_error([this] { run_training(); }, ExitCode::kBadData);
   config_.data.on_bad_sample = data::BadSamplePolicy::kSkip;
   run_training();
   EXPECT_EQ(read_json_lines("metrics.jsonl").back()["evaluation"]["samples"], 3);
@@ -346,7 +346,7 @@ TEST_F(PeriodicEvaluationTest, SkipsBadSamplesIfConfigured) {
 
 TEST_F(PeriodicEvaluationTest, RejectsContradictorySettings) {
   const auto get_refusal = [this] {
-    return planner::get_error_message([this] { check_config(config_); }, ExitCode::kUsage);
+    return planner::get_usage_error([this] { check_config(config_); }, ExitCode::kUsage);
   };
   config_.data.eval.clear();
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.eval_steps: is 1"), HasSubstr("data.eval is empty")));

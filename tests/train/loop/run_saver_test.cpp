@@ -159,7 +159,7 @@ TEST_F(RunSaverTest, ReportsAFailureAtTheNextStep) {
   start_run();
   std::ofstream(run_folder() / "checkpoints") << "a file";
   const std::string message =
-      planner::get_error_message([this] { make_saver(AsyncSave::kFalse)->save(true); }, ExitCode::kFailed);
+      planner::get_usage_error([this] { make_saver(AsyncSave::kFalse)->save(true); }, ExitCode::kFailed);
   EXPECT_THAT(message, HasSubstr("step-1"));
 
   const auto async_saver = make_saver(AsyncSave::kTrue);
@@ -168,7 +168,7 @@ TEST_F(RunSaverTest, ReportsAFailureAtTheNextStep) {
   const auto poll_until_error = [&] {
     for (;;) async_saver->poll();
   };
-  EXPECT_EQ(planner::get_error_message(poll_until_error, ExitCode::kFailed), message);
+  EXPECT_EQ(planner::get_usage_error(poll_until_error, ExitCode::kFailed), message);
   EXPECT_NO_THROW(async_saver->finish()) << "it is told once";
 
   const CapturedLog log;

@@ -113,7 +113,7 @@ TEST(HostRunPlanTest, RefusalNamesTheLimit) {
   Config small_config = make_config();
   small_config.memory.limit_gb = 0.05;
   EXPECT_THAT(
-      planner::get_error_message([&] { make_run_plan(small_config, kShape, folder.path()); }, ExitCode::kDoesNotFit),
+      planner::get_usage_error([&] { make_run_plan(small_config, kShape, folder.path()); }, ExitCode::kDoesNotFit),
       testing::AllOf(
           testing::HasSubstr("does not fit in host memory"),
           testing::HasSubstr("this process may have 0.05 GB (memory.limit_gb), of which 5 % are kept free")));

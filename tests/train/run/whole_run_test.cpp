@@ -189,7 +189,7 @@ TEST_F(WholeRunTest, LogsAllowedMissingWeights) {
   }
   io::write_safetensors(base / "model.safetensors", kept_tensors);
   config_.model.path = base;
-  EXPECT_THAT(planner::get_error_message([this] { run_training(); }, ExitCode::kBadData), HasSubstr("connector"));
+  EXPECT_THAT(planner::get_usage_error([this] { run_training(); }, ExitCode::kBadData), HasSubstr("connector"));
   config_.model.allow_missing = {"connector"};
   config_.output.dir = folder() / "allowed";
   config_.training.max_steps = 1;
