@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks that names and texts use the words of the field (docs/contributing style guide), and that files and folders stay small.
 
-    vocabulary.py CHECKOUT [--prose]
+    vocabulary.py CHECKOUT [--prose] [--rules RULE,…]
 
 Fails for a banned identifier, a banned word in code, comments or messages, a function whose name ends in a preposition, a source file
 above 400 lines, a folder above 25 files. Words that are only discouraged in prose are counted (--prose lists them), never failed.
-What is allowed all the same stands with its reason in tests/vocabulary_allowed.tsv; an entry that nothing needs fails.
+--rules: only these of identifier, preposition, text, file, folder. What is allowed all the same stands with its reason in tests/vocabulary_allowed.tsv; an entry that nothing needs fails.
 """
 
 import argparse
@@ -35,6 +35,7 @@ PREPOSITIONS = "after among as at before behind beside between by for from in in
 LIBRARY_FUNCTIONS = frozenset("""all_of any_of copy_from ends_with expand_as find_first_not_of find_first_of find_last_not_of find_last_of
     flush_on format_to from_chars get_to is_alias_of none_of pack_into parallel_for relative_to reshape_as resize_as sleep_for starts_with
     symlink_to type_as unpack_from vformat_to view_as wait_for""".split())
+RULES = ("identifier", "preposition", "text", "file", "folder")
 MAX_LINES, MAX_FILES = 400, 25
 
 CODE_ROOTS = ("src/", "include/", "tests/", "bench/", "scripts/", "cmake/")
@@ -66,10 +67,12 @@ def split_words(name):
 class Findings:
     """What breaks a rule, less what the allow-list has."""
 
-    def __init__(self, allowed):
-        self.allowed, self.used, self.lines = allowed, set(), []
+    def __init__(self, allowed, rules=RULES):
+        self.allowed, self.rules, self.used, self.lines = allowed, rules, set(), []
 
     def add(self, rule, key, line):
+        if rule not in self.rules:
+            return
         if (rule, key) in self.allowed:
             self.used.add((rule, key))
         else:
@@ -145,6 +148,7 @@ def check_sizes(root, files, findings):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path)
+    parser.add_argument("--rules", default=",".join(RULES), help="rules to check (default: %(default)s)")
     parser.add_argument("--prose", action="store_true", help="list words that are discouraged in prose")
     args = parser.parse_args()
     try:
@@ -152,7 +156,11 @@ def main():
     except ValueError as error:
         print(f"vocabulary: {error}", file=sys.stderr)
         return 2
-    findings, prose = Findings(allowed), collections.Counter()
+    rules = args.rules.split(",")
+    if unknown := [rule for rule in rules if rule not in RULES]:
+        parser.error(f"unknown rule {unknown[0]}; the rules are {', '.join(RULES)}")
+    allowed = {entry for entry in allowed if entry[0] in rules}
+    findings, prose = Findings(allowed, rules), collections.Counter()
     files = [name for name in tracked_files(args.root) if not EXEMPT.search(name)]
     for file in files:
         if file.startswith(CODE_ROOTS) and file.endswith(CXX + (".py",)):

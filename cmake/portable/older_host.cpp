@@ -102,7 +102,7 @@ std::to_chars_result print_real(char* first, char* last, const char* format, int
 }
 
 /// How many digits behind the first one give the number again.
-int digits_behind_the_first(double value) {
+int digits_after_first(double value) {
   constexpr int kAlwaysEnough = 16;
   char text[32];
   for (int digits = 0; digits < kAlwaysEnough; ++digits) {
@@ -119,7 +119,7 @@ int digits_behind_the_first(double value) {
 std::to_chars_result shortest_by_printf(char* first, char* last, double value,
                                         std::chars_format format) __asm__("__wrap__ZSt8to_charsPcS_dSt12chars_format");
 std::to_chars_result shortest_by_printf(char* first, char* last, double value, std::chars_format format) {
-  const int digits = digits_behind_the_first(value);
+  const int digits = digits_after_first(value);
   if (format == std::chars_format::scientific) return print_real(first, last, "%.*e", digits, value);
   char text[32];
   const auto end = print_real(text, text + sizeof text, "%.*e", digits, value).ptr;

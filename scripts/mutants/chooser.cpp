@@ -25,11 +25,11 @@ void record(const char* file, int number) {
 }  // namespace
 
 bool vlmtrain_mutant(int number) {
-  static const int chosen = [] {
+  static const int selected = [] {
     const char* text = std::getenv("VLMTRAIN_MUTANT");
     return text == nullptr ? 0 : std::atoi(text);
   }();
   static const char* const file = std::getenv("VLMTRAIN_MUTANT_RECORD");
   if (file != nullptr) record(file, number);
-  return number == chosen;
+  return number == selected;
 }

@@ -14,11 +14,11 @@ extern "C" int rename(const char* from, const char* to) {
   const std::string_view target(to);
   const std::string_view name = target.substr(target.rfind('/') + 1);
   if (name.starts_with("step-")) {
-    const std::string hold = "hold-" + std::string(name), held = "held-" + std::string(name);
+    const std::string hold_file = "hold-" + std::string(name), held_file = "held-" + std::string(name);
     constexpr useconds_t kMillisecond = 1000;
     constexpr mode_t kMode = 0600;
-    if (access(hold.c_str(), F_OK) == 0) close(creat(held.c_str(), kMode));
-    while (access(hold.c_str(), F_OK) == 0) usleep(kMillisecond);
+    if (access(hold_file.c_str(), F_OK) == 0) close(creat(held_file.c_str(), kMode));
+    while (access(hold_file.c_str(), F_OK) == 0) usleep(kMillisecond);
   }
   return real(from, to);
 }
