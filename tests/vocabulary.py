@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that names and texts use the words of the field (docs/contributing style guide), and that files and folders stay small.
+"""Checks that names and texts use the words of the field, and that files and folders stay small.
 
     vocabulary.py CHECKOUT [--prose] [--rules RULE,…]
 
