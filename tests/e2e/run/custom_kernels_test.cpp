@@ -55,7 +55,7 @@ TEST_F(CustomKernelsTest, LearnsTheSameAsAten) {
 TEST_F(CustomKernelsTest, DisablesAWrongKernel) {
   const Run aten = run_with_environment(nullptr);
   const Run custom = run_with_environment(VLMTRAIN_WRONG_KERNELS);
-  EXPECT_THAT(custom.err, AllOf(HasSubstr(kLeftOut), HasSubstr("gate in Float: 1 of ")));
+  EXPECT_THAT(custom.err, AllOf(HasSubstr(kLeftOut), HasSubstr("gated_activation in Float: 1 of ")));
   EXPECT_THAT(custom.losses, Pointwise(DoubleNear(1e-4), aten.losses));
 }
 
