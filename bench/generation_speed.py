@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference" / "library"))
 
 QUESTION = "What is shown in this picture? Is there anything in it that a careful reader of pictures would call unusual?"
 

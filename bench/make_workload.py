@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference" / "library"))
 
 import checkpoints  # noqa: E402
 import test_images  # noqa: E402

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference" / "library"))
 
 import llava  # noqa: E402
 
