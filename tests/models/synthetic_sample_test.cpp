@@ -24,7 +24,7 @@ std::string make_png_header(image::ImageSize size) {
 }
 
 constexpr image::ImageSize kImageSizes[] = {{32, 32},  {20, 31},   {33, 32},     {480, 640},  {768, 1024},
-                                       {1, 9999}, {4000, 11}, {3000, 1500}, {1111, 977}, {64, 96}};
+                                            {1, 9999}, {4000, 11}, {3000, 1500}, {1111, 977}, {64, 96}};
 
 /// Samples of equally sized images, for a checkpoint that splits images into up to 3 x 3 tiles of
 /// 32 pixels.

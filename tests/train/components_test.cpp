@@ -24,8 +24,7 @@ TEST(LearningRatesTest, FrozenPartsHaveNoLearningRate) {
                              testing::HasSubstr("model.freeze_projector to false")));
   config.model.freeze_projector = false;
   config.model.freeze_vision_tower = true;
-  EXPECT_THAT(get_usage_error([&] { check_learning_rates(config); }),
-              testing::HasSubstr("model.freeze_vision_tower"));
+  EXPECT_THAT(get_usage_error([&] { check_learning_rates(config); }), testing::HasSubstr("model.freeze_vision_tower"));
   config.training.vision_learning_rate = {};
   EXPECT_NO_THROW(check_learning_rates(config));
 }

@@ -52,9 +52,9 @@ TEST(RequireAddressSpaceTest, NamesTheLimit) {
   EXPECT_THAT(
       get_usage_error([] { DryRunProcess({}, {.gpu = "h100", .memory_bytes = std::nullopt}); }, ExitCode::kFailed),
       names_limit);
-  EXPECT_THAT(get_usage_error([] { restart_on_virtual_gpu({.gpu = "h100", .memory_bytes = std::nullopt}); },
-                                ExitCode::kFailed),
-              names_limit);
+  EXPECT_THAT(
+      get_usage_error([] { restart_on_virtual_gpu({.gpu = "h100", .memory_bytes = std::nullopt}); }, ExitCode::kFailed),
+      names_limit);
 }
 
 /// Sets LD_PRELOAD during its lifetime.
