@@ -3,7 +3,7 @@
 #include <set>
 
 #include "data/fake_processor.h"
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 #include "train/loop/step_runner.h"
 #include "vlmtrain/base/error.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "planner/rehearsal.h"
+#include "planner/dry_run.h"
 
 namespace vlmtrain::train {
 

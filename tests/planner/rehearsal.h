@@ -1,1 +1,0 @@
-#include "planner/dry_run.h"
