@@ -9,8 +9,8 @@ DIR/new/CASE.json, all of it but times and the host's memory; the two must be eq
 differs behind it (in full in DIR/differences.txt); exit code 1 where anything does. DIR/old may stand for OLD_VLMTRAIN in a later
 call with the same DIR: what the old build did there is then taken as it is.
 
-Names that the new build writes differently stand in scripts/compare_builds/renames.tsv (--renames), a one-to-one table for the old
-build's JSON fields, config keys and kernels.
+scripts/compare_builds/renames.tsv (--renames) maps the names of JSON fields, config keys and kernels that the new build writes
+differently. It is one-to-one and applied to the old build only.
 
 Launches need builds whose virtual cards know VLMTRAIN_VGPU_TRACE (docs/virtual-gpu.md).
 """
@@ -96,11 +96,11 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         futures = [(case, [pool.submit(one, case) for one in sides]) for case in selected]
         for case, (old, new) in futures:
-            actual = compared(old.result(), new.result(), table)
-            differing += bool(actual)
-            report += [f"{case.name}: {line}" for line in actual]
-            more = f"; … and {len(actual) - SHOWN} more" if len(actual) > SHOWN else ""
-            print(f"| {case.name} | {'; '.join(actual[:SHOWN]) + more if actual else 'equal'} |", flush=True)
+            lines = compared(old.result(), new.result(), table)
+            differing += bool(lines)
+            report += [f"{case.name}: {line}" for line in lines]
+            more = f"; … and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+            print(f"| {case.name} | {'; '.join(lines[:SHOWN]) + more if lines else 'equal'} |", flush=True)
     (out / "differences.txt").write_text("".join(line + "\n" for line in report))
     print(f"\n{len(selected) - differing} of {len(selected)} cases equal, {differing} not, in {time.monotonic() - began:.0f} s")
     return 1 if differing else 0

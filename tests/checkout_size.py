@@ -8,8 +8,9 @@ A GPU machine that is reached rarely takes 64 MiB, the checkout and what is buil
 import collections
 import json
 import pathlib
-import subprocess
 import sys
+
+from git_files import tracked_files
 
 CHECKOUT_BYTES = 45 * 2**20
 FAMILY_BYTES = 1_000_000  # of a family that is not listed
@@ -20,14 +21,6 @@ LISTED_BYTES = {
 }
 FOLDERS = (("tests", "parity", "data"), ("configs", "models"))
 NESTED = ("lora", "quantization")  # folders of cases, each with its base's name in case.json
-
-
-def tracked_files(root: pathlib.Path) -> list[pathlib.Path]:
-    listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
-    if listed.returncode != 0:
-        print("checkout size: skipped, this is no git checkout")
-        sys.exit(77)
-    return [root / name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
 
 
 def family_of_folder(folder: pathlib.Path) -> str:
@@ -52,7 +45,7 @@ def find_family(path: pathlib.Path, root: pathlib.Path) -> str | None:
 
 
 def problems(root: pathlib.Path) -> list[str]:
-    sizes = {path: path.stat().st_size for path in tracked_files(root)}
+    sizes = {path: path.stat().st_size for path in (root / name for name in tracked_files(root))}
     families = collections.Counter()
     for path, size in sizes.items():
         families[find_family(path, root)] += size

@@ -4,34 +4,37 @@
     vocabulary.py CHECKOUT [--prose] [--rules RULE,…]
 
 Fails for a banned identifier, a banned word in code, comments or messages, a function whose name ends in a preposition, a source file
-above 400 lines, a folder above 25 files. Words that are only discouraged in prose are counted (--prose lists them), never failed.
---rules: only these of identifier, preposition, text, file, folder. What is allowed all the same stands with its reason in tests/vocabulary_allowed.tsv; an entry that nothing needs fails.
+above 400 lines, a folder above 25 files. Words that are discouraged in prose are counted (--prose lists them) and never fail.
+--rules checks only these of identifier, preposition, text, file, folder. tests/vocabulary_allowed.tsv holds the exceptions, each with
+its reason; an unused entry fails.
 """
 
 import argparse
+import bisect
 import collections
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-# Participles and adjectives that stand for a noun which the reader would have to guess.
+from git_files import tracked_files
+
+# Participles that replace a noun, which the reader would have to guess.
 PARTICIPLES = frozenset("asked begun chosen counted drawn found given gone held kept lent made owed said sought taken told tried wanted".split())
-# Words of a dialect of our own; each has a word of the field, given behind it.
+# Private words, each with the field's word.
 PRIVATE_WORDS = {
     "anew": "again", "beside": "next to", "behind": "after", "card": "gpu", "cards": "gpus", "foresight": "forecast", "foreseen": "forecast",
     "frugal": "min_memory", "mend": "fix", "picture": "image", "pictures": "images", "rehearsal": "dry run", "rehearsals": "dry runs",
     "rehearse": "dry run", "rehearsed": "dry run", "remedies": "suggestions", "remedy": "suggestion", "twin": "look-ahead",
     "unwatched": "untracked", "whither": "to", "elsewhere": "external",
 }
-# Words that no code, comment or message has.
+# Patterns of words that may not occur in comments and messages, each with its replacement.
 BANNED_TEXT = {
     r"rehears\w*": "dry run", r"twins?": "look-ahead", r"anew": "again", r"mend(s|ed|ing)?": "fix", r"remed(y|ies)": "suggestion",
     r"cards?": "GPU",
 }
 DISCOURAGED_TEXT = ("behind", "beside", "hear", "hears", "is left", "is none", "knows", "picture", "pictures", "says", "tells", "told", "wants")
 PREPOSITIONS = "after among as at before behind beside between by for from in into of on over than through to under upon with without".split()
-# Functions of libraries that we call by their names.
+# Functions of libraries.
 LIBRARY_FUNCTIONS = frozenset("""all_of any_of copy_from ends_with expand_as find_first_not_of find_first_of find_last_not_of find_last_of
     flush_on format_to from_chars get_to is_alias_of none_of pack_into parallel_for relative_to reshape_as resize_as sleep_for starts_with
     symlink_to type_as unpack_from vformat_to view_as wait_for""".split())
@@ -40,7 +43,7 @@ MAX_LINES, MAX_FILES = 400, 25
 
 CODE_ROOTS = ("src/", "include/", "tests/", "bench/", "scripts/", "cmake/")
 CXX = (".h", ".cpp", ".cu", ".cuh")
-# Text that others wrote, or that has to keep its words: data, goldens, corpora of the fuzz targets, other projects' headers.
+# Files that keep their words: data, goldens, corpora of the fuzz targets, headers of other projects.
 EXEMPT = re.compile(r"^tests/.+/(data|goldens?|corpus|corpora)/|/(gloo_headers|cuda_headers)/|^tests/vocabulary|^CHANGELOG\.md$|^docs/")
 ALLOWED = "tests/vocabulary_allowed.tsv"
 
@@ -51,21 +54,13 @@ PYTHON_TOKEN = re.compile(r"""(?P<string>(?:[fFrRbB]{0,2})(?:\"{3}.*?\"{3}|'{3}.
                           r"""|(?P<name>[A-Za-z_]\w*)(?P<call>\()?|\s+|.""", re.S | re.X)
 
 
-def tracked_files(root):
-    listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True)
-    if listed.returncode != 0:
-        print("vocabulary: skipped, this is no git checkout")
-        sys.exit(77)
-    return [name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
-
-
 def split_words(name):
     """Returns the words of a snake_case or CamelCase name, in lower case."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
 
 
 class Findings:
-    """What breaks a rule, less what the allow-list has."""
+    """The violations that the allow-list lacks."""
 
     def __init__(self, allowed, rules=RULES):
         self.allowed, self.rules, self.used, self.lines = allowed, rules, set(), []
@@ -111,14 +106,10 @@ def check_text(text, place_of, findings, prose):
 
 
 def check_source(file, text, findings, prose):
-    starts = [0] + [match.end() for match in re.finditer("\n", text)]
+    newlines = [match.start() for match in re.finditer("\n", text)]
 
     def line_at(position):
-        low, high = 0, len(starts)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if starts[middle] <= position else (low, middle)
-        return low + 1
+        return bisect.bisect_left(newlines, position) + 1
 
     pattern = TOKEN if file.endswith(CXX) else PYTHON_TOKEN
     seen_names = set()

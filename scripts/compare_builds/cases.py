@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Callable
 
-from material import PRESETS, SEED
+from material import PRESETS, SEED, inputs
 from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, digest, run_files, trace, without
 
 # Four steps of four samples in two micro-batches; all that depends on time or on the machine's memory is fixed.
@@ -116,21 +116,13 @@ class Case:
     outcome: Callable  # of a runs.Program
 
 
-def write_config(path, settings):
-    sections = {}
-    for key, value in settings.items():
-        section, word = key.split(".", 1)
-        sections.setdefault(section, []).append(f"  {word}: {value}\n")
-    path.write_text("".join(f"{section}:\n{''.join(lines)}" for section, lines in sections.items()))
-
-
 def summary(out, measured=MEASURED):
     """What `--json` printed; the exit code has to do where it was nothing."""
     return without(json.loads(out), measured) if out.strip() else None
 
 
 def train(program, folder, preset, settings, device="cpu", **how):
-    write_config(folder / "train.yaml", {"model.path": f"{INPUTS}/{preset}", **TRAINING, **settings})
+    inputs.write_config(folder / "train.yaml", {"model.path": f"{INPUTS}/{preset}", **TRAINING, **settings})
     code, _ = program.run(folder, ["--config", "train.yaml", "--device", device, "--quiet"], **how)
     return code
 
@@ -196,7 +188,7 @@ def use(preset):
     def outcome(program):
         folder = program.fresh_folder(name)
         model = f"{INPUTS}/{preset}"
-        write_config(folder / "train.yaml", {"model.path": model, **TRAINING, **EVALUATION})
+        inputs.write_config(folder / "train.yaml", {"model.path": model, **TRAINING, **EVALUATION})
         evaluated = program.run(folder, ["eval", "--config", "train.yaml", "--checkpoint", model, "--device", "cpu", "--answers", "answers.jsonl", "--json"])
         answered = program.run(folder, ["generate", "--checkpoint", model, "--image", f"{INPUTS}/data/1.png", "--prompt", "what colour is it?",
                                         "--device", "cpu", "--json"])

@@ -20,7 +20,7 @@ def load(path=TABLE):
             continue
         kind, old, new = line.split("\t")
         if kind not in table:
-            raise ValueError(f"{path}:{number}: {kind} is none of {', '.join(KINDS)}")
+            raise ValueError(f"{path}:{number}: unknown kind {kind}; the kinds are {', '.join(KINDS)}")
         group = {**table["field"], **table["field_alias"]} if kind.startswith("field") else table[kind]
         if old in group or new in group.values():
             raise NotOneToOne(f"{path}:{number}: {old} or {new} stands in an earlier line")

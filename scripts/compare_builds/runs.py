@@ -151,8 +151,8 @@ def is_custom_kernel(line):
 
 
 def readable(line):
-    """Returns a trace's line without its sizes. A kernel has the identifiers of its mangled name and a digest that tells its siblings
-    apart; a custom kernel all its identifiers and template numbers and, instead of the digest, its grid, block and shared bytes."""
+    """Returns a trace's line without its sizes. A kernel has the identifiers of its mangled name and a digest that distinguishes its
+    instances; a custom kernel all its identifiers and template numbers and, instead of the digest, its grid, block and shared bytes."""
     if not line.startswith("launch "):
         return re.sub(r"[ 0-9]+$", "", line)
     sizes, mangled = line.removeprefix("launch ").rsplit(" ", 1)

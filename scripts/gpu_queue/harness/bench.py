@@ -155,12 +155,7 @@ class Bench(UnderTest):
         return folder
 
     def write_config(self, path, settings):
-        sections = {}
-        for key, value in settings.items():
-            section, word = key.split(".", 1)
-            value = str(value).lower() if isinstance(value, bool) else value
-            sections.setdefault(section, []).append(f"  {word}: {value}\n")
-        path.write_text("".join(f"{section}:\n" + "".join(lines) for section, lines in sections.items()))
+        inputs.write_config(path, settings)
 
     def settings(self, preset, overrides):
         """Of a small run: each step's values count, so all of them are saved and nothing else is written."""

@@ -40,6 +40,16 @@ def write_waves(path, width, height, seed):
     write_png(path, width, height, bytes(pixels))
 
 
+def write_config(path, settings):
+    """Writes a YAML configuration from {"section.key": value}."""
+    sections = {}
+    for key, value in settings.items():
+        section, name = key.split(".", 1)
+        value = str(value).lower() if isinstance(value, bool) else value
+        sections.setdefault(section, []).append(f"  {name}: {value}\n")
+    path.write_text("".join(f"{section}:\n" + "".join(lines) for section, lines in sections.items()))
+
+
 def text(seed, count):
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 

@@ -30,14 +30,8 @@ import inputs  # noqa: E402
 SEED = 43
 STEPS = 24
 STOPPED_AFTER = 10  # lines of metrics.jsonl; a run ends with the step that it is in
-ENVIRONMENT = """\
-# Sums of the same bits on every x86-64 processor, for make_run_cf49f4c.py and old_runs_test.cpp.
-ATEN_CPU_CAPABILITY=default
-MKL_CBWR=COMPATIBLE
-ONEDNN_MAX_CPU_ISA=SSE41
-OMP_NUM_THREADS=1
-OMP_WAIT_POLICY=passive
-"""
+ENVIRONMENT = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1",
+               "OMP_WAIT_POLICY": "passive"}
 TRAINING = {
     "model.path": "../model", "data.train": "../data/train.json",
     "data.image_root": "../data", "data.chat_template_date": "2026-01-01",
@@ -114,14 +108,6 @@ def write_data(folder):
         (folder / f"{name}.json").write_text(json.dumps(records, indent=1) + "\n")
 
 
-def write_config(path, settings):
-    sections = {}
-    for key, value in settings.items():
-        section, name = key.split(".", 1)
-        sections.setdefault(section, []).append(f"  {name}: {value}\n")
-    path.write_text("".join(f"{section}:\n{''.join(lines)}" for section, lines in sections.items()))
-
-
 def read_metrics(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -139,8 +125,10 @@ def main():
 
 def write_fixture(vlmtrain, fixture):
     fixture.mkdir()
-    (fixture / "reproducible.env").write_text(ENVIRONMENT)
-    environment = {**os.environ, **dict(line.split("=", 1) for line in ENVIRONMENT.splitlines() if not line.startswith("#"))}
+    (fixture / "reproducible.env").write_text(
+        "# Sums of the same bits on every x86-64 processor, for make_run_cf49f4c.py and old_runs_test.cpp.\n"
+        + "".join(f"{name}={value}\n" for name, value in ENVIRONMENT.items()))
+    environment = {**os.environ, **ENVIRONMENT}
     environment["PATH"] = f"{vlmtrain.parent}:{environment['PATH']}"  # environment.json of a run holds the command as it was typed
     write_model(vlmtrain, fixture / "model")
     write_data(fixture / "data")
@@ -148,7 +136,7 @@ def write_fixture(vlmtrain, fixture):
     for name, settings in RUNS.items():
         folder = fixture / name
         folder.mkdir()
-        write_config(folder / "train.yaml", {**TRAINING, **settings})
+        inputs.write_config(folder / "train.yaml", {**TRAINING, **settings})
         command = [vlmtrain.name, "--config", "train.yaml", "--device", "cpu", "--quiet", *LAUNCH.get(name, [])]
         process = subprocess.Popen(command, cwd=folder, env=environment)
         metrics = folder / "run" / "metrics.jsonl"
