@@ -1,24 +1,16 @@
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <string>
 
+#include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::planner {
 
-/// Returns the message of the UserError that `action` throws. Fails if it throws none.
+/// Returns the message of the UserError that `action` throws. The test fails if it throws nothing.
 template <class Action>
 std::string get_usage_error(const Action& action, ExitCode code = ExitCode::kUsage) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return {};
+  return io::get_error_message(action, code);
 }
 
 }  // namespace vlmtrain::planner

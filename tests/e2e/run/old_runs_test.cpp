@@ -1,6 +1,4 @@
-#include <optional>
-
-#include "e2e/command.h"
+#include "e2e/host.h"
 
 namespace vlmtrain::e2e {
 
@@ -9,38 +7,29 @@ namespace {
 using testing::HasSubstr;
 
 /// Runs that vlmtrain of commit cf49f4c began (data/make_run_cf49f4c.py), resumed and used by this build.
-class OldRunsTest : public testing::TestWithParam<std::string> {
+class OldRunsTest : public HostTest, public testing::WithParamInterface<std::string> {
  protected:
   static constexpr const char* kLastCheckpoint = "run/checkpoints/step-24";
 
   void SetUp() override {
-    set_environment("VLMTRAIN_PAST_RUNS", "off");
+    HostTest::SetUp();
     for (const auto& line : split_lines(read_text(fixture() / "reproducible.env"))) {
       const size_t equals = line.find('=');
-      if (!line.starts_with("#")) set_environment(line.substr(0, equals), line.substr(equals + 1));
+      if (!line.starts_with("#")) set(line.substr(0, equals), line.substr(equals + 1));
     }
-    std::string pattern = (std::filesystem::temp_directory_path() / "vlmtrain_old_run_XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
     for (const std::string& name : {std::string("model"), std::string("data"), GetParam()}) {
-      std::filesystem::copy(fixture() / name, root_ / name,
+      std::filesystem::copy(fixture() / name, folder() / name,
                             std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
     }
     expected_ = nlohmann::json::parse(read_text(fixture() / "expected.json")).at(GetParam());
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(root_);
-    for (const auto& [name, value] : previous_environment_) {
-      value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
-    }
   }
 
   static std::filesystem::path fixture() {
     return std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/e2e/data/run_cf49f4c";
   }
-  std::filesystem::path folder() const { return root_ / GetParam(); }
+  std::filesystem::path run_folder() const { return folder() / GetParam(); }
 
-  Result run(const std::vector<std::string>& arguments) const { return Process(folder(), arguments).wait(); }
+  Result run(const std::vector<std::string>& arguments) const { return Process(run_folder(), arguments).wait(); }
 
   Result resume() const {
     std::vector<std::string> arguments{"--config", "train.yaml", "--device", "cpu"};
@@ -57,26 +46,15 @@ class OldRunsTest : public testing::TestWithParam<std::string> {
   }
 
   nlohmann::json expected_;
-
- private:
-  /// Sets a variable for the programs of this test; TearDown restores it.
-  void set_environment(const std::string& name, const std::string& value) {
-    const char* const previous = getenv(name.c_str());
-    previous_environment_.emplace_back(name, previous ? std::optional<std::string>(previous) : std::nullopt);
-    setenv(name.c_str(), value.c_str(), 1);
-  }
-
-  std::filesystem::path root_;
-  std::vector<std::pair<std::string, std::optional<std::string>>> previous_environment_;
 };
 
 TEST_P(OldRunsTest, ResumesToTheSameLossesAndIsReportedAndEvaluated) {
   const size_t stopped_at = expected_.at("stopped_at");
-  ASSERT_EQ(split_lines(read_text(folder() / "run/metrics.jsonl")).size(), stopped_at);
+  ASSERT_EQ(split_lines(read_text(run_folder() / "run/metrics.jsonl")).size(), stopped_at);
   const Result resumed = resume();
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
 
-  const auto lines = split_lines(read_text(folder() / "run/metrics.jsonl"));
+  const auto lines = split_lines(read_text(run_folder() / "run/metrics.jsonl"));
   ASSERT_EQ(lines.size(), expected_.at("losses").size());
   for (size_t i = 0; i < lines.size(); ++i) {
     const auto step = nlohmann::json::parse(lines[i]);
@@ -87,10 +65,10 @@ TEST_P(OldRunsTest, ResumesToTheSameLossesAndIsReportedAndEvaluated) {
   }
   EXPECT_EQ(eval_loss(kLastCheckpoint), expected_.at("eval_loss").get<double>());
 
-  std::filesystem::remove(folder() / "run/report.html");
+  std::filesystem::remove(run_folder() / "run/report.html");
   const Result report = run({"report", "run"});
   ASSERT_EQ(report.exit_code, 0) << report.err;
-  const std::string page = read_text(folder() / "run/report.html");
+  const std::string page = read_text(run_folder() / "run/report.html");
   EXPECT_THAT(page, HasSubstr("</html>"));
   EXPECT_THAT(page, HasSubstr(expected_["losses"].back().dump().substr(0, 5))) << "no loss of the last step";
 }
