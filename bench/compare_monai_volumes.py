@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Scans a second beside nibabel and MONAI, by turns in one run, and the memory that reading takes: needs what
-tests/parity/reference/requirements.txt names, and build/release/read_volumes.
+"""Compares scans per second and memory of reading with nibabel and MONAI, alternating in one run. Needs the packages of
+tests/parity/reference/requirements.txt and build/release/read_volumes.
 
     compare_monai_volumes.py [--pairs 5] [--seconds 4] [--folder DIR]
 

@@ -1,4 +1,4 @@
-"""Memory and work of a training step in vlmtrain beside transformers + PEFT, both on a virtual H100.
+"""Compares memory and work of a training step in vlmtrain and in transformers with PEFT, both on a virtual H100.
 
     python bench/compare_transformers.py --build build/release --torch DIR --packages DIR
     python bench/compare_transformers.py --build build/release --only vlmtrain --model llava-1.5-7b --kind lora
@@ -6,7 +6,7 @@
 A cell is a model, a kind of training and a shape, SAMPLESxTOKENS of a micro-batch; --model, --kind and --shape pick
 some, and may stand several times. --only runs one side: vlmtrain's needs the program alone and takes two seconds a cell.
 --json prints a line of JSON a cell and side as they come; else a Markdown table follows at the end.
-docs/benchmarks/beside-transformers.md says what is counted and how the folders are made. Only one process runs at a
+docs/benchmarks/beside-transformers.md lists the counted values and how to make the folders. Only one process runs at a
 time, on one thread.
 """
 
@@ -29,7 +29,7 @@ GPU_BYTES = 2**40
 
 @dataclass
 class Model:
-    image_side: int  # of the one picture of a sample
+    image_side: int  # pixels of a side of the sample's image
     image_tokens: int  # its features
     image_marks: int  # tokens around them
 

@@ -299,7 +299,7 @@ def main():
     parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--samples", type=int, required=True, help="of a micro-batch")
     parser.add_argument("--tokens", type=int, required=True, help="of a sample, its picture's among them")
-    parser.add_argument("--image-side", type=int, required=True, help="of the one picture of a sample")
+    parser.add_argument("--image-side", type=int, required=True, help="pixels of a side of the sample's image")
     parser.add_argument("--image-tokens", type=int, required=True, help="what the model makes of it")
     parser.add_argument("--counter", type=Path, required=True, help="libvlmtrain_step_cost.so")
     print(json.dumps(measure(parser.parse_args())))

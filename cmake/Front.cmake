@@ -1,5 +1,5 @@
-# vlmtrain: the program as people call it, linked without LibTorch, whose loading takes longer than its answers. It answers help,
-# wrong words and the like itself and else starts vlmtrain-core beside it (src/app/front/front.cpp).
+# vlmtrain: the program that users call, linked without LibTorch, which takes longer to load than its own answers take. It prints
+# help and usage errors itself and starts vlmtrain-core, next to it, for everything else (src/app/front/front.cpp).
 #
 # It links the parts' archives alone, not what they stand on: of each the linker takes the files that are needed, and their
 # parts are told to compile those ALONE. A file that needs LibTorch makes symbols undefined here: its names have to move to

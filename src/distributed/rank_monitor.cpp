@@ -22,13 +22,13 @@ constexpr auto kBrokenConnectionTimeout = 3s;
 /// Time to learn the reason of a broken connection: rank 0 needs its heartbeat timeout, and the
 /// failure some heartbeats to reach this rank.
 constexpr auto kFailureReasonTimeout = 16s;
-/// Time in which a rank that knows of a failure must exit, in addition to what it is writing.
+/// Time in which a rank that has noticed a failure must exit, not counting its running writes.
 constexpr auto kExitTimeout = 15s;
 /// Time in which a rank's thread must notice a failure before on_hang is called.
 constexpr auto kUnnoticedFailureTimeout = 4s;
 /// Time that a rank without a failure waits for the others to be done.
 constexpr auto kShutdownTimeout = 5s;
-/// Time that rank 0 waits until the other ranks know of a failure; a lost rank never does.
+/// Time that rank 0 waits until the other ranks have acknowledged a failure; a lost rank never does.
 constexpr auto kAcknowledgeTimeout = 2s;
 
 constexpr const char* kFailureKey = "failure";
@@ -48,7 +48,7 @@ std::string exited_key(int64_t rank) {
   return fmt::format("gone/{}", rank);
 }
 
-/// Set by ranks that know of the failure.
+/// Set by ranks that have noticed the failure.
 std::string acknowledged_key(int64_t rank) {
   return fmt::format("heard/{}", rank);
 }
@@ -257,7 +257,7 @@ void RankMonitor::run_watchdog() {
     if (failure_) break;
   }
   const auto start = Clock::now();
-  // A rank may hang although it knows of the failure: in a call that waits for a device, which
+  // A rank may hang although it has noticed the failure: in a call that waits for a device, which
   // waits for the lost rank.
   const auto deadline = [&] { return start + (is_noticed_ ? kExitTimeout : kUnnoticedFailureTimeout); };
   while (!is_done_ && Clock::now() < deadline()) changed_.wait_until(lock, deadline());

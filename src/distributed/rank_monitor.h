@@ -72,7 +72,7 @@ class RankMonitor {
   bool is_reported_ = false;
   bool has_lost_rank0_ = false;
   bool is_broken_ = false;   // a connection between ranks broke: shortens the heartbeat timeout
-  bool is_noticed_ = false;  // this rank's own thread knows of the failure
+  bool is_noticed_ = false;  // this rank's own thread has noticed the failure
   bool is_done_ = false;
   bool are_all_done_ = false;
   Clock::time_point acknowledge_deadline_ = Clock::time_point::max();  // finite after a failure

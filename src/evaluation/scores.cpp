@@ -171,7 +171,7 @@ namespace {
 constexpr int64_t kInfiniteDistance = int64_t{1} << 30;
 
 /// Returns for each pixel the distance to the nearest point in its column, at least
-/// kInfiniteDistance if there is none: one pass down, one pass up.
+/// kInfiniteDistance if its column has no point: one pass down, one pass up.
 std::vector<int64_t> compute_column_distances(const at::Tensor& points, const Window& window) {
   const int64_t width = window.width;
   std::vector<int64_t> distances(static_cast<size_t>(window.height * width));

@@ -19,12 +19,12 @@ struct MaskRule {
 
 /// Finds the rule for a mask without a requested value:
 ///
-///   - One value other than 0: all nonzero pixels are set.   - A mask with soft edges: pixels above
-/// half of the range are set. Of these, at least half lie in the upper tenth
-///     of the range, and they are more than four times the other nonzero pixels; or simply more of them, in a file of
-///     more than 8 values; or the file has more than 64 values.
+///   - One value other than 0: all nonzero pixels are set.
+///   - A mask with soft edges: pixels above half of the range are set. At least half of them lie in
+///     the upper tenth of the range, and they are more than four times the other nonzero pixels; or
+///     simply more of them, in a file of more than 8 values; or the file has more than 64 values.
 ///   - Labels, that is, at most 192 gray values, 256 palette entries or 256 colors: all nonzero
-/// pixels are set.
+///     pixels are set.
 ///
 /// Throws UserError (kBadData), with `name`, for other files: an image, or a few low values and a
 /// high one, which may be noise or labels with a border.

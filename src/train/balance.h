@@ -29,7 +29,7 @@ double compute_reference_lr_factor(const engine::TrainingOptions& training);
 /// training.global_batch_tokens.
 double compute_step_lr_factor(const engine::TrainingOptions& training, int64_t tokens);
 
-/// Returns a sentence for the log about the scaling rule and its effect; empty where there is none.
+/// Returns a sentence for the log about the scaling rule and its effect; empty if there is nothing to report.
 std::string describe_batch_scaling(const engine::TrainingOptions& training);
 
 /// Parses training.task_weights, `name=1.5` each, into weights by task, scaled to a mean of 1 over
@@ -69,7 +69,7 @@ class TaskBalance {
   void update(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
               report::StepMetrics& metrics);
 
-  /// Returns the state for a checkpoint; null where there is none.
+  /// Returns the state for a checkpoint; null if nothing has to be saved.
   nlohmann::ordered_json state() const;
   /// Returns whether `state` belongs to these tasks, or there is no state.
   bool matches(const nlohmann::ordered_json& state) const;

@@ -235,7 +235,7 @@ TEST(Loader, DroppedSampleStaysDroppedAndIsReplaced) {
   const auto records = make_records(10);
   std::atomic<int64_t> attempts{0};
   const FakeProcessor processor([&](int64_t index) {
-    if (index == 4 && attempts++ == 0) throw_too_long(index);  // its file is fixed while the run goes on
+    if (index == 4 && attempts++ == 0) throw_too_long(index);  // its file is fixed during the run
   });
   Ledger ledger("train.json", 10);
   const CapturedLog log;

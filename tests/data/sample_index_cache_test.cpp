@@ -67,7 +67,7 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   EXPECT_EQ(samples[2]->decode_bytes, 5);
   EXPECT_FALSE(samples[0]->shrunk);
   EXPECT_EQ(samples[2]->shrunk, shrunk);
-  // Pictures are written as they were before there were volumes.
+  // Images have the format that caches without volumes had.
   EXPECT_NE(io::read_file(file).find("\n[7,11,20,3,8,1,2,40,50,0,0,9,[],\"a\",\"vqa\",[\"p.png\",\"q.png\"],null]\n"),
             std::string::npos);
 }

@@ -295,7 +295,7 @@ TEST_F(SampleIndexTest, IndexesALargeDataSetInChunks) {
   EXPECT_EQ(second.shapes, first.shapes);
   EXPECT_EQ(second.ids, first.ids);
   EXPECT_EQ(read_contents(folder() / "cache"), saved);
-  // What stands before the first part with news is taken over.
+  // The parts before the first changed one are reused.
   records[9'000].turns.push_back({.role = io::Role::kAssistant, .text = "more"});
   EXPECT_EQ(index_large().num_changed, 1);
   EXPECT_NE(read_contents(folder() / "cache"), saved);

@@ -3,7 +3,7 @@
 // no others.
 //
 // VLMTRAIN_STUB_DRIVER holds NAME=VALUE words: version (as cuDriverGetVersion counts: 12040), init
-// (the result of cuInit), cards, architecture (compute capability × 10), name (of the GPUs, _ for
+// (the result of cuInit), cards (number of GPUs), architecture (compute capability × 10), name (of the GPUs, _ for
 // spaces), total and free (bytes of a GPU), context (the result of creating one), crash (1: cuInit
 // aborts the process).
 

@@ -1,4 +1,4 @@
-// An NVML that finds no GPU, as a real one does not know the virtual GPU.
+// An NVML that finds no GPU, as a real one does not list the virtual GPU.
 
 // NOLINTBEGIN(readability-identifier-naming): the names are NVIDIA's.
 extern "C" {

@@ -94,8 +94,8 @@ class OptionTable {
   /// of these calls.
   void describe_section(std::string section, std::string doc);
 
-  /// Sets a function that returns the hint for an undeclared key. Where it returns nothing, the hint
-  /// is the nearest declared key.
+  /// Sets a function that returns the hint for an undeclared key. If it returns nothing, the hint is
+  /// the nearest declared key.
   void set_unknown_key_hint(std::function<std::optional<std::string>(std::string_view key)> make_hint);
 
   /// Sets the values in a YAML file, then the overrides (`training.max_steps=10`, where the value is

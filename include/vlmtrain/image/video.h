@@ -56,7 +56,7 @@ class VideoFile {
  public:
   /// Opens a video and reads its properties: of MP4 and MOV files the index only, of other
   /// containers all packets. Frames are decoded for this only if packets do not identify them (no
-  /// times, as in AVI; MPEG-4 part 2, which has packets without a frame). Of a folder or list,
+  /// times, as in AVI; MPEG-4 part 2, which has packets without a frame). For a folder or list,
   /// reads the names and the header of the first image.
   explicit VideoFile(const io::MediaRef& video);
   VideoFile(VideoFile&&) noexcept;

@@ -23,7 +23,7 @@ std::vector<std::string> unset_libtorch_env_settings();
 void ignore_libtorch_env_settings();
 
 /// The environment variable that limits the bytes the allocator may reserve. Neither the planner
-/// nor the look-ahead knows it, so the GPU is then smaller than they assume. For tests and
+/// nor the look-ahead reads it, so the GPU is then smaller than they assume. For tests and
 /// scripts/gpu_truth.py. Read by open_device().
 inline constexpr const char* kReservedLimitVariable = "VLMTRAIN_RESERVED_LIMIT_BYTES";
 

@@ -36,7 +36,7 @@ struct MediaSpan {
 /// A conversation in the form that the model reads.
 struct RenderedChat {
   std::string text;
-  /// The bytes to learn, in order and without overlap. Of an assistant turn: everything from the
+  /// The bytes to learn, in order and without overlap. For an assistant turn: everything from the
   /// first to the last character of its text, white space between the generation prompt and the
   /// text, and the end of turn with the characters before it. Also the output of `{% generation %}`
   /// blocks. Excludes media and other template output.

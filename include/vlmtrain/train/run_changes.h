@@ -49,7 +49,7 @@ struct SettingChange {
 };
 
 /// Returns in what `current` differs from `saved`, the fingerprint of a checkpoint. A key that
-/// `saved` lacks had its default: the version that wrote it did not know the key.
+/// `saved` lacks had its default: the version that wrote it did not have the key.
 std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& current);
 
 /// Returns whether one of `keys` is among `changes`.

@@ -53,7 +53,7 @@ class RunCheckpoints {
   /// Removes unfinished files of a killed run, here and in `run_dir`.
   RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best = true);
 
-  /// Returns the folder of the newest checkpoint; nothing where there is none.
+  /// Returns the folder of the newest checkpoint; nothing if no checkpoint exists.
   std::optional<std::filesystem::path> newest() const;
 
   /// Throws UserError (kBadData), with the way to continue, where the newest checkpoint is

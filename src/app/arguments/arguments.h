@@ -32,8 +32,8 @@ struct SampleFlags {
   }
 };
 
-/// Binds the flags to `arguments`, which must outlive the command. Of a repeated flag the last
-/// value counts.
+/// Binds the flags to `arguments`, which must outlive the command. The last value of a
+/// repeated flag counts.
 void declare_sample_flags(CLI::App& command, SampleFlags& arguments);
 
 /// The arguments of `vlmtrain train`.
@@ -76,8 +76,8 @@ struct PlanArguments {
   bool has_sample_flags() const { return samples.has_any(); }
 };
 
-/// Binds the command's options to `arguments`, which must outlive it. Of a repeated flag the last
-/// value counts.
+/// Binds the command's options to `arguments`, which must outlive it. The last value of a
+/// repeated flag counts.
 void declare(CLI::App& command, PlanArguments& arguments);
 
 /// The arguments of `vlmtrain inspect`.

@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kDefaultModel = "llava-1.5-7b";
 
-/// Returns the last value that was typed for a key; nothing if there is none. A section stands for
+/// Returns the last value that was typed for a key; nothing if none was typed. A section stands for
 /// its keys.
 std::optional<std::string> find_setting(const PlanArguments& arguments, const std::string& key_or_section) {
   std::optional<std::string> setting;

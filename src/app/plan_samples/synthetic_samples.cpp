@@ -76,7 +76,7 @@ std::optional<planner::LimitedSamples> apply_change(PlanArguments arguments, tra
   }
 }
 
-/// Returns the largest limit with which every sample is accepted; nothing where there is none.
+/// Returns the largest limit with which every sample is accepted; nothing if no limit accepts all.
 std::optional<int64_t> find_largest_accepted(const planner::SampleLimit& limit) {
   int64_t lower = limit.find_min() / limit.multiple, upper = limit.current / limit.multiple;
   if (lower > upper || !limit.measure(lower * limit.multiple, /*all=*/true)) return std::nullopt;

@@ -26,7 +26,7 @@ class BadSampleHandler {
   /// that the sample did not cause. REQUIRES: a single rank.
   void handle(int64_t index, const std::exception_ptr& error);
 
-  // With several ranks, a bad sample of this rank stays in the batch until all ranks know about it.
+  // With several ranks, a bad sample of this rank stays in the batch until all ranks have received its index.
 
   /// Adds a bad sample of this rank. Rethrows errors that the sample did not cause.
   void add(int64_t index, const std::exception_ptr& error);

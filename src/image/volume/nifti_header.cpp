@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kHint = "copy or convert the scan again";
 constexpr int32_t kNifti1Bytes = sizeof(nifti_1_header), kNifti2Bytes = sizeof(nifti_2_header);
 
-/// Four bytes after the header that tell whether extensions follow before the voxels.
+/// Four bytes after the header that state whether extensions follow before the voxels.
 constexpr int64_t kExtenderBytes = 4;
 
 struct RawHeader {

@@ -34,7 +34,7 @@ class VolumeStream {
   virtual bool is_compressed() const = 0;
 };
 
-/// Opens a scan, compressed or not, as its first two bytes tell.
+/// Opens a scan. The first two bytes decide whether it is compressed.
 std::unique_ptr<VolumeStream> open_volume_stream(const io::MediaRef& scan);
 
 /// The stored bytes of a scan, in order: a file, or embedded bytes.

@@ -40,7 +40,7 @@ struct UnsupportedCell {
 std::vector<UnsupportedCell> resolve_special_cells(nlohmann::json& row);
 
 /// Returns true if a row that was read without bytes has to be read with them. A list under "video"
-/// or `video_column` is one video if it consists of images, which only their bytes tell.
+/// or `video_column` is one video if it consists of images, which only their bytes show.
 bool needs_media_bytes(const nlohmann::json& row, const std::string& video_column);
 
 }  // namespace vlmtrain::io

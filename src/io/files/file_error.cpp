@@ -23,7 +23,7 @@ std::optional<int64_t> get_free_bytes(const std::filesystem::path& folder) {
   return static_cast<int64_t>(blocks) * static_cast<int64_t>(status.f_frsize);
 }
 
-/// Replaces temporary names in `path` by their final names, because users do not know temporary
+/// Replaces temporary names in `path` by their final names, because users never see temporary
 /// names.
 std::filesystem::path to_final_path(const std::filesystem::path& path) {
   std::filesystem::path final_path;

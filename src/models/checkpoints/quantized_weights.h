@@ -17,7 +17,7 @@ namespace vlmtrain::models {
 void refuse_quantized_weights(const nlohmann::json& config, const std::filesystem::path& folder);
 
 /// Returns the key of a quantization_config in config.json: "quantization_config" or
-/// "text_config.quantization_config"; empty if there is none.
+/// "text_config.quantization_config"; empty if the model is not quantized.
 std::string find_quantization_config(const nlohmann::json& config);
 
 /// Removes quantization_config from all sections. Returns whether there was one.

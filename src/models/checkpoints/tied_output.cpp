@@ -127,7 +127,7 @@ nlohmann::json reconcile_config(nlohmann::json config, const Family& family, con
   if (!may_tie_output(config)) return config;
   const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
   if (!tensors) return config;
-  // Only the family knows which key applies.
+  // The key depends on the family.
   const auto model = family.build(config, folder, {at::TensorOptions(at::kFloat).device(at::kMeta)});
   if (has_tied_output(*model) && !are_output_tensors_equal(*tensors, folder)) set_tied_output(config, false);
   return config;

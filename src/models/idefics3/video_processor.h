@@ -31,7 +31,7 @@ struct VideoSettings {
 
   /// Returns the ascending indices of the sampled frames, at least one, as
   /// SmolVLMVideoProcessor.sample_frames of transformers 5.23. Skips the first and last second of a
-  /// long video. Of a list of frames, returns all up to max_listed_frames.
+  /// long video. For a list of frames, returns all up to max_listed_frames.
   std::vector<int64_t> sample(const image::VideoInfo& video) const;
 };
 

@@ -99,7 +99,7 @@ struct VideoSettings {
   /// Returns the ascending indices of the sampled frames, at least one, as
   /// InternVLVideoProcessor.sample_frames of transformers 5.23. Unlike it, returns all frames of a
   /// video with fewer frames. A video of unknown frame rate is sampled as if it had the sampling
-  /// rate. Of a list of frames, returns all up to max_frames.
+  /// rate. For a list of frames, returns all up to max_frames.
   std::vector<int64_t> sample(const image::VideoInfo& video) const;
 };
 

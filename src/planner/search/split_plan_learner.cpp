@@ -125,7 +125,7 @@ class SplitPlanLearner {
 
   int64_t min_bytes() const { return std::ranges::min_element(measured_, {}, &MeasuredMicroBatch::bytes)->bytes; }
 
-  /// Of the sampled steps as they are split now: the fullest micro-batches, and those with the
+  /// Returns, from the sampled steps as they are split now, the fullest micro-batches and those with the
   /// maximum of each size.
   std::vector<SampleShapes> find_fullest_micro_batches() const {
     std::vector<SampleShapes> micro_batches;

@@ -52,7 +52,7 @@ struct AlternativesTable {
   std::vector<AlternativeLine> lines;
   size_t num_hidden = 0;        ///< alternatives that are not in `lines`
   std::string best_difference;  ///< difference of the best config's passes: "1 tile a vision pass and …"; empty if
-                                ///< there is none
+                                ///< they are equal
 };
 
 /// Returns the best config and the alternatives with the closest micro-batch sizes, at most

@@ -18,7 +18,7 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Of thumbnails, whose details are not examined.
+/// JPEG quality of thumbnails, whose details are not examined.
 constexpr int kJpegQuality = 85;
 /// Quality of overlays: keeps contours of one pixel visible.
 constexpr int kOverlayQuality = 92;

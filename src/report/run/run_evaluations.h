@@ -10,7 +10,7 @@
 
 namespace vlmtrain::report {
 
-/// Evaluations in metrics.jsonl: one point for each. Of thousands only every second, fourth, … is
+/// Evaluations in metrics.jsonl: one point for each. If there are thousands, only every second, fourth, … is
 /// kept, and the best and newest ones.
 class RunEvaluations {
  public:

@@ -173,7 +173,7 @@ std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& con
         get_state_folder(shared_folder) / make_optimizer_file_name(shard.shard.rank, shard.shard.count),
         content.optimizer, make_shard_metadata(shard.shard.rank, content.step));
   }
-  // After the exchange all shards are whole, and rank 0 knows their checksums.
+  // After the exchange all shards are whole, and rank 0 has their checksums.
   const auto shard_checksums = consensus.all_gather_strings(to_json_text(collect_checksums(shared_folder, recorder)));
   if (folder) {
     CheckpointChecksums checksums;

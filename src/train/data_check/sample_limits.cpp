@@ -96,7 +96,7 @@ class LimitEvaluator {
       throw;
     }
     auto samples = make_limited_samples(measured);
-    if (samples && !all) samples->num_dropped = 0;  // the largest samples alone do not tell
+    if (samples && !all) samples->num_dropped = 0;  // the largest samples alone do not show it
     return samples;
   }
 

@@ -25,8 +25,8 @@ void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const
                report::Inspection& inspection);
 
 /// Returns the samples that may need the most memory, the longest first: those with the most
-/// pixels, the most label tokens and, up to `count` in all, the most tokens. Of several samples
-/// with one shape only the first counts.
+/// pixels, the most label tokens and, up to `count` in all, the most tokens. Only the first
+/// of several samples with one shape counts.
 std::vector<report::LargeSample> find_largest_samples(const data::SampleIndex& sample_index, int64_t count);
 
 /// Plans the run for a GPU and dry-runs a step of each of the largest samples alone. Adds the

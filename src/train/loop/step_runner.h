@@ -58,8 +58,8 @@ class StepPrefetcher {
   LookAheadClient* look_ahead_;
   int64_t next_step_;
   int64_t last_step_;
-  int64_t last_submitted_ = 0;        // newest step that the look-ahead knows
-  int64_t last_outdated_ = 0;         // steps up to this one have other samples than the look-ahead knows
+  int64_t last_submitted_ = 0;        // newest step that the look-ahead has received
+  int64_t last_outdated_ = 0;         // steps up to this one have other samples than the look-ahead received
   std::deque<PrefetchedStep> queue_;  // starts at next_step_
 };
 
@@ -88,7 +88,7 @@ class StepRunner {
   void after_step(const PlannedStep& step, const CompletedStep& completed);
 
   /// Empties the allocator's cache after other uses of the device, which the look-ahead does not
-  /// know.
+  /// see.
   void release_device_memory();
 
   /// Returns null where the run has no look-ahead.

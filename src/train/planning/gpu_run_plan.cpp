@@ -125,7 +125,7 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   memory::set_expandable_segments(step_config().expandable_segments);
   if (has_oversized_micro_batch_ && !config.memory.look_ahead) {
     // The allocator would otherwise use the margin, which is meant for memory that no plan can
-    // know.
+    // predict.
     memory::limit_reserved_bytes(device, plan_.limit.limit_bytes);
   } else if (config.memory.limit_gb) {
     memory::limit_reserved_bytes(device, plan_.limit.gpu_bytes - plan_.limit.context_bytes);

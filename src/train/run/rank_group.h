@@ -121,7 +121,7 @@ class RankGroup {
   /// was lost in the middle of one.
   bool are_reductions_complete() const;
 
-  /// Calls `action` and tells the other ranks about its error. Rethrows the error, or
+  /// Calls `action` and reports its error to the other ranks. Rethrows the error, or
   /// AlreadyReported where rank 0 reports it.
   void report_failures(const std::function<void()>& action) const;
 

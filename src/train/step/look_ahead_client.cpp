@@ -95,7 +95,7 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
   summary_.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!forecast) {
     ++summary_.late_steps;
-    mark_desynchronized();  // the child may have planned with a release that the run does not know
+    mark_desynchronized();  // the child may have planned with a release that the run has not made
     if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !is_unavailable()) {
       look_ahead_.reset();
       on_event_(report::EventKind::kLookAhead,

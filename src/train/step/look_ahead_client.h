@@ -70,7 +70,7 @@ struct LookAheadSummary {
 
 /// The run's connection to its look-ahead, the child process that dry-runs the next steps. It
 /// submits steps, receives answers that come in time, compares them with measurements and adapts
-/// the margin. Where the run deviated from the prediction, run and child both empty their
+/// the margin. If the run deviated from the prediction, run and child both empty their
 /// allocator's cache before the next submitted step, after which their allocators are in the same
 /// state again. If the child fails or is too slow, the run continues without it, and an event says
 /// so. Belongs to the run's thread.
@@ -94,7 +94,7 @@ class LookAheadClient {
   /// Makes the next submitted step start with an empty cache.
   void request_release() { release_next_ = true; }
 
-  /// Records a use of memory that the child cannot know: the next submitted step starts with an
+  /// Records a use of memory that the child cannot predict: the next submitted step starts with an
   /// empty cache, and nothing is compared until then.
   void mark_desynchronized();
 

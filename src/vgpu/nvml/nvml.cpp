@@ -1,5 +1,5 @@
 // NVML, as far as PyTorch's allocator uses it: after an allocation failure it lists the processes
-// on the GPU. The real library does not know the virtual GPU, and the allocator asserts that it
+// on the GPU. The real library does not list the virtual GPU, and the allocator asserts that it
 // does.
 
 #include <cuda.h>

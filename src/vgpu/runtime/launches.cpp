@@ -112,7 +112,7 @@ std::vector<Launch>& pending_launches() {
 constexpr int kWarpSize = 32;
 
 /// Returns how many blocks of a kernel fit on a multiprocessor by threads and shared memory. Only
-/// the real driver knows a kernel's registers, so these are not counted.
+/// the real driver has a kernel's registers, so these are not counted.
 int resident_blocks(int block_threads, size_t shared_bytes) {
   constexpr size_t kReservedPerBlock = 1024;  // shared memory that the driver reserves per block from sm_80 on
   const auto& architecture = virtual_gpu()->architecture;
@@ -180,7 +180,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ho
   const int architecture = virtual_gpu()->architecture.number;
   const int code = kernel->code->find_code(architecture);
   if (code == 0) return set_last_error(cudaErrorNoKernelImageForDevice);
-  constexpr int kRegistersPerThread = 32;  // a plausible value: only the real driver knows it
+  constexpr int kRegistersPerThread = 32;  // a plausible value: only the real driver has it
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = kRegistersPerThread;

@@ -27,7 +27,7 @@ class DoctorTest : public HostTest {
     EXPECT_EQ(report["first_to_mend"].is_null(), result.exit_code == 0);
     return report;
   }
-  /// Returns the text of the first finding of this severity; empty where there is none.
+  /// Returns the text of the first finding of this severity; empty if no finding has it.
   static std::string finding(const nlohmann::ordered_json& report, const std::string& severity,
                              const std::string& about) {
     for (const auto& entry : report["findings"]) {

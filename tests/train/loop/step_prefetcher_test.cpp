@@ -37,7 +37,7 @@ class StepPrefetcherTest : public testing::Test {
 };
 
 TEST_F(StepPrefetcherTest, ReplacesADroppedSampleByTheNextOne) {
-  StepPrefetcher prefetcher = make_prefetcher(/*twin=*/nullptr);
+  StepPrefetcher prefetcher = make_prefetcher(/*look_ahead=*/nullptr);
   std::vector<int64_t> used_indices;
   int64_t dropped = -1;
   for (int64_t number = 1; number <= 8; ++number) {
@@ -90,7 +90,7 @@ TEST_F(StepPrefetcherTest, IgnoresForecastsForReplacedSamples) {
   EXPECT_EQ(look_ahead.summary().steps, 8) << "it answered each time";
 }
 
-/// Steps are submitted ahead, so that a bad sample is known before its step. Where a sample of the
+/// Steps are submitted ahead, so that a bad sample is known before its step. If a sample of the
 /// previous step is replaced, samples that were drawn ahead would be drawn again.
 TEST(StepPrefetcherBadSampleTest, KeepsTheErrorWhenReplacingASample) {
   constexpr int64_t kSamples = 12;

@@ -11,7 +11,7 @@ namespace vlmtrain::nn {
 
 /// The segments of a packed stream of rows `[rows, …]`, which do not attend to each other: samples
 /// of a micro-batch, or tiles of the vision tower. The lengths are on the host, so no step waits
-/// for the device to know them.
+/// for the device to read them.
 struct Segments {
   std::vector<int64_t> lengths;  ///< rows of each segment, each > 0
   at::Tensor offsets;            ///< int32 [segments + 1] on the model's device: cumulative lengths from 0
@@ -37,7 +37,7 @@ struct Segments {
 /// head_dim]. `causal`: a row attends to rows up to itself. `window`, with `causal` only: a row
 /// attends to the last `window` rows including itself (Jiang et al. 2023, arXiv 2310.06825).
 ///
-/// The kernel follows from dtype and device, so a dry run knows its memory: variable-length flash
+/// The kernel follows from dtype and device, so a dry run measures its memory: variable-length flash
 /// attention for bf16 and fp16 on CUDA; the memory-efficient kernel for fp32 there and for fp16
 /// below sm_80; the flash kernel on the CPU. Without flash attention, a window shorter than a
 /// segment uses plain products over blocks of `window` queries, with memory in proportion to rows ·

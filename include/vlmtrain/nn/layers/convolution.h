@@ -20,7 +20,7 @@ struct ConvolutionShape {
 
 /// A 2D convolution with the parameters `weight` [out, in / groups, kernel, kernel] and optionally
 /// `bias` [out]. On CUDA it uses ATen's own kernels (memory::open_device disables cuDNN), so a dry
-/// run knows its memory.
+/// run measures its memory.
 class Convolution {
  public:
   /// Adds the parameters under `scope`.

@@ -59,7 +59,7 @@ struct Parameter {
   /// Returns the values without gradients: the tensor itself, or a new tensor of dequantized
   /// values. REQUIRES: is not of a sharded block, or the block is unsharded.
   at::Tensor values() const;
-  /// Copies `values` of sizes(), converted or quantized. Of a sharded block it keeps the local
+  /// Copies `values` of sizes(), converted or quantized. For a sharded block, copies the local
   /// part.
   void set_values(const at::Tensor& values) const;
 };

@@ -3,7 +3,7 @@
     python check_chat_round_trip.py VLMTRAIN CHECKPOINT_DIR DATA_JSON [--records 20]
 
 Compares, for the first records, the token ids that training takes (`generate --show-prompt --json`) with those of
-AutoProcessor's apply_chat_template of the same turns and images. Where the template writes no end of turn, vlmtrain puts one
+AutoProcessor's apply_chat_template of the same turns and images. If the template writes no end of turn, vlmtrain puts one
 after the last answer, in the place of the white space there; nothing else may differ. Exit code 0: equal; 1: not, with what differs.
 """
 

@@ -39,7 +39,7 @@ PIXELS = {"min_pixels": 256, "max_pixels": 2560}
 
 
 def pixel_settings(shape):
-    """Of images, in the words of the published files."""
+    """Returns the pixel limits of images, with the keys of the published files."""
     if shape.model_type != "qwen3_vl":
         return PIXELS
     size = {"shortest_edge": PIXELS["min_pixels"], "longest_edge": PIXELS["max_pixels"]}
