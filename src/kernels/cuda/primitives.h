@@ -31,7 +31,7 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
 }
 
 /// Bytes that a thread reads or writes at a time if alignment allows.
-constexpr int kPackBytes = 16;
+inline constexpr int kPackBytes = 16;
 template <class T>
 constexpr int kPackElements = kPackBytes / static_cast<int>(sizeof(T));
 
@@ -102,7 +102,7 @@ inline unsigned count_blocks(int64_t count, int64_t block_size) {
   return static_cast<unsigned>((count + block_size - 1) / block_size);
 }
 
-constexpr int kLanes = 32;
+inline constexpr int kLanes = 32;  ///< of a warp
 
 /// Blocks of equal size, in whole warps and of at most `max_threads` threads, so that few threads
 /// are idle.
