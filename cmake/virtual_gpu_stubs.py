@@ -49,7 +49,7 @@ def main() -> None:
         raise SystemExit(f"virtual_gpu_stubs.py: no functions in {arguments.library or arguments.header}")
     names = sorted(functions)
     stubs = "".join(f"VLMTRAIN_VGPU_UNKNOWN_CALL({name}, {arguments.status})\n" for name in names)
-    pathlib.Path(arguments.stubs).write_text('#include "vgpu/core/diagnostics.h"\n\n' + stubs, encoding="utf-8")
+    pathlib.Path(arguments.stubs).write_text('#include "vgpu/core/instrumentation.h"\n\n' + stubs, encoding="utf-8")
     visible = "".join(f"    {name};\n" for name in names + arguments.export)
     version_script = f"{arguments.version_node} {{\n  global:\n{visible}  local: *;\n}};\n"
     pathlib.Path(arguments.map).write_text(version_script, encoding="utf-8")

@@ -43,7 +43,7 @@ def main():
             stores, looked_at = single_stores(ptx.read_text())
             bad, seen = bad + stores, seen + looked_at
     for name, singles in bad:
-        print(f"{name}: {singles} stores of single values of 16 bits, which store() (src/kernels/cuda/elements.h) joins")
+        print(f"{name}: {singles} stores of single values of 16 bits, which store() (src/kernels/cuda/primitives.h) joins")
     print(f"{seen} kernels with packs")
     return 1 if bad or seen < 20 else 0
 

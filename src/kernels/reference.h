@@ -5,10 +5,9 @@
 #include <array>
 #include <cstdint>
 
-#include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/dequantize.h"
-#include "vlmtrain/kernels/dropout.h"
+#include "vlmtrain/kernels/elementwise.h"
 #include "vlmtrain/kernels/norm.h"
 #include "vlmtrain/kernels/patchify.h"
 #include "vlmtrain/kernels/rope.h"
@@ -25,7 +24,7 @@ at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, 
 /// Rotates heads [rows, heads, features].
 at::Tensor rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
 
-/// Computes Philox4x32-10 (see src/kernels/cuda/philox.h) on the CPU.
+/// Computes Philox4x32-10 (see src/kernels/cuda/primitives.h) on the CPU.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
 
 /// Returns the masks of x [rows, columns], fp64 zeros and ones [readers, rows, columns], computed

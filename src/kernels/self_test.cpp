@@ -19,7 +19,7 @@
 #include "vlmtrain/base/random.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/cross_entropy.h"
-#include "vlmtrain/kernels/dropout.h"
+#include "vlmtrain/kernels/elementwise.h"
 #include "vlmtrain/kernels/patchify.h"
 #include "vlmtrain/memory/device.h"
 

@@ -1,10 +1,138 @@
 #include "vlmtrain/memory/allocation_trace.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
+#include <torch/csrc/autograd/function.h>
 
+#include <algorithm>
+#include <atomic>
+#include <iterator>
 #include <mutex>
+#include <unordered_map>
+#include <vector>
 
 namespace vlmtrain::memory {
+
+namespace {
+
+thread_local MemoryTag thread_tag;
+
+/// Nodes that a thread creates from this sequence number on have this tag.
+struct TagBoundary {
+  uint64_t sequence_number;
+  MemoryTag tag;
+};
+
+/// Tags by autograd node. A node is identified by its thread and that thread's sequence number.
+class NodeTags {
+ public:
+  void record(MemoryTag tag) {
+    const std::lock_guard lock(mutex_);
+    auto& boundaries = by_thread_[at::RecordFunction::currentThreadId()];
+    boundaries.push_back({at::sequence_number::peek(), tag});
+  }
+
+  MemoryTag find(const torch::autograd::Node& node) {
+    const std::lock_guard lock(mutex_);
+    const auto entry = by_thread_.find(node.thread_id());
+    if (entry == by_thread_.end()) return {};
+    const auto& boundaries = entry->second;
+    const auto next = std::upper_bound(
+        boundaries.begin(), boundaries.end(), node.sequence_nr(),
+        [](uint64_t number, const TagBoundary& boundary) { return number < boundary.sequence_number; });
+    return next == boundaries.begin() ? MemoryTag{} : std::prev(next)->tag;
+  }
+
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    by_thread_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::vector<TagBoundary>> by_thread_;
+};
+
+NodeTags& node_tags() {
+  static NodeTags tags;
+  return tags;
+}
+
+std::atomic<bool> is_recording{false};
+
+void set_thread_tag(MemoryTag tag) {
+  thread_tag = tag;
+  if (is_recording.load(std::memory_order_relaxed)) node_tags().record(tag);
+}
+
+}  // namespace
+
+std::string_view to_string(Component component) {
+  switch (component) {
+    case Component::kOther:
+      return "other";
+    case Component::kWeights:
+      return "weights";
+    case Component::kGradients:
+      return "gradients";
+    case Component::kOptimizer:
+      return "optimizer";
+    case Component::kInput:
+      return "input";
+    case Component::kVision:
+      return "vision activations";
+    case Component::kLanguage:
+      return "language activations";
+    case Component::kMasks:
+      return "mask activations";
+    case Component::kLoss:
+      return "loss";
+    case Component::kWorkspace:
+      return "workspace";
+  }
+  return "unknown";
+}
+
+ComponentScope::ComponentScope(Component component) : outer_(thread_tag) {
+  set_thread_tag({component, -1});
+}
+
+ComponentScope::~ComponentScope() {
+  set_thread_tag(outer_);
+}
+
+BlockScope::BlockScope(Component component, int64_t block) : outer_(thread_tag) {
+  set_thread_tag({component, static_cast<int>(block)});
+}
+
+BlockScope::~BlockScope() {
+  set_thread_tag(outer_);
+}
+
+bool is_in_backward() {
+  return torch::autograd::get_current_node() != nullptr;
+}
+
+MemoryTag current_memory_tag() {
+  if (thread_tag != MemoryTag{}) return thread_tag;
+  const auto node = torch::autograd::get_current_node();
+  return node == nullptr ? MemoryTag{} : node_tags().find(*node);
+}
+
+MemoryTagRecorder::MemoryTagRecorder() {
+  clear();
+  is_recording = true;
+}
+
+MemoryTagRecorder::~MemoryTagRecorder() {
+  is_recording = false;
+  clear();
+}
+
+void MemoryTagRecorder::clear() {
+  node_tags().clear();
+}
 
 /// The allocator calls it also on autograd threads, which inherit the debug info of the thread that
 /// started the backward pass.

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "vlmtrain/distributed/collectives.h"
-#include "vlmtrain/distributed/consensus.h"
+#include "vlmtrain/distributed/ranks.h"
 
 namespace vlmtrain::distributed {
 namespace {

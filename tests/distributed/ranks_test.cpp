@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "distributed/thread_ranks.h"
-#include "vlmtrain/distributed/consensus.h"
 
 namespace vlmtrain::distributed {
 namespace {

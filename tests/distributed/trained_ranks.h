@@ -19,7 +19,7 @@
 #include "engine/batch_of_eight.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
-#include "vlmtrain/distributed/consensus.h"
+#include "vlmtrain/distributed/ranks.h"
 #include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/allocation_tracking.h"
 

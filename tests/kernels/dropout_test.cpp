@@ -1,5 +1,3 @@
-#include "vlmtrain/kernels/dropout.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
@@ -9,6 +7,7 @@
 #include "kernels/emulated.h"
 #include "kernels/reference.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/elementwise.h"
 
 namespace vlmtrain::kernels {
 namespace {

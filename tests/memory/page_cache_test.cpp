@@ -1,5 +1,3 @@
-#include "memory/page_cache.h"
-
 #include <sys/resource.h>
 
 #include <gtest/gtest.h>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/memory/large_blocks.h"
 
 namespace vlmtrain::memory {
 namespace {

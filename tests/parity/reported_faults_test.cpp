@@ -9,7 +9,7 @@
 #include "parity/deviations.h"
 #include "parity/distinct_samples.h"
 #include "parity/tiny_preset.h"
-#include "vlmtrain/distributed/consensus.h"
+#include "vlmtrain/distributed/ranks.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::parity {

@@ -10,7 +10,7 @@ from checks.rank_faults import described, outcome
 from checks.rank_processes import Ranks
 from checks.planned_job import Job, gigabytes
 
-FIX = "src/train/step/oom_guard.cpp, and what ranks agree on in src/distributed/consensus.cpp; what each rank said lies in {}"
+FIX = "src/train/step/oom_guard.cpp, and what ranks agree on in src/distributed/ranks.cpp; what each rank said lies in {}"
 STEPS, SECONDS = 3, 90
 SHARE = 0.75  # of the peak: half of the micro-batch fits, since most of the peak are activations
 

@@ -12,7 +12,7 @@ from checks.values import FASTER, LORA, OTHER_ORDER, STEPS, fp32_outcome, dry_ou
 LAUNCH = ["--launch", "2"]
 SUMS = ("what ranks add up: src/distributed/collectives.cpp, src/nccl/process_group.cpp, the buckets of gradients in src/engine; "
         "the same with --device cpu says whether it is NCCL")
-REPEATED = "what ranks agree on: src/distributed/consensus.cpp, src/data/loader/loader.cpp"
+REPEATED = "what ranks agree on: src/distributed/ranks.cpp, src/data/loader/loader.cpp"
 SECONDS = 60  # of a run of a tiny model, all in all
 HANGS = "the run of two ranks (NCCL_DEBUG=INFO says what NCCL does; rank-1.log in the newest folder of WORK/runs)"
 HALF = {"training.global_batch_size": 2, "training.micro_batch_size": 1}

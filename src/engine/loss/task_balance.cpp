@@ -20,8 +20,8 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/random.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/memory/device_copy.h"
-#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {
 

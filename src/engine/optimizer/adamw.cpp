@@ -15,7 +15,7 @@
 #include "engine/optimizer/compressed_states.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/random.h"
-#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/memory/allocation_trace.h"
 
 namespace vlmtrain::engine {
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/primitives.h"
 
 namespace vlmtrain::kernels {
 

@@ -1,6 +1,5 @@
-#include "kernels/cuda/elements.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/warp.h"
+#include "kernels/cuda/primitives.h"
 
 namespace vlmtrain::kernels {
 

@@ -9,7 +9,7 @@
 #include "models/network/activation.h"
 #include "models/network/patch_embedding.h"
 #include "vlmtrain/image/normalize.h"
-#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/memory/allocation_trace.h"
 
 namespace vlmtrain::models::prs_med {
 

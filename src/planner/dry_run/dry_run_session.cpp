@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "vlmtrain/distributed/collectives.h"
-#include "vlmtrain/distributed/consensus.h"
+#include "vlmtrain/distributed/ranks.h"
 #include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/device.h"
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "vlmtrain/data/loader/loader.h"
-#include "vlmtrain/distributed/consensus.h"
 #include "vlmtrain/distributed/ranks.h"
 #include "vlmtrain/engine/gradients/consensus.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
 
 namespace vlmtrain::vgpu {

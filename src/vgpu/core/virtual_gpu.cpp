@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/instrumentation.h"
 
 namespace vlmtrain::vgpu {
 

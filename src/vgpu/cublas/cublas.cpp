@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "vgpu/core/counters.h"
 #include "vgpu/core/fault_injector.h"
+#include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
 
 namespace vlmtrain::vgpu {

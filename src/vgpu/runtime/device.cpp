@@ -12,9 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "vgpu/core/counters.h"
 #include "vgpu/core/device_memory.h"
-#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/instrumentation.h"
 #include "vgpu/core/virtual_gpu.h"
 #include "vgpu/runtime/streams.h"
 

@@ -9,9 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "vgpu/core/counters.h"
-#include "vgpu/core/diagnostics.h"
 #include "vgpu/core/fault_injector.h"
+#include "vgpu/core/instrumentation.h"
 #include "vgpu/core/virtual_gpu.h"
 #include "vgpu/runtime/device.h"
 #include "vgpu/runtime/kernel_registry.h"

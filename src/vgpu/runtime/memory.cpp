@@ -9,10 +9,9 @@
 #include <iterator>
 #include <string>
 
-#include "vgpu/core/counters.h"
 #include "vgpu/core/device_memory.h"
-#include "vgpu/core/diagnostics.h"
 #include "vgpu/core/fault_injector.h"
+#include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
 #include "vgpu/runtime/device.h"
 #include "vgpu/runtime/streams.h"

@@ -15,8 +15,7 @@
 #include <string_view>
 #include <thread>
 
-#include "vgpu/core/counters.h"
-#include "vgpu/core/diagnostics.h"
+#include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
 #include "vgpu/runtime/device.h"
 

@@ -1,7 +1,7 @@
 #include "kernels/planted/faults.h"
 
 #define VLMTRAIN_EMULATED
-#include "kernels/cuda/elements.h"
+#include "kernels/cuda/primitives.h"
 
 namespace vlmtrain::kernels::planted {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/kernels/dropout.h"
+#include "vlmtrain/kernels/elementwise.h"
 
 namespace vlmtrain::nn {
 

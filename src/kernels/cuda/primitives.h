@@ -31,7 +31,7 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
 }
 
 /// Bytes that a thread reads or writes at a time if alignment allows.
-constexpr int kPackBytes = 16;
+inline constexpr int kPackBytes = 16;
 template <class T>
 constexpr int kPackElements = kPackBytes / static_cast<int>(sizeof(T));
 
@@ -100,6 +100,63 @@ int dispatch_element_type(ElementType element, Function function) {
 
 inline unsigned count_blocks(int64_t count, int64_t block_size) {
   return static_cast<unsigned>((count + block_size - 1) / block_size);
+}
+
+inline constexpr int kLanes = 32;  ///< of a warp
+
+/// Blocks of equal size, in whole warps and of at most `max_threads` threads, so that few threads
+/// are idle.
+struct EvenBlocks {
+  unsigned blocks, threads;
+
+  EvenBlocks(int64_t total_threads, int64_t max_threads)
+      : blocks(count_blocks(total_threads, max_threads)),
+        threads(count_blocks(total_threads, blocks * int64_t{kLanes}) * kLanes) {}
+};
+
+/// Returns the sum over each `lanes` neighboring lanes, a power of two, to all of them. REQUIRES:
+/// all lanes of the warp call it.
+__device__ __forceinline__ float sum_lanes(float value, int lanes) {
+  for (int mask = lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
+  return value;
+}
+
+/// Returns the sum over the lanes that are `lanes` apart, a power of two, to all of them. REQUIRES:
+/// all lanes of the warp call it.
+__device__ __forceinline__ float sum_across_groups(float value, int lanes) {
+  for (int mask = lanes; mask < kLanes; mask *= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
+  return value;
+}
+
+/// Returns the sum over the warp's lanes to all of them. REQUIRES: all lanes call it.
+__device__ __forceinline__ float warp_sum(float value) {
+  return sum_lanes(value, kLanes);
+}
+
+/// 128 random bits, a function of a key and a counter (Philox4x32-10; Salmon et al. 2011, "Parallel
+/// Random Numbers: As Easy as 1, 2, 3").
+struct RandomBits {
+  uint32_t words[4];
+
+  /// Returns one of eight 16-bit numbers.
+  __device__ __forceinline__ uint32_t half(int index) const { return words[index / 2] >> (index % 2 * 16) & 0xffffU; }
+};
+
+/// Computes Philox4x32-10. The constants are those of the paper.
+__device__ __forceinline__ RandomBits philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
+  constexpr uint64_t kMultiplierA = 0xD2511F53, kMultiplierB = 0xCD9E8D57;
+  constexpr uint32_t kWeylA = 0x9E3779B9, kWeylB = 0xBB67AE85;
+  auto key_a = static_cast<uint32_t>(key), key_b = static_cast<uint32_t>(key >> 32);
+  RandomBits x{{static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
+                static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)}};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = kMultiplierA * x.words[0], b = kMultiplierB * x.words[2];
+    x = {{static_cast<uint32_t>(b >> 32) ^ x.words[1] ^ key_a, static_cast<uint32_t>(b),
+          static_cast<uint32_t>(a >> 32) ^ x.words[3] ^ key_b, static_cast<uint32_t>(a)}};
+    key_a += kWeylA;
+    key_b += kWeylB;
+  }
+  return x;
 }
 
 }  // namespace vlmtrain::kernels
