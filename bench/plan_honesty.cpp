@@ -143,7 +143,7 @@ data::SampleShape sample_smaller_shape(Random& random, const data::SampleShape& 
   shape.label_tokens = random.between(1, std::min(worst.label_tokens, text - 1));
   shape.tokens = shape.image_tokens + text;
   shape.masks = random.between(0, std::min(worst.masks, shape.label_tokens));
-  shape.mask_pictures = std::min(worst.mask_pictures, shape.masks);
+  shape.mask_images = std::min(worst.mask_images, shape.masks);
   if (shape.masks == 0) shape.mask_side = 0;
   return shape;
 }

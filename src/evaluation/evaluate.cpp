@@ -94,7 +94,7 @@ class Evaluator {
     const io::Record record = records_.at(index);
     data::Sample sample = data::make_sample(processor_, record, index);
     if (settings_.answers) {
-      data::Sample prompt = processor_.outline_prompt(record, index);
+      data::Sample prompt = processor_.process_prompt_headers(record, index);
       const std::lock_guard lock(prompts_mutex_);
       prompts_.insert_or_assign(index, std::move(prompt));
     }

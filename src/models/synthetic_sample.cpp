@@ -94,7 +94,7 @@ void add_masks(data::SampleShape& shape, const SyntheticSample& sample, int64_t 
     throw usage_error("{} masks in {} tokens of an answer: each has a token of its own; give 0 to {}", shape.masks,
                       sample.label_tokens, sample.label_tokens);
   }
-  shape.mask_pictures = std::min(shape.masks, images);
+  shape.mask_images = std::min(shape.masks, images);
   shape.mask_side = side;
 }
 

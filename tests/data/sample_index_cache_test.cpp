@@ -23,7 +23,7 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   volume.num_volumes = 1;
   SampleShape mask_sample = tiles;
   mask_sample.masks = 2;
-  mask_sample.mask_pictures = 1;
+  mask_sample.mask_images = 1;
   mask_sample.mask_side = 64;
   const ShrinkInfo shrunk{.tokens = 900,
                           .pixels = 90,

@@ -70,7 +70,7 @@ TEST(SampleShape, KeepsNumberAndSizeOfMasks) {
                                .pixel_rows = 2,
                                .row = {.height = 4, .width = 4},
                                .masks = 3,
-                               .mask_pictures = 2,
+                               .mask_images = 2,
                                .mask_side = 32};
   const Sample sample = make_meta_sample(mask_shape);
   EXPECT_EQ(get_shape(sample), mask_shape);

@@ -43,7 +43,7 @@ class Processor : public data::SampleProcessor {
   virtual data::Sample process_prompt(const io::Record& record, int64_t index) const = 0;
   /// Returns process_prompt() with pixel_values that have a shape but no values, as
   /// process_headers(). For prompts whose image features are known.
-  virtual data::Sample outline_prompt(const io::Record& record, int64_t index) const = 0;
+  virtual data::Sample process_prompt_headers(const io::Record& record, int64_t index) const = 0;
 
   /// Returns the text before images are expanded to tokens; `as_prompt` as in process_prompt().
   /// Throws data::SampleError.

@@ -22,7 +22,7 @@ struct MicroBatchSizes {
   int64_t label_tokens = 0;
   int64_t pixel_rows = 0;
   int64_t masks = 0;
-  int64_t mask_pictures = 0;  ///< images that have masks
+  int64_t mask_images = 0;  ///< images that have masks
 
   bool operator==(const MicroBatchSizes&) const = default;
 

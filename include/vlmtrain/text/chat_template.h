@@ -48,15 +48,15 @@ struct RenderedChat {
 };
 
 /// Text that a family's templates write for an image or a video.
-struct MediaPlaceholder {
+struct MediaMarkup {
   std::string block;  ///< such as "<|vision_start|><|image_pad|><|vision_end|>"
   std::string token;  ///< the part of `block` that the media tokens replace, such as "<|image_pad|>"
 };
 
 /// The inputs of a template other than the conversation.
 struct TemplateSettings {
-  MediaPlaceholder image{std::string(kImagePlaceholder), std::string(kImagePlaceholder)};
-  MediaPlaceholder video{};  ///< empty: the family has no video
+  MediaMarkup image{std::string(kImagePlaceholder), std::string(kImagePlaceholder)};
+  MediaMarkup video{};  ///< empty: the family has no video
   /// Text after an image at the beginning of a turn, for templates that take a turn's text as one
   /// string.
   std::string after_image = "\n";

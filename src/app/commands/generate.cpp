@@ -55,7 +55,7 @@ void check_length(const GenerateArguments& arguments, const io::Record& record, 
   const std::string source = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
   constexpr const char* kAdvice = "shorten it, or give fewer or smaller images and videos";
   try {
-    if (const auto shrunk = processor.outline_prompt(record, 0).shrunk) {
+    if (const auto shrunk = processor.process_prompt_headers(record, 0).shrunk) {
       spdlog::info("the prompt has {} tokens, so its images and videos are made smaller: {} tokens are left of them",
                    shrunk->tokens, shrunk->tokens_after);
     }

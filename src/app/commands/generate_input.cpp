@@ -106,7 +106,7 @@ io::Record load_record(const GenerateArguments& arguments, const io::RecordSetti
 namespace {
 
 data::Sample make_prompt_sample(const models::Processor& processor, const io::Record& record, bool as_prompt) {
-  return as_prompt ? processor.outline_prompt(record, 0) : processor.process_headers(record, 0);
+  return as_prompt ? processor.process_prompt_headers(record, 0) : processor.process_headers(record, 0);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ Json to_json_array(const CachedSample& cached) {
   if (has_masks || shape.num_volumes > 0 || row != PixelRow{.height = row.height, .width = row.width}) {
     numbers.push_back({row.dtype, row.channels, row.depth, shape.num_volumes});
   }
-  if (has_masks) numbers.push_back({shape.masks, shape.mask_pictures, shape.mask_side});
+  if (has_masks) numbers.push_back({shape.masks, shape.mask_images, shape.mask_side});
   if (!cached.notices.empty()) numbers.push_back(notices_to_json(cached));
   return numbers;
 }
@@ -136,7 +136,7 @@ CachedSample sample_from_json(const Json& numbers) {
   if (end > ++i) {
     const Json& masks = numbers.at(i);
     shape.masks = masks.at(0);
-    shape.mask_pictures = masks.at(1);
+    shape.mask_images = masks.at(1);
     shape.mask_side = masks.at(2);
   }
   return cached;

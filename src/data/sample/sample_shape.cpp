@@ -27,18 +27,18 @@ std::string describe_volumes(const SampleShape& shape) {
 }
 
 Masks make_meta_masks(const SampleShape& shape) {
-  VLMTRAIN_CHECK(shape.masks <= shape.label_tokens && shape.mask_pictures <= shape.masks, "{} masks of {} label tokens",
+  VLMTRAIN_CHECK(shape.masks <= shape.label_tokens && shape.mask_images <= shape.masks, "{} masks of {} label tokens",
                  shape.masks, shape.label_tokens);
   Masks masks;
   for (int64_t i = 0; i < shape.masks; ++i) {
     masks.token_positions.push_back(shape.tokens - shape.masks + i);
-    masks.image_indices.push_back(std::min(i, shape.mask_pictures - 1));
+    masks.image_indices.push_back(std::min(i, shape.mask_images - 1));
   }
   const auto count = static_cast<size_t>(shape.masks);
   masks.valid_regions.assign(count, {.rows = shape.mask_side, .columns = shape.mask_side});
   masks.structures.resize(count);
   const auto bytes = at::TensorOptions(at::kByte).device(at::kMeta);
-  masks.pixels = at::empty({shape.mask_pictures, 3, shape.mask_side, shape.mask_side}, bytes);
+  masks.pixels = at::empty({shape.mask_images, 3, shape.mask_side, shape.mask_side}, bytes);
   masks.targets = at::empty({shape.masks, shape.mask_side, shape.mask_side}, bytes);
   return masks;
 }
@@ -48,7 +48,7 @@ uint64_t hash_media_shape(const SampleShape& media) {
   const auto add = [&hash](int64_t value) { hash.add(static_cast<uint64_t>(value)); };
   for (const int64_t value :
        {media.image_tokens, media.num_media, media.pixel_rows, media.row.height, media.row.width, media.num_videos,
-        media.video_frames, media.num_volumes, media.masks, media.mask_pictures, media.mask_side}) {
+        media.video_frames, media.num_volumes, media.masks, media.mask_images, media.mask_side}) {
     add(value);
   }
   for (const PatchGrid& grid : media.grids) {
@@ -81,7 +81,7 @@ SampleShape get_shape(const Sample& sample) {
   }
   if (!sample.masks.empty()) {
     shape.masks = sample.masks.count();
-    shape.mask_pictures = sample.masks.pixels.size(0);
+    shape.mask_images = sample.masks.pixels.size(0);
     shape.mask_side = sample.masks.pixels.size(-1);
   }
   return shape;

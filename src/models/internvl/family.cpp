@@ -43,8 +43,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   const auto videos = VideoSettings::read(folder, config.vision, settings);
   warn_if_frame_rate_differs(folder, settings.video_fps);
   text::Tokenizer tokenizer = load_tokenizer(folder);
-  const text::MediaPlaceholder image{std::string(kImageToken), std::string(kImageToken)};
-  const text::MediaPlaceholder video{std::string(text::kVideoPlaceholder), std::string(text::kVideoPlaceholder)};
+  const text::MediaMarkup image{std::string(kImageToken), std::string(kImageToken)};
+  const text::MediaMarkup video{std::string(text::kVideoPlaceholder), std::string(text::kVideoPlaceholder)};
   text::ChatTemplate chat_template =
       load_chat_template(folder, tokenizer, settings, {.fallback = "internvl", .image = image, .video = video});
   return std::make_unique<Processor>(config, images, videos, std::move(tokenizer), std::move(chat_template), settings);

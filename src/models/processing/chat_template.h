@@ -14,8 +14,8 @@ namespace vlmtrain::models {
 /// The chat template settings of a family.
 struct FamilyTemplate {
   std::string_view fallback;  ///< name in the table, for a checkpoint without a template
-  text::MediaPlaceholder image{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
-  text::MediaPlaceholder video{};
+  text::MediaMarkup image{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
+  text::MediaMarkup video{};
   std::string after_image = "\n";  ///< as TemplateSettings::after_image
   std::string config_template{};   ///< a template inside config.json
   std::string config_key{};        ///< its key in config.json

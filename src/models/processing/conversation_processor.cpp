@@ -40,7 +40,7 @@ data::Sample ConversationProcessor::process_prompt(const io::Record& record, int
   return process_chat(record, index, render(record, /*as_prompt=*/true));
 }
 
-data::Sample ConversationProcessor::outline_prompt(const io::Record& record, int64_t index) const {
+data::Sample ConversationProcessor::process_prompt_headers(const io::Record& record, int64_t index) const {
   return process_headers(record, index, render(record, /*as_prompt=*/true));
 }
 

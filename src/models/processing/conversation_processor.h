@@ -67,7 +67,7 @@ class ConversationProcessor : public Processor {
   data::Sample process(const io::Record& record, int64_t index) const final;
   data::Sample process_augmented(const io::Record& record, int64_t index, uint64_t seed) const final;
   data::Sample process_prompt(const io::Record& record, int64_t index) const final;
-  data::Sample outline_prompt(const io::Record& record, int64_t index) const final;
+  data::Sample process_prompt_headers(const io::Record& record, int64_t index) const final;
   data::Sample process_headers(const io::Record& record, int64_t index) const final;
   const text::Tokenizer& tokenizer() const final { return tokenizer_; }
   int64_t end_of_turn_id() const final { return end_of_turn_id_; }

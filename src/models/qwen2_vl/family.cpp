@@ -23,7 +23,7 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
                                  read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
 }
 
-text::MediaPlaceholder make_medium_text(std::string_view pad) {
+text::MediaMarkup make_medium_text(std::string_view pad) {
   return {.block = format_vision_block(pad), .token = std::string(pad)};
 }
 

@@ -22,7 +22,7 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
 
 /// Returns the placeholder of a video. Checkpoints were trained with time stamps and frames in
 /// place of the template's video text; transformers 5 inserts them into it.
-text::MediaPlaceholder make_video_block(data::VideoLayout layout) {
+text::MediaMarkup make_video_block(data::VideoLayout layout) {
   const std::string block = qwen2_vl::format_vision_block(qwen2_vl::kVideoPad);
   return {.block = block, .token = layout == data::VideoLayout::kReleased ? block : std::string(qwen2_vl::kVideoPad)};
 }

@@ -149,7 +149,7 @@ void DryRunSession::evaluate(const EvaluationBatch& batch) const {
   std::vector<data::Sample> prompts;
   for (const auto& group : batch.samples) {
     data::SampleShape prompt_shape = group.shape;
-    prompt_shape.label_tokens = prompt_shape.masks = prompt_shape.mask_pictures = 0;
+    prompt_shape.label_tokens = prompt_shape.masks = prompt_shape.mask_images = 0;
     const auto count = batch.max_new_tokens > 0 ? static_cast<size_t>(group.count) : 0;
     prompts.insert(prompts.end(), count, data::make_meta_sample(prompt_shape));
   }

@@ -19,7 +19,7 @@ namespace data {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRow, dtype, channels, depth, height, width)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, num_media, pixel_rows, row, grids,
-                                   num_videos, video_frames, num_volumes, masks, mask_pictures, mask_side)
+                                   num_videos, video_frames, num_volumes, masks, mask_images, mask_side)
 }  // namespace data
 
 namespace memory {

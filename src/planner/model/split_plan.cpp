@@ -31,7 +31,7 @@ MicroBatchSizes MicroBatchSizes::merge(const MicroBatchSizes& other) const {
           .label_tokens = label_tokens + other.label_tokens,
           .pixel_rows = pixel_rows + other.pixel_rows,
           .masks = masks + other.masks,
-          .mask_pictures = mask_pictures + other.mask_pictures};
+          .mask_images = mask_images + other.mask_images};
 }
 
 MicroBatchSizes compute_sizes(const data::SampleShape& shape) {
@@ -41,7 +41,7 @@ MicroBatchSizes compute_sizes(const data::SampleShape& shape) {
           .label_tokens = shape.label_tokens,
           .pixel_rows = shape.pixel_rows,
           .masks = shape.masks,
-          .mask_pictures = shape.mask_pictures};
+          .mask_images = shape.mask_images};
 }
 
 MicroBatchSizes compute_sizes(std::span<const data::SampleShape> shapes) {
@@ -59,8 +59,8 @@ std::array<int64_t, MemoryCostTable::kNumTerms> MemoryCostTable::compute_terms(c
           sizes.pixel_rows,
           apply_limit(sizes.pixel_rows, vision_tiles_per_pass),
           sizes.masks,
-          sizes.mask_pictures,
-          apply_limit(sizes.mask_pictures, vision_tiles_per_pass)};
+          sizes.mask_images,
+          apply_limit(sizes.mask_images, vision_tiles_per_pass)};
 }
 
 int64_t MemoryCostTable::bytes(const MicroBatchSizes& sizes) const {

@@ -50,7 +50,7 @@ std::vector<SampleGroup> scale_samples(std::vector<SampleGroup> groups, double s
     const int64_t text = scale(shape.tokens - shape.image_tokens, 2);
     shape.label_tokens = std::min<int64_t>(scale(shape.label_tokens, 1), text - 1);
     shape.masks = std::min(shape.masks, shape.label_tokens);
-    shape.mask_pictures = std::min(shape.mask_pictures, shape.masks);
+    shape.mask_images = std::min(shape.mask_images, shape.masks);
     shape.tokens = shape.image_tokens + text;
   }
   return groups;

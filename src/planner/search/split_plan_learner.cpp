@@ -90,7 +90,7 @@ class SplitPlanLearner {
     add_extremes([](const Shape& shape) { return shape.label_tokens; });
     if (find_largest([](const Shape& shape) { return shape.masks; }).masks > 0) {
       add_extremes([](const Shape& shape) { return shape.masks; });
-      add_extremes([](const Shape& shape) { return shape.mask_pictures; });
+      add_extremes([](const Shape& shape) { return shape.mask_images; });
     }
     add_extremes([](const Shape& shape) { return shape.tokens - shape.image_tokens; });
     auto sorted = pool_;

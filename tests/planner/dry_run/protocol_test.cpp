@@ -26,7 +26,7 @@ data::SampleShape shape() {
           .pixel_rows = 13,
           .row = {.height = 512, .width = 384},
           .masks = 2,
-          .mask_pictures = 1,
+          .mask_images = 1,
           .mask_side = 1024};
 }
 

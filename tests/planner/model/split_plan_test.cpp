@@ -20,14 +20,14 @@ MemoryCostTable example_table() {
 
 TEST(MemoryCostTableTest, SizesAreSumsAndTheMaximumOfTokens) {
   const data::SampleShape small{.tokens = 10, .label_tokens = 3, .pixel_rows = 2};
-  const data::SampleShape large{.tokens = 30, .label_tokens = 1, .pixel_rows = 5, .masks = 2, .mask_pictures = 1};
+  const data::SampleShape large{.tokens = 30, .label_tokens = 1, .pixel_rows = 5, .masks = 2, .mask_images = 1};
   EXPECT_EQ(compute_sizes(std::vector{small, large}), (MicroBatchSizes{.samples = 2,
                                                                        .tokens = 40,
                                                                        .max_tokens = 30,
                                                                        .label_tokens = 4,
                                                                        .pixel_rows = 7,
                                                                        .masks = 2,
-                                                                       .mask_pictures = 1}));
+                                                                       .mask_images = 1}));
 }
 
 TEST(MemoryCostTableTest, RowsAreLimitedByTheChunkAndTheVisionPass) {
@@ -37,7 +37,7 @@ TEST(MemoryCostTableTest, RowsAreLimitedByTheChunkAndTheVisionPass) {
                               .label_tokens = 100,
                               .pixel_rows = 20,
                               .masks = 14,
-                              .mask_pictures = 12};
+                              .mask_images = 12};
   EXPECT_THAT(example_table().compute_terms(sizes), testing::ElementsAre(2, 40, 60, 100, 77, 20, 9, 14, 12, 9));
   MemoryCostTable unbounded = example_table();
   unbounded.vision_tiles_per_pass = 0;

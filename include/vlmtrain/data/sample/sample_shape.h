@@ -26,11 +26,11 @@ struct SampleShape {
   int64_t video_frames = 0;  ///< sampled frames of all videos together
   int64_t num_volumes = 0;
   int64_t masks = 0;
-  int64_t mask_pictures = 0;  ///< images that have masks
-  int64_t mask_side = 0;      ///< side length of these images, in pixels
+  int64_t mask_images = 0;  ///< images that have masks
+  int64_t mask_side = 0;    ///< side length of these images, in pixels
 
   /// Returns the host memory of Masks::pixels and Masks::targets.
-  int64_t mask_bytes() const { return (3 * mask_pictures + masks) * mask_side * mask_side; }
+  int64_t mask_bytes() const { return (3 * mask_images + masks) * mask_side * mask_side; }
   bool operator==(const SampleShape&) const = default;
 };
 
@@ -111,7 +111,7 @@ inline std::tuple<int64_t, int64_t, int64_t> label_sort_key(const SampleShape& s
 }
 
 inline std::tuple<int64_t, int64_t, int64_t> mask_sort_key(const SampleShape& shape) {
-  return {shape.masks, shape.mask_pictures, shape.tokens};
+  return {shape.masks, shape.mask_images, shape.tokens};
 }
 
 /// Returns the indices of the `count` known samples with the largest `size(shape)`, or of all known
