@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Checks the style: clang-format on every C++ file, clang-tidy on those given, or on those that differ from a commit.
+# Checks the style: clang-format on every C++ file, clang-tidy on the given source files or on those that differ from a commit.
 #
 #   scripts/lint.sh                     clang-format only
-#   scripts/lint.sh --tidy              and clang-tidy on every source file (long)
+#   scripts/lint.sh --tidy              and clang-tidy on every source file (ten minutes on two cores)
 #   scripts/lint.sh --tidy-files FILE…  and clang-tidy on these
 #   scripts/lint.sh --tidy-since COMMIT and clang-tidy on the source files changed since COMMIT
-#   scripts/lint.sh --tidy-changed      since this branch left the remote's main one; on that itself, since the commit before. Not on more
-#                                       than 40 files, which take longer than CI has: scripts/nightly.sh tidy checks all, a part at a time
+#   scripts/lint.sh --tidy-changed      since this branch left the remote's main one; on that itself, since the commit before
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mapfile -t files < <(git ls-files '*.h' '*.cpp' '*.cu')
@@ -23,6 +22,15 @@ branching_point() {
   echo "$point"
 }
 
+# Prints the translation units that contain the given source files: batches of the release build (cmake/Parts.cmake), which parse
+# LibTorch's headers once for eight files, and the files outside of batches.
+find_units() {
+  local source
+  for source in "$@"; do
+    grep -lxE "#include \"(src/)?${source#src/}\"" build/release/together/*.cpp || echo "$source"
+  done | sort -u
+}
+
 case ${1:-} in
   --tidy) mapfile -t sources < <(git ls-files 'src/*.cpp') ;;
   --tidy-files) sources=("${@:2}") ;;
@@ -30,10 +38,8 @@ case ${1:-} in
   --tidy-changed) mapfile -t sources < <(git diff --name-only --diff-filter=d "$(branching_point)" -- 'src/*.cpp') ;;
   *) exit 0 ;;
 esac
-if [[ $1 == --tidy-changed ]] && ((${#sources[@]} > 40)); then
-  echo "clang-tidy: skipped for ${#sources[@]} changed files, at most 40 here; scripts/nightly.sh tidy checks all"
-  exit 0
+if ((${#sources[@]} > 0)); then
+  cmake --preset release >/dev/null
+  find_units "${sources[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/release
 fi
-cmake --preset debug >/dev/null  # where each file is compiled by itself
-((${#sources[@]} == 0)) || printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p build/debug
 echo "clang-tidy: ${#sources[@]} files are in order"

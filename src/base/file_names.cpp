@@ -84,8 +84,8 @@ bool has_nifti_extension(const std::filesystem::path& file) {
 }
 
 bool natural_less(std::string_view a, std::string_view b) {
-  const auto order = compare_naturally(a, b);
-  return order == 0 ? a < b : order < 0;
+  const std::weak_ordering order = compare_naturally(a, b);
+  return std::is_eq(order) ? a < b : std::is_lt(order);
 }
 
 }  // namespace vlmtrain

@@ -91,11 +91,11 @@ RankMonitor::~RankMonitor() {
   }
 }
 
-void RankMonitor::report_failure(Failure failure) {
+void RankMonitor::report_failure(const Failure& failure) {
   std::unique_lock lock(mutex_);
   is_noticed_ = true;
   if (failure_) return;
-  own_failure_ = std::move(failure);
+  own_failure_ = failure;
   changed_.notify_all();
   changed_.wait_for(lock, kBrokenConnectionTimeout, [this] { return is_reported_ || failure_; });
 }

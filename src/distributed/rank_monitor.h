@@ -26,7 +26,7 @@ class RankMonitor {
   RankMonitor& operator=(const RankMonitor&) = delete;
 
   /// Publishes a failure of this rank. Returns once it is in the store, or after a timeout.
-  void report_failure(Failure failure);
+  void report_failure(const Failure& failure);
 
   /// Returns whether rank 0 is known to be lost.
   bool has_lost_rank0();

@@ -181,10 +181,10 @@ std::vector<ControlGroupFolder> control_groups(const std::filesystem::path& root
     const auto second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
-    if (line.starts_with("0::")) add_groups(groups, root / "sys/fs/cgroup", path, /*unified=*/true);
+    if (line.starts_with("0::")) add_groups(groups, root / "sys/fs/cgroup", path, /*is_v2=*/true);
     std::istringstream controllers(line.substr(first + 1, second - first - 1));
     for (std::string name; std::getline(controllers, name, ',');) {
-      if (name == controller) add_groups(groups, root / "sys/fs/cgroup" / name, path, /*unified=*/false);
+      if (name == controller) add_groups(groups, root / "sys/fs/cgroup" / name, path, /*is_v2=*/false);
     }
   }
   return groups;

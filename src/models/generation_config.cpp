@@ -74,7 +74,8 @@ constexpr std::array kHarmlessSettings{HarmlessKey{"do_sample", kSamplingReason}
 /// Returns whether transformers' generate() ignores the value: the defaults of penalties and
 /// counts.
 bool is_neutral(const nlohmann::json& value) {
-  return value == false || value == 0 || value == 1;
+  static const std::array<nlohmann::json, 3> kNeutralValues{false, 0, 1};
+  return std::ranges::find(kNeutralValues, value) != kNeutralValues.end();
 }
 
 }  // namespace

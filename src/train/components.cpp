@@ -55,7 +55,7 @@ std::shared_ptr<const data::DataSet> open_sources(const Config& config,
     if (share) {
       const int64_t samples = records->size();
       const bool is_training = split_indices == &data::HoldOutSplit::train;
-      auto split = split_source(config, source, *records, /*logs=*/is_training);
+      auto split = split_source(config, source, *records, /*log_changes=*/is_training);
       if (source_splits != nullptr)
         source_splits->push_back({.path = source.path, .records = records, .held_out = split.held_out});
       records = std::make_shared<io::SubsetRecords>(std::move(records), std::move(split.*split_indices));
@@ -296,6 +296,7 @@ std::string format_list(const std::vector<std::string>& names) {
 
 std::string format_list(const std::vector<nn::Parameter>& parameters) {
   std::vector<std::string> names;
+  names.reserve(parameters.size());
   for (const auto& parameter : parameters) names.push_back(parameter.name);
   return format_list(names);
 }

@@ -179,7 +179,8 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   check_prompt_flags(arguments);
   const at::Device device = open_device(arguments.device);
   const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
-  const auto [base, adapter] = models::resolve_base_and_adapter(checkpoint, arguments.base);
+  const auto base_and_adapter = models::resolve_base_and_adapter(checkpoint, arguments.base);
+  const std::filesystem::path &base = base_and_adapter.base, &adapter = base_and_adapter.adapter;
   auto processor_settings = load_processor_settings(arguments, checkpoint);
   processor_settings.template_folder = adapter;
   const auto processor = models::load_processor(base, processor_settings);

@@ -47,7 +47,7 @@ at::Tensor keep_top_p(const at::Tensor& logits, double p) {
 at::Tensor pad_rows(std::span<const std::vector<int64_t>> sequences) {
   size_t longest = 0;
   for (const auto& tokens : sequences) longest = std::max(longest, tokens.size());
-  const at::Tensor rows = at::empty({std::ssize(sequences), static_cast<int64_t>(longest)}, at::kLong);
+  at::Tensor rows = at::empty({std::ssize(sequences), static_cast<int64_t>(longest)}, at::kLong);
   auto* output = rows.mutable_data_ptr<int64_t>();
   for (const auto& tokens : sequences) {
     VLMTRAIN_CHECK(!tokens.empty(), "a sequence without tokens");

@@ -253,16 +253,15 @@ KeyList merge_tables(std::initializer_list<std::span<const KeyEntry>> tables) {
 }
 
 KeyList make_keys(KeyScope scope) {
-  using namespace key_tables;
   switch (scope) {
     case KeyScope::kRecord:
-      return merge_tables({kSharedKeys, kRecordAndTurnKeys, kRecordOnlyKeys});
+      return merge_tables({key_tables::kSharedKeys, key_tables::kRecordAndTurnKeys, key_tables::kRecordOnlyKeys});
     case KeyScope::kTurn:
-      return merge_tables({kSharedKeys, kRecordAndTurnKeys, kTurnOnlyKeys});
+      return merge_tables({key_tables::kSharedKeys, key_tables::kRecordAndTurnKeys, key_tables::kTurnOnlyKeys});
     case KeyScope::kBlock:
-      return merge_tables({kSharedKeys, kFileKeys, kBlockOnlyKeys});
+      return merge_tables({key_tables::kSharedKeys, key_tables::kFileKeys, key_tables::kBlockOnlyKeys});
     case KeyScope::kMediaObject:
-      return merge_tables({kFileKeys, kMediaOnlyKeys});
+      return merge_tables({key_tables::kFileKeys, key_tables::kMediaOnlyKeys});
   }
   throw InternalError("unknown place of a key");
 }

@@ -207,6 +207,7 @@ size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, 
   }
   if (unassigned_slots.empty()) {
     std::vector<Slot> new_slots;
+    new_slots.reserve(media.size());
     for (MediaRef& media_ref : media) new_slots.push_back({.media = std::move(media_ref), .placeholder = {}});
     slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(first), new_slots.begin(), new_slots.end());
     return media.size();

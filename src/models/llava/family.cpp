@@ -53,7 +53,7 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
 std::unique_ptr<models::Processor> load_llava_processor(const nlohmann::json& config_json,
                                                         const std::filesystem::path& folder,
                                                         const ProcessorSettings& settings) {
-  return load_processor(config_json, folder, settings, /*masks=*/nullptr);
+  return load_processor(config_json, folder, settings, /*make_mask_input=*/nullptr);
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ Processor::Processor(Config config, ImageProcessorSettings images, text::Tokeniz
           {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens()},
           std::move(masks)),
       config_(std::move(config)),
-      images_(std::move(images)) {
+      images_(images) {
   check_vocabulary(this->tokenizer(), config_.text.vocab_size);
   if (config_.layout == Layout::kOriginal) return;
   const int64_t image_token = find_token_id(this->tokenizer(), text::kImagePlaceholder);

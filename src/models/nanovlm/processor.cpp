@@ -99,7 +99,7 @@ at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_
 }
 
 std::string format_image_text(const Config& config, TileGrid grid) {
-  const std::string tile = repeat(config.extra_token("image_token"), config.image_tokens_per_tile());
+  std::string tile = repeat(config.extra_token("image_token"), config.image_tokens_per_tile());
   if (!config.max_image_size) return tile;
   std::string text;
   if (config.has_global_image()) text += config.extra_token("global_image_token") + tile;
@@ -134,7 +134,7 @@ Processor::Processor(Config config, ImageProcessor images, text::Tokenizer token
           std::move(tokenizer), std::move(chat_template), std::move(settings),
           {{.height = config.vision.image_size, .width = config.vision.image_size}, config.image_tokens_per_tile()}),
       config_(std::move(config)),
-      images_(std::move(images)) {
+      images_(images) {
   if (!config_.images_before_text()) {
     image_token_id_ = find_token_id(this->tokenizer(), config_.extra_token("image_token"));
   }

@@ -137,9 +137,7 @@ at::Tensor load_mask_targets(const io::Record& record, std::span<const image::Im
     const io::MaskSource& source = record.masks[index];
     auto [mask, notice] =
         rethrow_mask_error(record, index, [&] { return read_mask(source, get_image_size(source, image_sizes)); });
-    const bool is_reported = !notice || std::ranges::any_of(notices, [&](const io::Notice& reported) {
-      return reported.kind == notice->kind;
-    });
+    const bool is_reported = !notice || std::ranges::find(notices, notice->kind, &io::Notice::kind) != notices.end();
     if (!is_reported) notices.push_back(*std::move(notice));
     targets.push_back(make_square_mask(image::augment_mask(mask, augmentation), side));
   }

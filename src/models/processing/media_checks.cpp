@@ -56,7 +56,7 @@ std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std:
 
 std::optional<io::Notice> check_slices(const std::vector<at::Tensor>& slices, const std::string& name) {
   if (slices.empty()) return std::nullopt;
-  const at::Tensor first = slices.front();
+  const at::Tensor& first = slices.front();
   const auto get_value = [](const at::Tensor& slice, int64_t channel) {
     return *slice[channel].const_data_ptr<uint8_t>();
   };

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <set>
 #include <string>
@@ -29,7 +30,7 @@ size_t terminal_columns() {
 }
 
 std::string format_clock(double seconds) {
-  const auto whole_seconds = static_cast<int64_t>(seconds + 0.5);
+  const auto whole_seconds = static_cast<int64_t>(std::llround(seconds));
   if (whole_seconds >= 3600)
     return fmt::format("{}:{:02}:{:02}", whole_seconds / 3600, whole_seconds / 60 % 60, whole_seconds % 60);
   return fmt::format("{}:{:02}", whole_seconds / 60, whole_seconds % 60);

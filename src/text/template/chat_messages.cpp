@@ -94,7 +94,7 @@ std::vector<MediaPiece> split_media_placeholders(const Turn& turn) {
     pieces.push_back({MediaPiece::Kind::kText, text.substr(pos, end - pos)});
     is_at_start = false;
   };
-  for (const io::MediaMarkup& placeholder : io::find_placeholders(turn)) {
+  for (const io::MediaPlaceholder& placeholder : io::find_placeholders(turn)) {
     add_text(placeholder.begin);
     pieces.push_back({placeholder.is_video ? MediaPiece::Kind::kVideo : MediaPiece::Kind::kImage});
     pos = placeholder.begin + kImagePlaceholder.size();

@@ -76,6 +76,7 @@ struct JsonFile {
     for (const auto& [key, value] : object.items()) offsets.emplace_back(text.find('"' + key + '"'), key);
     std::ranges::sort(offsets);
     std::vector<std::string> keys;
+    keys.reserve(offsets.size());
     for (auto& [offset, key] : offsets) keys.push_back(std::move(key));
     return keys;
   }
@@ -106,6 +107,7 @@ std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::
     by_id.insert_or_assign(*token.id, std::move(token));
   }
   std::vector<ExternalToken> tokens;
+  tokens.reserve(by_id.size());
   for (auto& [id, token] : by_id) tokens.push_back(std::move(token));
   return tokens;
 }

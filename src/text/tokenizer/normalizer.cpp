@@ -104,9 +104,8 @@ AlignedText to_nfc(const AlignedText& text) {
     const std::string_view chunk = std::string_view(text.bytes).substr(begin, end - begin);
     const bool is_single_latin = chunk.size() <= 2 && read_utf8(chunk, 0).bytes == chunk.size() &&
                                  read_utf8(chunk, 0).code_point < kFirstCombining;
-    if (is_single_latin) {
-      out.append(text, begin, end);
-    } else if (const std::string composed_chunk = compose(chunk); composed_chunk == chunk) {
+    const std::string composed_chunk = is_single_latin ? std::string() : compose(chunk);
+    if (is_single_latin || composed_chunk == chunk) {
       out.append(text, begin, end);
     } else {
       out.append(composed_chunk, text.original_offsets[begin]);

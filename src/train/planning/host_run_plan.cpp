@@ -126,7 +126,7 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
       planner::compute_cpu_memory_limit(available, config.memory.limit_gb, config.memory.mode, needs);
   prefetch_bytes_ = limit.prefetch_bytes;
 
-  const planner::PlanRequest base_request = build_plan_request(config, job, /*gpu=*/{}, std::move(workload));
+  const planner::PlanRequest base_request = build_plan_request(config, job, /*target=*/{}, std::move(workload));
   const CpuPlanRequest request{
       .model = base_request.model,
       .job = base_request.job,

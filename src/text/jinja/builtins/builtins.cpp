@@ -92,7 +92,7 @@ std::string format_date(const std::string& now, const std::string& format) {
     }
   }
   if (portable_format.empty()) return portable_format;
-  std::array<char, 16 * 1024> buffer{};
+  std::array<char, size_t{16} * 1024> buffer{};
   // strftime returns 0 for an empty result and for overflow. The extra byte distinguishes them.
   const size_t size = std::strftime(buffer.data(), buffer.size(), (portable_format + "|").c_str(), &date);
   if (size == 0) throw evaluation_error("strftime_now: the format writes too much");
@@ -151,7 +151,7 @@ Value range_function(Context& context, const Value& /*self*/, const BoundArgumen
   context.budget.charge_allocation(count * sizeof(Value));
   std::vector<Value> items;
   items.reserve(count);
-  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) items.push_back(Value(begin + i * step));
+  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) items.emplace_back(begin + i * step);
   return Value(std::make_shared<const Sequence>(Sequence::Type::kRange, std::move(items)));
 }
 

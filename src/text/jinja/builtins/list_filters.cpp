@@ -126,7 +126,7 @@ Value groupby_filter(Context& context, const Value& value, const BoundArguments&
     Value key = make_keyed_items(context, Value::list({items[0]}), args[0], true, fallback)[0].key;
     Sequence group(Sequence::Type::kTuple, {std::move(key), Value::list(std::move(items))});
     group.is_group = true;
-    groups.push_back(Value(std::make_shared<const Sequence>(std::move(group))));
+    groups.emplace_back(std::make_shared<const Sequence>(std::move(group)));
   }
   return Value::list(std::move(groups));
 }

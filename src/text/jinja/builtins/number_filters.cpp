@@ -32,7 +32,7 @@ Value abs_filter(Context& context, const Value& value, const BoundArguments& /*a
 }
 
 Value int_filter(Context& /*context*/, const Value& value, const BoundArguments& args) {
-  const Value fallback = args[0] != nullptr ? *args[0] : Value(0);
+  Value fallback = args[0] != nullptr ? *args[0] : Value(0);
   if (value.is_undefined()) throw EvaluationError{value.get_undefined_message()};
   if (value.text() != nullptr) {
     if (const auto integer = parse_int(value.text()->view(), static_cast<int>(args.integer(1, 10))))
