@@ -117,7 +117,7 @@ def run_transformers(cell, folders):
     paths = [str(folder) for folder in (folders.torch, folders.packages) if folder]
     environment = {
         "LD_PRELOAD": ":".join(str(folders.build / "vgpu" / name) for name in STAND_INS),
-        "VLMTRAIN_VGPU_CARD": GPU,
+        "VLMTRAIN_VGPU_NAME": GPU,
         "VLMTRAIN_VGPU_BYTES": str(GPU_BYTES),
         "HF_HUB_OFFLINE": "1",
         # The host cannot look at values of the card.

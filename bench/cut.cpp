@@ -309,7 +309,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
 }  // namespace vlmtrain
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // like vlmtrain itself: the process for dry runs
+  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // like vlmtrain itself: the process for dry runs
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

@@ -278,7 +278,7 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
 
 int main(int argc, char** argv) {
   using vlmtrain::engine::Sharding;
-  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // like vlmtrain itself: the process for dry runs
+  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // like vlmtrain itself: the process for dry runs
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

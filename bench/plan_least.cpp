@@ -385,7 +385,7 @@ int run(int64_t jobs, uint64_t seed, int64_t first) {
 }  // namespace vlmtrain
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {  // like vlmtrain itself: the process for dry runs
+  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // like vlmtrain itself: the process for dry runs
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

@@ -40,7 +40,7 @@ def environment(process, folders):
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "LD_PRELOAD": ":".join(str(folders.vgpu / name) for name in STAND_INS),
-        "VLMTRAIN_VGPU_CARD": process.gpu,
+        "VLMTRAIN_VGPU_NAME": process.gpu,
     }
 
 

@@ -88,6 +88,6 @@ function(vlmtrain_virtual_gpu_test folder)
   foreach(gpu IN LISTS ARGN)
     add_test(NAME ${folder}.${gpu} COMMAND ${folder}_tests)
     set_tests_properties(${folder}.${gpu} PROPERTIES LABELS virtual-gpu TIMEOUT 600
-                         ENVIRONMENT "LD_PRELOAD=${VLMTRAIN_VGPU_PRELOAD};VLMTRAIN_VGPU_CARD=${gpu}")
+                         ENVIRONMENT "LD_PRELOAD=${VLMTRAIN_VGPU_PRELOAD};VLMTRAIN_VGPU_NAME=${gpu}")
   endforeach()
 endfunction()

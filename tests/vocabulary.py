@@ -97,10 +97,11 @@ def check_name(name, is_call, place, findings):
         findings.add("preposition", name, f"{place}: the function `{name}` ends in a preposition; start it with a verb")
 
 
-def check_text(text, place_of, findings, prose):
+def check_text(text, file, line_of, findings, prose):
     for pattern, better in BANNED_TEXT.items():
         for match in re.finditer(rf"(?<![\w-]){pattern}(?![\w-])", text, re.IGNORECASE):
-            findings.add("text", match[0].lower(), f"{place_of(match.start())}: “{match[0]}”; write {better}")
+            word = match[0].lower()
+            findings.add("text", f"{file}:{word}", f"{file}:{line_of(match.start())}: “{word}”; write {better}")
     for word in DISCOURAGED_TEXT:
         prose[word] += len(re.findall(rf"\b{word}\b", text, re.IGNORECASE))
 
@@ -120,7 +121,7 @@ def check_source(file, text, findings, prose):
             check_name(name, bool(token["call"]), f"{file}:{line_at(token.start())}", findings)
         for kind in ("comment", "string"):
             if token[kind]:
-                check_text(token[kind], lambda at, base=token.start(): f"{file}:{line_at(base + at)}", findings, prose)
+                check_text(token[kind], file, lambda at, base=token.start(): line_at(base + at), findings, prose)
 
 
 def check_sizes(root, files, findings):

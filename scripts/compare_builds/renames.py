@@ -38,7 +38,10 @@ def apply(outcome, table):
     for key, value in outcome.items():
         value = map_config(value, table["config"]) if key == "config" and isinstance(value, str) else apply(value, table)
         new = map_kernel(key, table["kernel"]) if key.startswith(CUSTOM_KERNEL) else table["field"].get(key, key)
-        names = [new, table["field_alias"][key]] if key in table["field_alias"] else [new]
+        names = [new]
+        alias = table["field_alias"].get(key)
+        if alias and outcome.get(alias) != outcome[key]:  # equal: the old build writes both
+            names.append(alias)
         for name in names:
             if name in renamed or name != key and name in outcome:
                 raise NotOneToOne(f"{name}: the old build has it next to {key}")

@@ -45,7 +45,7 @@ constexpr CommandRunner kCommands[] = {
     {"merge", [](const Arguments& arguments) { return merge(arguments.merge); }},
     {"options", [](const Arguments& arguments) { return options(arguments.options); }},
     {"report", [](const Arguments& arguments) { return report(arguments.report); }},
-    {"rehearse", [](const Arguments& /*all*/) { return dry_run(); }},
+    {"dry-run", [](const Arguments& /*all*/) { return dry_run(); }},
 };
 
 bool is_thread_start_failure(const std::exception& error) {
@@ -124,7 +124,7 @@ int run(std::vector<std::string> arguments) {
 }
 
 ExitCode dry_run() {
-  if (!planner::is_on_virtual_gpu()) throw usage_error("rehearse: started by vlmtrain plan only, on a virtual card");
+  if (!planner::is_on_virtual_gpu()) throw usage_error("dry-run: started by vlmtrain plan only, on a virtual card");
   spdlog::set_level(spdlog::level::off);  // stdout is for answers; the process that asks has its own log
   planner::serve_dry_runs();
   return ExitCode::kSuccess;

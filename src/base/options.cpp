@@ -29,12 +29,12 @@ template <class T>
 std::string type_name() {
   if constexpr (std::is_same_v<T, bool>) return "boolean";
   if constexpr (std::is_same_v<T, int64_t>) return "integer";
-  if constexpr (std::is_same_v<T, double>) return "number";
-  if constexpr (std::is_same_v<T, std::string>) return "text";
-  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "list of texts";
-  if constexpr (std::is_same_v<T, TextMap>) return "section of texts";
+  if constexpr (std::is_same_v<T, double>) return "float";
+  if constexpr (std::is_same_v<T, std::string>) return "string";
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "list";
+  if constexpr (std::is_same_v<T, TextMap>) return "map";
   if constexpr (std::is_same_v<T, Auto<int64_t>>) return "integer or auto";
-  if constexpr (std::is_same_v<T, Auto<double>>) return "number or auto";
+  if constexpr (std::is_same_v<T, Auto<double>>) return "float or auto";
 }
 
 template <class T>
@@ -195,21 +195,47 @@ struct OptionTable::Declarations {
     std::string condition;                                             // empty: any value of the type
     std::function<std::optional<std::string>(const YAML::Node&)> set;  // returns a predicate for an invalid value
     std::function<void(YAML::Emitter&)> emit_value;
-    /// Sets one entry of a map of texts.
+    /// Sets one entry of a map of strings.
     std::function<std::optional<std::string>(const std::string& name, const YAML::Node&)> set_entry{};
   };
+
+  /// Keys that a source sets, each with the name by which it sets it.
+  using UsedNames = TextMap;
 
   /// Number of errors that are reported at most. A file that is not a configuration may have any
   /// number.
   static constexpr size_t kMaxErrors = 100;
 
   std::vector<Option> options;
+  TextMap aliases;  // earlier name of a key → the key
   std::vector<std::pair<std::string, std::string>> sections;
   std::function<std::optional<std::string>(std::string_view)> unknown_key_hint;
 
   Option* find(std::string_view key) {
     const auto it = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.key == key; });
     return it == options.end() ? nullptr : &*it;
+  }
+
+  std::string resolve_alias(const std::string& name) const {
+    const auto it = aliases.find(name);
+    return it == aliases.end() ? name : it->second;
+  }
+
+  /// Returns the error if the source of `used_names` sets `key` by another name, too.
+  static std::optional<std::string> find_name_conflict(const std::string& key, const std::string& name,
+                                                       UsedNames& used_names) {
+    const std::string& used_name = used_names.emplace(key, name).first->second;
+    if (used_name == name) return std::nullopt;
+    return fmt::format("{} and {} are the same option; keep {}", used_name, name, key);
+  }
+
+  /// Returns a sentence that names the aliases of a key, or "".
+  std::string describe_aliases(const Option& option) const {
+    std::vector<std::string> names;
+    for (const auto& [alias, key] : aliases) {
+      if (key == option.key) names.push_back(fmt::format("`{}`", alias));
+    }
+    return names.empty() ? "" : fmt::format(" Alias: {}.", fmt::join(names, ", "));
   }
 
   std::vector<std::string> keys() const {
@@ -250,8 +276,14 @@ struct OptionTable::Declarations {
     return suggestion ? fmt::format("did you mean {}?", *suggestion) : "`vlmtrain options` lists the known ones";
   }
 
-  void set_value(const std::string& key, const YAML::Node& value, const std::string& location,
+  /// `name`: a key or an alias.
+  void set_value(const std::string& name, const YAML::Node& value, const std::string& location, UsedNames& used_names,
                  std::vector<std::string>& errors) {
+    const std::string key = resolve_alias(name);
+    if (const auto error = find_name_conflict(key, name, used_names)) {
+      errors.push_back(fmt::format("{}: {}", location, *error));
+      return;
+    }
     Option* option = find(key);
     const size_t dot = key.rfind('.');
     Option* const section = option == nullptr && dot != std::string::npos ? find(key.substr(0, dot)) : nullptr;
@@ -265,15 +297,15 @@ struct OptionTable::Declarations {
       errors.push_back(fmt::format("{}: unknown key {}; {}", location, make_excerpt(key), suggest_known_key(key)));
       return;
     }
-    if (auto error =
-            has_nul(value) ? std::optional<std::string>("a NUL cannot be part of a value") : option->set(value)) {
-      errors.push_back(fmt::format("{}: {}: {}", location, key, *error));
+    if (auto error = has_nul(value) ? std::optional<std::string>("a value cannot contain a NUL character")
+                                    : option->set(value)) {
+      errors.push_back(fmt::format("{}: {}: {}", location, name, *error));
     }
   }
 
   /// Recurses only into sections, and into maps in place of a section to report their keys. Aliases
   /// may refer to nodes that contain them or expand exponentially.
-  void read_node(const YAML::Node& node, const std::string& prefix, const std::string& file,
+  void read_node(const YAML::Node& node, const std::string& prefix, const std::string& file, UsedNames& used_names,
                  std::vector<std::string>& errors) {
     std::set<std::string> seen_keys;
     for (const auto& entry : node) {
@@ -287,8 +319,8 @@ struct OptionTable::Declarations {
       const std::string location = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
       if (!seen_keys.insert(key).second) {
         errors.push_back(fmt::format("{}: {} stands twice; keep one", location, make_excerpt(key)));
-      } else if (entry.second.IsMap() && find(key) == nullptr && (prefix.empty() || is_section(key))) {
-        read_node(entry.second, key, file, errors);
+      } else if (entry.second.IsMap() && find(resolve_alias(key)) == nullptr && (prefix.empty() || is_section(key))) {
+        read_node(entry.second, key, file, used_names, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
       } else if (is_section(key)) {
@@ -296,7 +328,7 @@ struct OptionTable::Declarations {
             "{}: {} is a section: its keys stand below it, indented, each with a blank behind its colon; here is {}",
             location, key, entry.second.IsScalar() ? make_excerpt(entry.second.Scalar()) : "a list"));
       } else {
-        set_value(key, entry.second, location, errors);
+        set_value(key, entry.second, location, used_names, errors);
       }
     }
   }
@@ -304,7 +336,7 @@ struct OptionTable::Declarations {
   /// Returns the number of words from `first` on that are one override split by spaces, `key value`
   /// or `key = value`, or 0 if there is no such override.
   size_t count_split_words(const std::vector<std::string>& words, size_t first) {
-    if (find(words[first]) == nullptr || first + 1 == words.size()) return 0;
+    if (find(resolve_alias(words[first])) == nullptr || first + 1 == words.size()) return 0;
     const std::string& second = words[first + 1];
     if (second == "=") return first + 2 < words.size() ? 3 : 0;
     return second.find('=') == std::string::npos ? 2 : 0;
@@ -363,7 +395,7 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
 void OptionTable::add_enum_by_index(std::string key, std::vector<std::string> names, const std::function<size_t()>& get,
                                     const std::function<void(size_t)>& set, std::string doc) {
   Declarations::Option option{std::move(key),
-                              "choice",
+                              "enum",
                               names.at(get()),
                               std::move(doc),
                               fmt::format("one of {}", fmt::join(names, ", ")),
@@ -383,7 +415,7 @@ void OptionTable::add_enum_by_index(std::string key, std::vector<std::string> na
   declarations_->add_option(std::move(option));
 }
 
-void OptionTable::add_structured(std::string key, std::string type, std::function<nlohmann::ordered_json()> get,
+void OptionTable::add_structured(std::string key, std::string type, const std::function<nlohmann::ordered_json()>& get,
                                  std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set,
                                  std::string doc) {
   const auto emit_value = [get](YAML::Emitter& out) { emit_json(out, get()); };
@@ -397,6 +429,12 @@ void OptionTable::add_structured(std::string key, std::string type, std::functio
     return value ? set(*value) : "lists and sections stand too deep in each other";
   };
   declarations_->add_option(std::move(option));
+}
+
+void OptionTable::add_alias(std::string alias, std::string key) {
+  VLMTRAIN_CHECK(declarations_->find(key) != nullptr, "alias {} is of {}, which is not declared", alias, key);
+  VLMTRAIN_CHECK(declarations_->find(alias) == nullptr, "alias {} is a key itself", alias);
+  declarations_->aliases[std::move(alias)] = std::move(key);
 }
 
 void OptionTable::describe_section(std::string section, std::string doc) {
@@ -427,7 +465,8 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
       }
       const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
       if (root.IsMap()) {
-        declarations_->read_node(root, "", yaml_file.string(), errors);
+        Declarations::UsedNames used_names;
+        declarations_->read_node(root, "", yaml_file.string(), used_names, errors);
       } else if (!root.IsNull()) {
         errors.push_back(fmt::format("{}: must hold sections of keys, as docs/config.md shows", yaml_file.string()));
       }
@@ -439,6 +478,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
                         describe_yaml_error(text, error.mark.line, error.msg));
     }
   }
+  Declarations::UsedNames used_names;
   for (size_t i = 0; i < overrides.size(); ++i) {
     const auto& override_text = overrides[i];
     const auto equals = override_text.find('=');
@@ -455,7 +495,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
     }
     try {
       declarations_->set_value(override_text.substr(0, equals), YAML::Load(override_text.substr(equals + 1)),
-                               "command line", errors);
+                               "command line", used_names, errors);
     } catch (const YAML::DeepRecursion&) {
       errors.push_back(
           fmt::format("command line: {}: lists stand in each other too deep", make_excerpt(override_text)));
@@ -511,8 +551,8 @@ std::string OptionTable::to_markdown() const {
     for (const auto& option : declarations_->options) {
       if (option.key.rfind(section + ".", 0) != 0) continue;
       const std::string allowed = option.condition.empty() ? "" : fmt::format(" ({})", option.condition);
-      text += fmt::format("| `{}` | {}{} | `{}` | {} |\n", option.key, option.type, allowed, option.default_text,
-                          option.doc);
+      text += fmt::format("| `{}` | {}{} | `{}` | {}{} |\n", option.key, option.type, allowed, option.default_text,
+                          option.doc, declarations_->describe_aliases(option));
     }
   }
   return text;

@@ -58,7 +58,7 @@ std::optional<Launch> parse_torchrun(const Environment& environment) {
   if (!host || host->empty()) {
     throw usage_error(
         "WORLD_SIZE={}, but MASTER_ADDR is not set: the ranks have nowhere to meet, and each would train by itself; "
-        "start them with torchrun, srun or vlmtrain --launch {}",
+        "start them with torchrun, srun or vlmtrain --nproc-per-node {}",
         *world_size, *world_size);
   }
   Launch launch{.rank = *rank,
@@ -108,7 +108,7 @@ void reject_other_launchers(const Environment& environment) {
     if (!count || *count <= 1) continue;
     throw usage_error(
         "{}={}: this is one of several processes that mpirun has started, which have nowhere to meet; start them with "
-        "torchrun, srun or vlmtrain --launch {}",
+        "torchrun, srun or vlmtrain --nproc-per-node {}",
         variable, *count, *count);
   }
 }

@@ -340,12 +340,13 @@ std::string Evaluation::to_json() const {
                                 {"precision", open.precision()},
                                 {"f1", open.f1()}}},
                               {"skipped", num_skipped},
-                              {"left_out", num_dropped},
+                              {"dropped", num_dropped},
                               {"batch_size", batch_size},
                               {"oom_splits", oom_splits},
                               {"seconds", seconds},
                               {"by_task", tasks},
                               {"notices", notices.to_json()}};
+  io::add_field_aliases(json, {{"dropped", "left_out"}});
   if (masks.total().masks > 0) json["masks"] = masks_json(masks);
   return io::to_json_string(json);
 }

@@ -125,11 +125,12 @@ void declare(OptionTable& table, OutputOptions& options) {
   table.add("output.save_steps", options.save_steps,
             "Steps between checkpoints; one is always written at the end. 0: at the end only.",
             std::optional{at_least<int64_t>(0)});
-  table.add("output.keep", options.save_total_limit, "Checkpoints kept; older ones are removed.",
+  table.add("output.save_total_limit", options.save_total_limit, "Checkpoints kept; older ones are removed.",
             std::optional{at_least<int64_t>(1)});
+  table.add_alias("output.keep", "output.save_total_limit");
   table.add("output.keep_best", options.keep_best,
             "Where there are evaluations: writes a checkpoint at the step that is the best so far, and keeps it beside "
-            "those of `output.keep`; `checkpoints/best` is a link to it.");
+            "those of `output.save_total_limit`; `checkpoints/best` is a link to it.");
   table.add_enum("output.async_save", options.async_save,
                  {{"auto", AsyncSave::kAuto}, {"true", AsyncSave::kTrue}, {"false", AsyncSave::kFalse}},
                  "Training goes on while a checkpoint is written, from copies of the trained values and the "

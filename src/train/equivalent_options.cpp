@@ -85,7 +85,7 @@ const EquivalentOption kEquivalentOptions[] = {
       "remove_unused_columns", "padding_side", "pad_to_sequence_len", "pad_to_multiple_of"},
      "nothing to set: samples always lie end to end, without padding"},
     {{"output_dir", "logging_dir", "run_name", "save_path"}, "output.dir"},
-    {{"save_total_limit"}, "output.keep"},
+    {{"save_total_limit"}, "output.save_total_limit"},
     {{"save_strategy", "save_interval", "save_every"}, "output.save_steps"},
     {{"save_safetensors", "save_only_model"}, "nothing: checkpoints are safetensors with the trainer's state beside"},
     {{"report_to", "log_with"}, "output.tensorboard and output.report; metrics.jsonl has every step"},
@@ -101,7 +101,7 @@ const EquivalentOption kEquivalentOptions[] = {
     {{"random_seed", "data_seed", "manual_seed"}, "training.seed"},
     {{"deepspeed", "fsdp", "fsdp_config", "zero_stage", "ddp_find_unused_parameters", "nproc_per_node", "num_gpus",
       "world_size", "devices", "accelerator"},
-     "several processes train data-parallel (--launch, torchrun, srun; docs/several-ranks.md), and "
+     "several processes train data-parallel (--nproc-per-node, torchrun, srun; docs/several-ranks.md), and "
      "distributed.sharding "
      "shares optimizer states (optimizer) or weights too (full, hybrid)"},
     {{"flash_attn", "attn_implementation", "attn_impl", "use_flash_attention", "use_flash_attention_2",

@@ -90,7 +90,7 @@ TEST(LaunchTest, RejectsMissingRendezvous) {
   out_of_range["MASTER_PORT"] = "1";
   out_of_range["RANK"] = "2";
   EXPECT_THAT(get_error(out_of_range), HasSubstr("ranks are 0 to 1"));
-  EXPECT_THAT(get_error({{"OMPI_COMM_WORLD_SIZE", "4"}}), HasSubstr("--launch 4"));
+  EXPECT_THAT(get_error({{"OMPI_COMM_WORLD_SIZE", "4"}}), HasSubstr("--nproc-per-node 4"));
   EXPECT_THAT(get_error({{"PMI_SIZE", "2"}}), HasSubstr("mpirun"));
 }
 

@@ -24,9 +24,9 @@ TEST(EvaluationTest, IsOneJsonLine) {
   evaluation.open.add("left lung", "left side");
   EXPECT_EQ(evaluation.to_json(), R"({"loss":0.25,"label_tokens":12,"samples":4,"exact_match":0.75,)"
                                   R"("closed":{"samples":1,"accuracy":1.0},"open":{"samples":1,"exact_match":0.0,)"
-                                  R"("recall":0.5,"precision":0.5,"f1":0.5},"skipped":1,"left_out":0,)"
+                                  R"("recall":0.5,"precision":0.5,"f1":0.5},"skipped":1,"dropped":0,)"
                                   R"("batch_size":16,"oom_splits":0,"seconds":0.0,"by_task":{"count":{"samples":2,)"
-                                  R"("exact_match":0.5,"loss":0.5,"label_tokens":4}},"notices":[]})");
+                                  R"("exact_match":0.5,"loss":0.5,"label_tokens":4}},"notices":[],"left_out":0})");
 }
 
 TEST(EvaluationTest, MasksAreWrittenWhereThereAreSome) {
@@ -37,9 +37,9 @@ TEST(EvaluationTest, MasksAreWrittenWhereThereAreSome) {
   const auto json = nlohmann::json::parse(evaluation.to_json())["masks"];
   EXPECT_EQ(
       json.dump(),
-      R"({"by_structure":{"liver":{"dice":0.75,"empty_drawn":0,"empty_truths":0,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
-      R"("by_task":{"count":{"dice":0.75,"empty_drawn":0,"empty_truths":0,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
-      R"("dice":0.5,"empty_drawn":1,"empty_truths":0,"hausdorff95":4.0,"iou":0.25,"masks":2})");
+      R"({"by_structure":{"liver":{"dice":0.75,"empty_drawn":0,"empty_predictions":0,"empty_truths":0,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
+      R"("by_task":{"count":{"dice":0.75,"empty_drawn":0,"empty_predictions":0,"empty_truths":0,"hausdorff95":4.0,"iou":0.5,"masks":1}},)"
+      R"("dice":0.5,"empty_drawn":1,"empty_predictions":1,"empty_truths":0,"hausdorff95":4.0,"iou":0.25,"masks":2})");
   const report::EvaluationMetrics metrics = evaluation.metrics();
   EXPECT_EQ(metrics.total.masks.value().dice, 0.5);
   EXPECT_EQ(metrics.structures.at("liver").masks, 1);

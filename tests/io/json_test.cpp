@@ -156,5 +156,19 @@ TEST(UnreadKeysTest, SkipsEmptyValues) {
   EXPECT_THAT(find_unread_keys({{"zero", 0}, {"no", false}}, {}), ElementsAre("no", "zero"));
 }
 
+TEST(FieldAliasTest, BothNamesAreWritten) {
+  nlohmann::ordered_json object{{"new", {{"inner", 1}}}, {"other", 2}};
+  add_field_aliases(object, {{"new", "old"}});
+  EXPECT_EQ(object.dump(), R"({"new":{"inner":1},"other":2,"old":{"inner":1}})");
+}
+
+TEST(FieldAliasTest, TheAliasIsReadWhereTheNameIsAbsent) {
+  const FieldAlias field{"new", "old"};
+  EXPECT_STREQ(find_field_name(json{{"new", 1}, {"old", 2}}, field), "new");
+  EXPECT_STREQ(find_field_name(json{{"old", 2}}, field), "old");
+  EXPECT_STREQ(find_field_name(json::object(), field), "new");
+  EXPECT_STREQ(find_field_name(json::array({1}), field), "new");
+}
+
 }  // namespace
 }  // namespace vlmtrain::io

@@ -90,12 +90,12 @@ add("`training.learning_rate = 1e-5` with blanks", TRAIN + " training.learning_r
 add("`training.lr=1e-5`", TRAIN + " training.lr=1e-5", 2, "training.learning_rate")
 add("`--batch_size 8`", TRAIN + " --batch_size 8", 2, "training.global_batch_size is the batch of a step")
 add("`--resume_from_checkpoint`", TRAIN + " --resume_from_checkpoint run/checkpoints/step-2", 2, "training.resume")
-add("`--deepspeed ds.json`", TRAIN + " --deepspeed ds.json", 2, "--launch")
+add("`--deepspeed ds.json`", TRAIN + " --deepspeed ds.json", 2, "--nproc-per-node")
 add("`--device gpu`", "--config train.yaml --device gpu", 2, "write auto, cpu, cuda or cuda:N")
 if not has_driver():
     add("`--device cuda` without a driver", "--config train.yaml --device cuda", 5, "no NVIDIA driver", "--device cpu")
 add("`--device 0`", "--config train.yaml --device 0", 2, "write auto, cpu, cuda or cuda:N")
-add("two ranks that have nowhere to meet", TRAIN, 2, "WORLD_SIZE=2", "--launch 2", environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+add("two ranks that have nowhere to meet", TRAIN, 2, "WORLD_SIZE=2", "--nproc-per-node 2", environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
 add("`--launch 3` of a global batch of 4", TRAIN + " --launch 3 training.global_batch_size=4", 2, "3 or 6")
 add("`plan --gpu v100`", "plan --gpu v100", 2, "no code", "--gpu t4")
 add("`plan --gpu \"RTX 9090\"`", ["plan", "--gpu", "RTX 9090"], 2, "RTX 9090: unknown", "--gpu-gb")
@@ -119,9 +119,9 @@ for line, here in {
         "num_train_epochs: 3": "training.epochs", "fp16: true": "training.precision: fp16", "bf16: true": "training.precision: bf16",
         "gradient_checkpointing: true": "memory.recompute", "optim: adamw_bnb_8bit": "training.optimizer_states: 8bit",
         "lora_r: 16": "lora.rank", "warmup_steps: 100": "training.warmup_ratio", "max_frames: 8": "data.video_max_frames",
-        "cutoff_len: 2048": "data.max_length", "deepspeed: ds_config.json": "--launch",
+        "cutoff_len: 2048": "data.max_length", "deepspeed: ds_config.json": "--nproc-per-node",
         "load_in_4bit: true": "model.quantization: nf4", "report_to: wandb": "output.tensorboard",
-        "save_total_limit: 3": "output.keep", "dataloader_num_workers: 4": "data.num_workers"}.items():
+        "save_total_limit: 3": "output.save_total_limit", "dataloader_num_workers: 4": "data.num_workers"}.items():
     add(f"`{line}`", TRAIN, 2, "train.yaml:6: unknown key", here, prepare=setting(line))
 add("`model_name_or_path: …` at the top", TRAIN, 2, "train.yaml:10", "model.path", prepare=top_level("model_name_or_path: model"))
 add("`output_dir: out` at the top", TRAIN, 2, "train.yaml:10", "output.dir", prepare=top_level("output_dir: out"))

@@ -4,9 +4,9 @@
 
 #include "vlmtrain/planner/dry_run_process.h"
 
-// The tests, and the dry-run process that they start: this program with the argument `rehearse`.
+// The tests, and the dry-run process that they start: this program with the argument `dry-run`.
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "rehearse") {
+  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

@@ -113,7 +113,7 @@ TEST(InspectionTest, SubjectsInBothSetsAreReported) {
   const auto json = inspection.to_json();
   EXPECT_EQ(json["evaluation"]["trained_subjects"].dump(), R"(["sub-1"])");
   EXPECT_EQ(json["evaluation"]["with_trained_subjects"].dump(), R"(["e3","e4"])");
-  EXPECT_EQ(json["shown"][0]["pictures"][0]["voxels"].dump(), "[48,40,32]");
+  EXPECT_EQ(json["shown"][0]["media"][0]["voxels"].dump(), "[48,40,32]");
   EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("subject"))) << "where none is named";
 }
 

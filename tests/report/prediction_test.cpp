@@ -50,8 +50,8 @@ TEST(PredictionTest, IsOneJsonLine) {
                               .answer = "</script>",
                               .images = {"data:x"}};
   EXPECT_EQ(prediction.to_json_line(),
-            R"({"step":3,"id":"a","task":"count","question":"How many?\n","expected":"2","given":"</script>",)"
-            R"("images":["data:x"]})");
+            R"({"step":3,"id":"a","task":"count","question":"How many?\n","expected":"2","answer":"</script>",)"
+            R"("images":["data:x"],"given":"</script>"})");
 }
 
 TEST(PredictionTest, MasksAreWrittenWhereThereAreSome) {

@@ -60,10 +60,25 @@ TEST(EpochSummariesTest, ARowAggregatesItsSteps) {
             R"("tasks":{"count":{"loss":7.0,"samples":3,"label_tokens":8},)"
             R"("read":{"loss":1.75,"samples":8,"label_tokens":16}},)"
             R"("samples":16,"tokens":400,"label_tokens":30,"seconds":1.0,"samples_per_second":16.0,)"
-            R"("tokens_per_second":400.0,"oom_splits":2,"foreseen_splits":3,"skipped_steps":1,)"
+            R"("tokens_per_second":400.0,"oom_splits":2,"forecast_splits":3,"skipped_steps":1,)"
             R"("allocated_peak_bytes":50,"allocated_mean_bytes":45,"reserved_peak_bytes":60,"reserved_mean_bytes":60,)"
-            R"("host_peak_bytes":9,"host_mean_bytes":6})");
+            R"("host_peak_bytes":9,"host_mean_bytes":6,"foreseen_splits":3})");
   EXPECT_FALSE(epochs.current_epoch());
+}
+
+TEST(EpochSummariesTest, LinesOfEarlierVersionsCount) {
+  EpochSummaries epochs;
+  StepMetrics step = make_step(1, 0.5);
+  step.forecast_splits = 3;
+  auto earlier_line = parse_json_line(step);
+  earlier_line.erase("forecast_splits");
+  EXPECT_TRUE(epochs.add(earlier_line).empty());
+  step = make_step(2, 1);
+  step.forecast_splits = 4;
+  const Rows rows = epochs.add(parse_json_line(step));
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0]["forecast_splits"], 7);
+  EXPECT_EQ(rows[0]["foreseen_splits"], 7);
 }
 
 TEST(EpochSummariesTest, AStepBelongsToTheEpochInWhichItEnds) {

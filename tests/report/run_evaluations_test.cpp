@@ -143,7 +143,7 @@ TEST(RunEvaluationsTest, MaskScoresAreCurvesAndATable) {
   EXPECT_EQ(evaluations["best"]["dice"], 0.25);
   EXPECT_EQ(evaluations["newest"]["dice"], 0.75);
   EXPECT_EQ(evaluations["masks"].dump(),
-            R"({"dice":0.75,"empty_drawn":0,"empty_truths":0,"hausdorff95":null,"iou":0.2,"masks":9})");
+            R"({"dice":0.75,"empty_predictions":0,"empty_truths":0,"hausdorff95":null,"iou":0.2,"masks":9})");
   const auto& structures = evaluations["structures"];
   ASSERT_EQ(structures.size(), 3u);
   EXPECT_EQ(structures[0]["name"], "kidney") << "it has the most masks";
@@ -176,7 +176,7 @@ TEST(RunEvaluationsTest, TheNumberOfPredictedSamplesIsLimited) {
   run.append_steps(1, 3, 3);
   for (int64_t i = 0; i < 100; ++i) run.append_prediction({.step = i, .id = std::to_string(i)});
   const auto predictions = render_and_parse(run)["predictions"];
-  EXPECT_EQ(predictions["samples"].size() + predictions["left_out"].get<size_t>(), 100u);
+  EXPECT_EQ(predictions["samples"].size() + predictions["hidden"].get<size_t>(), 100u);
   EXPECT_EQ(predictions["samples"].size(), 24u);
   EXPECT_EQ(predictions["samples"].back()["id"], "99");
 }

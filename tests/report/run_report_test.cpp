@@ -77,6 +77,32 @@ TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
   EXPECT_EQ(data["summary"]["reserved_peak_bytes"], 19'900'000'000);
 }
 
+/// A run that an earlier version began and this one resumed.
+TEST(RunReportTest, NamesOfEarlierVersionsAreRead) {
+  const RunFolder run;
+  for (int64_t step = 1; step <= 4; ++step) {
+    StepMetrics metrics = RunFolder::example_step(step, 4);
+    metrics.forecast_splits = step;
+    auto line = nlohmann::json::parse(metrics.to_json_line());
+    if (step <= 2) line.erase("forecast_splits");
+    run.append("metrics.jsonl", line.dump() + "\n");
+  }
+  run.write("plan.json", R"({"card": "NVIDIA H100", "card_bytes": 85000000000})");
+  run.append("predictions.jsonl", R"({"step":0,"id":"a","task":"","question":"q","expected":"x","given":"first","images":[]})"
+                                  "\n"
+                                  R"({"step":4,"id":"a","task":"","question":"q","expected":"x","answer":"second","images":[]})"
+                                  "\n");
+  const auto data = render_and_parse(run);
+  EXPECT_EQ(data["summary"]["forecast_splits"], 10);
+  EXPECT_EQ(data["curves"]["forecast_splits"]["mean"], nlohmann::json({1, 2, 3, 4}));
+  EXPECT_EQ(data["plan"]["gpu"], "NVIDIA H100");
+  EXPECT_EQ(data["plan"]["gpu_bytes"], 85'000'000'000);
+  const auto& answers = data["predictions"]["samples"][0]["answers"];
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0]["answer"], "first");
+  EXPECT_EQ(answers[1]["answer"], "second");
+}
+
 TEST(RunReportTest, ASlowFirstStepIsExcluded) {
   const RunFolder run;
   StepMetrics slow_step = RunFolder::example_step(1, 50);
@@ -126,7 +152,7 @@ TEST(RunReportTest, EpochsAreRowsAndTheCurrentOneIsLast) {
   EXPECT_EQ(epochs["rows"][0]["evaluation"]["loss"], 0.7);
   EXPECT_EQ(epochs["rows"][1]["evaluation"]["loss"], 1.2);
   EXPECT_EQ(epochs["rows"][2]["complete"], false);
-  EXPECT_EQ(epochs["left_out"], 0);
+  EXPECT_EQ(epochs["hidden"], 0);
 }
 
 TEST(RunReportTest, TheNewestEpochsAreShown) {
@@ -135,7 +161,7 @@ TEST(RunReportTest, TheNewestEpochsAreShown) {
   for (int64_t step = 1; step <= 1000; ++step) lines += fmt::format("{{\"step\":{0},\"epoch\":{0}}}\n", step);
   run.write("metrics.jsonl", lines);
   const auto epochs = render_and_parse(run)["epochs"];
-  EXPECT_EQ(epochs["rows"].size() + epochs["left_out"].get<size_t>(), 1000u);
+  EXPECT_EQ(epochs["rows"].size() + epochs["hidden"].get<size_t>(), 1000u);
   EXPECT_EQ(epochs["rows"].size(), 100u);
   EXPECT_EQ(epochs["rows"].back()["epoch"], 1000);
 }

@@ -72,7 +72,7 @@ TEST(ConfigTest, SuggestsKeysForOptionsOfOtherTrainers) {
       {"cutoff_len", "data.max_length"},
       {"model_name_or_path", "model.path"},
       {"load_in_4bit", "model.quantization: nf4"},
-      {"deepspeed", "--launch"},
+      {"deepspeed", "--nproc-per-node"},
       {"learning_rate", "did you mean training.learning_rate?"},
       {"data.learning_rate", "did you mean training.learning_rate?"}};
   for (const auto& [option, key] : kExpected) {

@@ -25,7 +25,7 @@ class VirtualGpuTest : public testing::Test {
 };
 
 TEST_F(VirtualGpuTest, UsesGpuFromEnvironment) {
-  const auto* const gpu = memory::find_gpu(std::getenv("VLMTRAIN_VGPU_CARD"));
+  const auto* const gpu = memory::find_gpu(std::getenv("VLMTRAIN_VGPU_NAME"));
   ASSERT_NE(gpu, nullptr);
   EXPECT_EQ(gpu->name, virtual_gpu().gpu_name());
   size_t free_bytes = 0;

@@ -62,7 +62,7 @@ class OptionTable {
 
   /// Declares the option `key`, stored in `target`. T is bool, int64_t, double, std::string,
   /// std::vector<std::string>, Auto<int64_t>, Auto<double> or std::map<std::string, std::string>.
-  /// A map is a section of texts; an override may set a single entry (data.columns.answer=A).
+  /// A map is a section of strings; an override may set a single entry (data.columns.answer=A).
   template <class T>
   void add(std::string key, T& target, std::string doc, std::optional<Check<T>> check = std::nullopt);
 
@@ -87,8 +87,12 @@ class OptionTable {
   /// Declares an option whose value is a JSON structure of lists and sections. `type` is its name
   /// in messages and the documentation. `get` returns the value. `set` stores a value and returns
   /// nothing, or returns the reason for which the value is invalid.
-  void add_structured(std::string key, std::string type, std::function<nlohmann::ordered_json()> get,
+  void add_structured(std::string key, std::string type, const std::function<nlohmann::ordered_json()>& get,
                       std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set, std::string doc);
+
+  /// Accepts `alias`, an earlier name, in place of the declared `key`. Output has the key only. A file
+  /// or command line that sets both is an error.
+  void add_alias(std::string alias, std::string key);
 
   /// Sets the introduction of a section in the documentation. Sections are documented in the order
   /// of these calls.

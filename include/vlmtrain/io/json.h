@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -70,6 +71,24 @@ nlohmann::ordered_json read_ordered_json(const std::filesystem::path& path);
 std::string to_json_string(const nlohmann::json& value, int indent = -1);
 std::string to_json_string(const nlohmann::ordered_json& value, int indent = -1);
 
+/// The name of a field, and the name that earlier versions gave it. Both are written, because
+/// scripts read the earlier one.
+struct FieldAlias {
+  const char* name;
+  const char* alias;
+};
+
+/// Sets object[alias] to the value of object[name], for each of `aliases`. REQUIRES: `object` has
+/// the names and lacks the aliases.
+void add_field_aliases(nlohmann::ordered_json& object, std::initializer_list<FieldAlias> aliases);
+
+/// Returns the name by which `object` has the field: `field.name`, or `field.alias` if only that is
+/// present, as in files of earlier versions.
+template <class Json>
+const char* find_field_name(const Json& object, FieldAlias field) {
+  return object.is_object() && !object.contains(field.name) && object.contains(field.alias) ? field.alias : field.name;
+}
+
 /// Returns an excerpt of to_json_string() for messages.
 std::string make_json_excerpt(const nlohmann::json& value);
 std::string make_json_excerpt(const nlohmann::ordered_json& value);
@@ -96,7 +115,7 @@ namespace detail {
 
 [[noreturn]] void fail_not_an_object(std::string_view key, std::string_view source);
 [[noreturn]] void fail_missing(std::string_view key, std::string_view source);
-[[noreturn]] void fail_type(std::string_view key, std::string_view expected, std::string actual,
+[[noreturn]] void fail_type(std::string_view key, std::string_view expected, const std::string& actual,
                             std::string_view source);
 
 template <class T>

@@ -40,7 +40,7 @@ struct Environment {
   static Environment collect(at::Device device);
   /// Returns {"host", "kernel", "cpu", "cpu_cores", "memory_bytes", "memory_limit_bytes", "gpu":
   /// {"name", "architecture", "total_bytes", "driver"} or null, "libtorch", "vlmtrain", "commit",
-  /// "command", "start_time", "slurm_job_id", "left_out_kernels"} and a line break.
+  /// "command", "start_time", "slurm_job_id", "disabled_kernels"} and a line break.
   std::string to_json() const;
 };
 

@@ -30,7 +30,7 @@ struct MaskMetrics {
   int64_t empty_truths = 0;             ///< masks whose truth is empty
   int64_t empty_predictions = 0;        ///< masks whose prediction is empty
 
-  /// Returns {"masks", "dice", "iou", "hausdorff95", "empty_truths", "empty_drawn"}.
+  /// Returns {"masks", "dice", "iou", "hausdorff95", "empty_truths", "empty_predictions"}.
   nlohmann::ordered_json to_json() const;
 };
 

@@ -29,7 +29,7 @@ struct Prediction {
   std::vector<std::string> captions{};  ///< captions of volumes, by image; empty without volumes
   std::vector<PredictedMask> masks{};
 
-  /// Returns {"step", "id", "task", "question", "expected", "given", "images"}, for volumes
+  /// Returns {"step", "id", "task", "question", "expected", "answer", "images"}, for volumes
   /// "captions", for masks "masks": [{"structure", "dice", "overlay"}].
   std::string to_json_line() const;
 };

@@ -17,7 +17,7 @@ namespace vlmtrain::report {
 /// A row of epochs.jsonl: {"step": its last step, "epoch": from 1, "complete", "first_step",
 /// "last_step", "loss": mean over the label tokens, "tasks": {name: {"loss", "samples",
 /// "label_tokens"}}, "samples", "tokens", "label_tokens", "seconds": of steps,
-/// "samples_per_second", "tokens_per_second", "oom_splits", "foreseen_splits", "skipped_steps",
+/// "samples_per_second", "tokens_per_second", "oom_splits", "forecast_splits", "skipped_steps",
 /// "allocated_peak_bytes", "allocated_mean_bytes": of the steps' peaks, "reserved_peak_bytes",
 /// "reserved_mean_bytes", "host_peak_bytes", "host_mean_bytes": resident at the ends of steps,
 /// "evaluation": of the last step, or null}.

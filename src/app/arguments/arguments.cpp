@@ -41,7 +41,8 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   add("--images", arguments.images, "images of a sample [1; beside a video 0]");
   add("--image-size", arguments.image_size, "their size in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
   add("--masks", arguments.masks, "masks that a sample's answers stand for [one an image, where the model draws them]");
-  add("--mix", arguments.mix, "or shares of samples by their images, such as 1:0.5,2:0.25,3:0.25")->check(not_empty());
+  add("--image-mix,--mix", arguments.image_mix, "or shares of samples by their images, such as 1:0.5,2:0.25,3:0.25")
+      ->check(not_empty());
   add("--video-frames", arguments.video_frames, "frames of a sample's video; all of them are looked at");
   add("--fps", arguments.fps, "or, with this rate, data.video_fps of them a second");
   add("--video-size", arguments.video_size, "a frame's size in pixels [--image-size]");
@@ -60,7 +61,7 @@ void declare(CLI::App& command, TrainArguments& arguments) {
                   "auto, cpu, cuda, cuda:N, or virtual:CARD to rehearse the run on a card such as h100")
       ->capture_default_str();
   command
-      .add_option("--launch", arguments.launch,
+      .add_option("--nproc-per-node,--launch", arguments.nproc_per_node,
                   "train in so many processes of this machine; torchrun and srun start them without it")
       ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
       ->capture_default_str();

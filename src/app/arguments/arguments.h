@@ -15,7 +15,7 @@ namespace vlmtrain::app {
 struct SampleFlags {
   std::optional<int64_t> images;
   std::string image_size;
-  std::string mix;
+  std::string image_mix;
   std::optional<int64_t> volumes;
   std::string volume_size;
   std::optional<int64_t> video_frames;
@@ -28,7 +28,7 @@ struct SampleFlags {
   /// Returns whether any flag was given.
   bool has_any() const {
     return images || volumes || masks || text_tokens || answer_tokens || video_frames || fps || !image_size.empty() ||
-           !mix.empty() || !video_size.empty() || !volume_size.empty();
+           !image_mix.empty() || !video_size.empty() || !volume_size.empty();
   }
 };
 
@@ -43,7 +43,7 @@ struct TrainArguments {
   std::string device = "auto";
   bool json = false;
   bool quiet = false;
-  int64_t launch = 1;
+  int64_t nproc_per_node = 1;
 };
 
 /// Binds the command's options to `arguments`, which must outlive it.

@@ -189,7 +189,7 @@ constexpr CommandDeclaration kCommands[] = {
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.options); }},
     {"report", "write the report of a run, report.html, from the files in its folder",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.report); }},
-    {"rehearse", "run steps on a virtual card, as lines on stdin say", declare_dry_run},
+    {"dry-run", "run steps on a virtual card, as lines on stdin say", declare_dry_run},
 };
 
 /// Makes `vlmtrain --config F` mean `vlmtrain train --config F`.

@@ -91,20 +91,56 @@ Diagnosis make_diagnosis(const std::vector<Section>& sections) {
   return diagnosis;
 }
 
+/// Returns the word of earlier versions, which the field `severity` keeps.
+const char* to_earlier_word(Severity severity) {
+  switch (severity) {
+    case Severity::kFail:
+      return "mend";
+    case Severity::kWarn:
+      return "note";
+    case Severity::kOk:
+      break;
+  }
+  return "ok";
+}
+
+void add_aliases(nlohmann::ordered_json& object, std::initializer_list<io::FieldAlias> aliases) {
+  for (const io::FieldAlias alias : aliases) {
+    if (object.contains(alias.name)) io::add_field_aliases(object, {alias});
+  }
+}
+
+/// Returns the facts of a section, with the names that earlier versions gave them.
+nlohmann::ordered_json make_facts_json(const Section& section) {
+  nlohmann::ordered_json facts = section.facts;
+  if (section.name == "disk") {
+    for (auto& folder : facts) add_aliases(folder, {{"requested", "asked"}});
+  }
+  if (facts.contains("custom_kernels")) add_aliases(facts["custom_kernels"], {{"disabled", "left_out"}});
+  add_aliases(facts, {{"gpus", "cards"},
+                      {"available_bytes", "room_bytes"},
+                      {"custom_kernels", "own_kernels"},
+                      {"dry_run", "rehearsed"}});
+  return facts;
+}
+
 nlohmann::ordered_json to_json(const std::vector<Section>& sections, const Diagnosis& diagnosis, double seconds) {
   nlohmann::ordered_json json{{"would_train", diagnosis.would_train()},
                               {"device", diagnosis.device},
-                              {"first_to_mend", nullptr},
+                              {"first_failure", nullptr},
                               {"vlmtrain", VLMTRAIN_VERSION},
                               {"seconds", seconds},
                               {"findings", nlohmann::ordered_json::array()}};
-  if (!diagnosis.would_train()) json["first_to_mend"] = diagnosis.first_failure;
+  if (!diagnosis.would_train()) json["first_failure"] = diagnosis.first_failure;
+  io::add_field_aliases(json, {{"first_failure", "first_to_mend"}});
   for (const auto& section : sections) {
     for (const auto& finding : section.findings) {
-      json["findings"].push_back(
-          {{"severity", to_string(finding.severity)}, {"about", section.name}, {"text", finding.text}});
+      json["findings"].push_back({{"status", to_string(finding.severity)},
+                                  {"severity", to_earlier_word(finding.severity)},
+                                  {"about", section.name},
+                                  {"text", finding.text}});
     }
-    json[section.name] = section.facts;
+    json[section.name] = make_facts_json(section);
   }
   return json;
 }

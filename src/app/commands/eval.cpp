@@ -148,13 +148,14 @@ ExitCode eval(const EvalArguments& arguments) {
       evaluation::evaluate(*model, *processor, *plan.records, plan.settings, [&](const evaluation::Answer& answer) {
         if (overlays) overlays->add(plan.records->at(answer.index), answer);
         const bool is_closed = answer.type == evaluation::AnswerType::kClosed;
-        answer_lines += io::to_json_string(nlohmann::ordered_json{{"id", answer.id},
-                                                                  {"task", answer.task},
-                                                                  {"closed", is_closed},
-                                                                  {"expected", answer.expected},
-                                                                  {"given", answer.prediction},
-                                                                  {"question", answer.question}}) +
-                        "\n";
+        nlohmann::ordered_json json{{"id", answer.id},
+                                    {"task", answer.task},
+                                    {"closed", is_closed},
+                                    {"expected", answer.expected},
+                                    {"answer", answer.prediction},
+                                    {"question", answer.question}};
+        io::add_field_aliases(json, {{"answer", "given"}});
+        answer_lines += io::to_json_string(json) + "\n";
       });
   result.num_skipped += plan.num_dropped;
   if (!plan.notices_are_logged) data::log_notices(result.notices, config.data.eval, plan.records->size());

@@ -39,12 +39,13 @@ void check_before_launch(const TrainArguments& arguments) {
   std::error_code ignored_error;
   if (!std::filesystem::is_regular_file(arguments.config, ignored_error) &&
       std::filesystem::exists(arguments.config, ignored_error)) {
-    throw usage_error("--config {}: with --launch each rank reads it, so it has to be a file", arguments.config);
+    throw usage_error("--config {}: with --nproc-per-node each rank reads it, so it has to be a file",
+                      arguments.config);
   }
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
   train::check_config(config);
-  train::check_world_size(config, arguments.launch);
+  train::check_world_size(config, arguments.nproc_per_node);
   static_cast<void>(parse_virtual_gpu(arguments.device));
 }
 
@@ -60,7 +61,8 @@ void check_no_other_launcher(int64_t count) {
     if (value == nullptr || parse_suffix_int("", value).value_or(0) <= 1) continue;
     const bool is_torchrun = std::string_view(variable) == "WORLD_SIZE";
     throw usage_error(
-        "--launch {}: {}={} is set, as {} sets it for each rank that it starts; leave out --launch where it has "
+        "--nproc-per-node {}: {}={} is set, as {} sets it for each rank that it starts; leave out --nproc-per-node "
+        "where it has "
         "started this process, or unset {} where it is left over",
         count, variable, make_excerpt(value),
         is_torchrun ? "torchrun"
@@ -74,13 +76,13 @@ void check_no_other_launcher(int64_t count) {
 
 ExitCode train(const TrainArguments& arguments) {
   init_logging(arguments.quiet);
-  if (arguments.launch > 1) check_no_other_launcher(arguments.launch);
+  if (arguments.nproc_per_node > 1) check_no_other_launcher(arguments.nproc_per_node);
   const auto launch = distributed::get_process_launch();
   if (launch) {
     exit_when_launcher_exits();
-  } else if (arguments.launch > 1) {
+  } else if (arguments.nproc_per_node > 1) {
     check_before_launch(arguments);
-    return launch_ranks(arguments.launch);
+    return launch_ranks(arguments.nproc_per_node);
   }
   const bool is_reporting_rank = !launch || launch->rank == 0;
   // Opening a virtual GPU may execute the program again, so it comes before the configuration: a

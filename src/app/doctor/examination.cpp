@@ -49,9 +49,9 @@ bool read_section(const std::string& out, Section& section) {
 const char* to_string(Severity severity) {
   switch (severity) {
     case Severity::kFail:
-      return "mend";
+      return "fail";
     case Severity::kWarn:
-      return "note";
+      return "warn";
     case Severity::kOk:
       break;
   }

@@ -18,7 +18,7 @@ enum class Severity {
   kFail,  ///< training would not start
 };
 
-/// Returns the word that is printed: ok, note or mend.
+/// Returns the word that is printed: ok, warn or fail.
 const char* to_string(Severity severity);
 
 /// One result of an examination.

@@ -110,7 +110,7 @@ void examine_gpus(Section& section, const DoctorContext& context, const std::vec
   const int device_index = memory::parse_cuda_index(context.device).value_or(0);
   for (int index = 0; index < std::ssize(gpus); ++index) {
     const GpuExamination gpu(index, gpus[static_cast<size_t>(index)]);
-    section.facts["cards"].push_back(gpu.facts());
+    section.facts["gpus"].push_back(gpu.facts());
     const bool is_selected = index == device_index && context.device != "cpu";
     gpu.examine(section, is_selected ? Severity::kFail : Severity::kWarn);
     if (index == device_index) section.facts["case"] = gpu.name();
@@ -142,7 +142,7 @@ Section examine_driver(const DoctorContext& context) {
                                 .suggestion = "see what nvidia-smi and dmesg say, or train without it: --device cpu",
                                 .on_failure = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
   return examine_in_subprocess(examination, [&](Section& section) {
-    section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"cards", nlohmann::ordered_json::array()}};
+    section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"gpus", nlohmann::ordered_json::array()}};
     if (context.is_virtual()) {
       section.facts["device"] = context.device;
       section.ok("a virtual card needs no driver");

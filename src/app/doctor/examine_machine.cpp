@@ -124,7 +124,7 @@ Section examine_host_memory() {
         const auto available = memory::get_available_host_memory();
         section.facts = {{"machine_bytes", machine},
                          {"limit_bytes", limit},
-                         {"room_bytes", available.bytes},
+                         {"available_bytes", available.bytes},
                          {"bound", available.limit_source}};
         const auto text = fmt::format("{:.1f} GB, of which this process can have {:.1f} ({})", to_gigabytes(machine),
                                       to_gigabytes(available.bytes), available.limit_source);
@@ -178,7 +178,7 @@ void examine_folder(Section& section, const std::string& name, const std::filesy
                     Severity failure_severity) {
   const io::FolderProbe probe = io::probe_folder(folder);
   section.facts[name] = {
-      {"asked", folder.string()},       {"folder", probe.folder.string()},
+      {"requested", folder.string()},   {"folder", probe.folder.string()},
       {"free_bytes", probe.free_bytes}, {"writable", probe.failure.empty()},
       {"failure", probe.failure},       {"locks", probe.failure.empty() && probe.lock_failure.empty()},
       {"seconds", probe.seconds}};

@@ -230,7 +230,7 @@ void warn_disabled_kernels(Section& section) {
     const auto disabled = train::find_kernels_disabled_by_environment();
     if (disabled.empty()) return;
     const std::string names = train::join_kernel_names(disabled);
-    section.facts["own_kernels"]["left_out"] = names;
+    section.facts["custom_kernels"]["disabled"] = names;
     section.warn(fmt::format("VLMTRAIN_WITHOUT_KERNELS leaves {} to ATen's operations", names));
   } catch (const UserError& error) {
     section.fail(error.what());
@@ -239,7 +239,7 @@ void warn_disabled_kernels(Section& section) {
 
 void compare_kernels(at::Device device, const std::string& name, Section& section) {
   const auto load_result = kernels::open_kernels(device);
-  section.facts["own_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failed}};
+  section.facts["custom_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failed}};
   warn_disabled_kernels(section);
   if (!load_result.problem.empty()) return warn_missing_kernels(load_result.problem, section);
   for (const auto& problem : load_result.failed) {
@@ -279,12 +279,12 @@ void dry_run(const DoctorContext& context, Section& section) {
   const auto precision = choose_precision(*memory::find_gpu(virtual_gpu->gpu), context, section);
   if (!precision) return;
   const std::string problem = kernels::find_library_problem();
-  section.facts["own_kernels"] = {{"problem", problem}};
+  section.facts["custom_kernels"] = {{"problem", problem}};
   warn_disabled_kernels(section);
   if (!problem.empty()) warn_missing_kernels(problem, section);
   const auto result = dry_run_steps(context.model, *precision, *virtual_gpu, kSmokeRunSeconds);
   section.facts["precision"] = engine::to_string(*precision);
-  section.facts["rehearsed"] = true;
+  section.facts["dry_run"] = true;
   section.facts["compared"] = false;
   section.facts["trial"] = {{"steps", result.steps},
                             {"steps_per_second", static_cast<double>(result.steps) / result.step_seconds},

@@ -37,8 +37,8 @@ std::optional<PixelSize> parse_pixel_size(const char* flag, const std::string& t
 }
 
 void check_flags(const SampleFlags& arguments) {
-  if (!arguments.mix.empty() && arguments.images) {
-    throw usage_error("--mix {} and --images {}: give one of them", arguments.mix, *arguments.images);
+  if (!arguments.image_mix.empty() && arguments.images) {
+    throw usage_error("--image-mix {} and --images {}: give one of them", arguments.image_mix, *arguments.images);
   }
   if (!arguments.volume_size.empty() && arguments.volumes == 0) {
     throw usage_error("--volume-size {}: of which volumes? give --volumes 1 or more", arguments.volume_size);
@@ -145,12 +145,12 @@ std::vector<SampleVariant> make_sample_variants(const SampleFlags& arguments, co
   // Without a mix all samples are equal, with the family's default number of images where no flag
   // gives one.
   const auto mix =
-      arguments.mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(arguments.mix);
+      arguments.image_mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(arguments.image_mix);
   const auto context = models::read_context_length(config.model.path);
   std::vector<SampleVariant> variants;
   variants.reserve(mix.size());
   for (const ImageMixComponent& component : mix) {
-    if (!arguments.mix.empty()) sample.images = component.images;
+    if (!arguments.image_mix.empty()) sample.images = component.images;
     SampleVariant variant{
         .share = component.share, .shape = models::compute_sample_shape(config.model.path, sample), .rejection = {}};
     variant.num_media = variant.shape.num_media - variant.shape.num_videos - variant.shape.num_volumes;

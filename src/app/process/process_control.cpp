@@ -52,7 +52,7 @@ int64_t find_free_port() {
                         getsockname(listener, socket_address, &length) == 0;
   const int error = errno;
   if (listener >= 0) close(listener);
-  if (!is_bound) throw run_error("--launch: no port of this machine can be had: {}", std::strerror(error));
+  if (!is_bound) throw run_error("--nproc-per-node: no port of this machine can be had: {}", std::strerror(error));
   return ntohs(address.sin_port);
 }
 
@@ -134,7 +134,7 @@ class LocalRanks {
     posix_spawnattr_destroy(&attributes);
     if (error != 0) {
       signal_all(SIGKILL);
-      throw run_error("--launch: rank {} cannot be started: {}", rank, std::strerror(error));
+      throw run_error("--nproc-per-node: rank {} cannot be started: {}", rank, std::strerror(error));
     }
     ranks_by_pid_[pid] = rank;
   }
@@ -199,7 +199,8 @@ void exit_when_launcher_exits() {
   const char* const launcher = std::getenv(kLauncherPidVariable);
   if (launcher == nullptr) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (std::to_string(getppid()) != launcher) throw run_error("--launch: the process that started this rank is gone");
+  if (std::to_string(getppid()) != launcher)
+    throw run_error("--nproc-per-node: the process that started this rank is gone");
 }
 
 namespace {
@@ -230,7 +231,7 @@ void exit_by_signal(int signal) {
 }  // namespace
 
 void exit_on_signal(std::string_view command) {
-  if (command == "rehearse") return;  // its run ends it
+  if (command == "dry-run") return;  // its run ends it
   train::install_stop_handlers(command == "train" ? exit_before_first_step : exit_by_signal);
 }
 

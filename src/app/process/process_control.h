@@ -11,7 +11,7 @@ namespace vlmtrain::app {
 inline constexpr const char* kLauncherVariable = "VLMTRAIN_LAUNCHER";
 
 /// Its value for ranks of launch_ranks(), which have the launcher's arguments.
-inline constexpr const char* kLaunchFlag = "--launch";
+inline constexpr const char* kLaunchFlag = "--nproc-per-node";
 
 /// Starts this command `count` times, as the ranks of one run on this machine, with torchrun's
 /// environment variables, and waits for them. Forwards stop signals. Divides the processor's cores

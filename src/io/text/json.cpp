@@ -224,6 +224,10 @@ std::string to_json_string(const nlohmann::ordered_json& value, int indent) {
   return dump_safely(value, indent);
 }
 
+void add_field_aliases(nlohmann::ordered_json& object, std::initializer_list<FieldAlias> aliases) {
+  for (const FieldAlias& field : aliases) object[field.alias] = nlohmann::ordered_json(object.at(field.name));
+}
+
 std::string make_json_excerpt(const nlohmann::json& value) {
   return make_excerpt(to_json_string(value));
 }
@@ -242,7 +246,7 @@ void fail_missing(std::string_view key, std::string_view source) {
   throw data_error("{}: the key \"{}\" is missing", source, key);
 }
 
-void fail_type(std::string_view key, std::string_view expected, std::string actual, std::string_view source) {
+void fail_type(std::string_view key, std::string_view expected, const std::string& actual, std::string_view source) {
   throw data_error("{}: \"{}\" should be {}, not {}", source, make_excerpt(key), expected, make_excerpt(actual, 60));
 }
 

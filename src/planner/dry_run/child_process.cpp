@@ -53,7 +53,7 @@ ChildProcess::ChildProcess(const VirtualGpu& gpu, size_t workers) {
   const SpawnedChild child = inherited_child ? *inherited_child : spawn_child("/proc/self/exe", workers);
   process_ = child.process;
   for (const int connection : child.connections) connections_.emplace_back(fdopen(connection, "r"), std::fclose);
-  send({{"card", make_gpu_environment(gpu)}});
+  send({{"gpu", make_gpu_environment(gpu)}});
 }
 
 ChildProcess::~ChildProcess() {

@@ -16,7 +16,7 @@
 
 namespace vlmtrain::planner {
 
-/// A child process `vlmtrain rehearse` on a virtual GPU. Requests and answers are lines of JSON
+/// A child process `vlmtrain dry-run` on a virtual GPU. Requests and answers are lines of JSON
 /// (protocol.h). The child may have several workers, each with its own connection. The child dies
 /// with this process (watch_parent()). Not thread-safe, except for terminate().
 class ChildProcess {

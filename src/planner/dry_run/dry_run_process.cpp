@@ -25,7 +25,7 @@ constexpr int64_t kMaxHostBytes = int64_t{8} << 30;
 
 /// Delay of look-ahead answers in tests, which stands for a busy host.
 std::chrono::duration<double> look_ahead_delay() {
-  const char* const seconds = std::getenv("VLMTRAIN_TWIN_DELAY_SECONDS");
+  const char* const seconds = std::getenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS");
   return std::chrono::duration<double>(seconds == nullptr ? 0 : std::atof(seconds));
 }
 
@@ -57,7 +57,7 @@ pid_t fork_workers(const SpawnInfo& spawn_info) {
 
 /// Opens the GPU that the first line describes.
 at::Device open_virtual_gpu(const std::string& line) {
-  for (const auto& [name, value] : nlohmann::json::parse(line).at("card").get<EnvironmentVariables>()) {
+  for (const auto& [name, value] : nlohmann::json::parse(line).at("gpu").get<EnvironmentVariables>()) {
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   }
   return memory::open_device("cuda");
@@ -75,13 +75,13 @@ void serve_requests(at::Device device) {
       continue;
     }
     try {
-      if (message.contains("twin")) {
-        look_ahead.emplace(job, message["twin"].get<StepConfig>(), device);
+      if (message.contains("look_ahead")) {
+        look_ahead.emplace(job, message["look_ahead"].get<StepConfig>(), device);
         continue;
       }
-      if (message.contains("twin_step")) {
+      if (message.contains("look_ahead_step")) {
         if (!look_ahead) break;  // the previous answer was the reason
-        const auto forecast = look_ahead->dry_run(message["twin_step"].get<LookAheadStep>());
+        const auto forecast = look_ahead->dry_run(message["look_ahead_step"].get<LookAheadStep>());
         std::this_thread::sleep_for(delay);
         write_line(stdout, forecast);
         continue;

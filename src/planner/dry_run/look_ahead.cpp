@@ -51,9 +51,9 @@ class LookAhead::Impl {
   void run(const Job& job, const StepConfig& step_config, const std::stop_token& stop) {
     try {
       child_.send({{"job", job}});
-      child_.send({{"twin", step_config}});
+      child_.send({{"look_ahead", step_config}});
       while (const auto step = wait_for_next_step(stop)) {
-        child_.send({{"twin_step", *step}});
+        child_.send({{"look_ahead_step", *step}});
         auto forecast = child_.receive().get<MemoryForecast>();
         const std::lock_guard lock(mutex_);
         forecasts_.insert_or_assign(forecast.step, std::move(forecast));

@@ -128,7 +128,7 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"frozen", job.frozen},
           {"lora", job.lora},
           {"quantization", job.quantization},
-          {"left_out_kernels", job.disabled_kernels},
+          {"disabled_kernels", job.disabled_kernels},
           {"optimizer", job.optimizer},
           {"objective", job.objective},
           {"world_size", job.world_size},
@@ -145,7 +145,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("lora").get_to(job.lora);
   if (job.lora) job.lora->adapter = path_from_text(json["lora"].at("adapter").get<std::string>());
   json.at("quantization").get_to(job.quantization);
-  json.at("left_out_kernels").get_to(job.disabled_kernels);
+  json.at("disabled_kernels").get_to(job.disabled_kernels);
   json.at("optimizer").get_to(job.optimizer);
   json.at("objective").get_to(job.objective);
   json.at("world_size").get_to(job.world_size);
@@ -155,22 +155,17 @@ void from_json(const nlohmann::json& json, Job& job) {
 }
 
 void to_json(nlohmann::json& json, const DryRunRequest& request) {
-  json = {{"choices", request.step_config},
-          {"steps", request.steps},
-          {"cuts", request.splits},
-          {"each_from_empty_cache", request.empty_cache_each_step},
-          {"with_costs", request.with_costs},
-          {"with_step_seconds", request.with_step_seconds},
-          {"with_detail", request.with_detail},
-          {"with_timeline", request.with_timeline},
-          {"evaluations", request.evaluations},
-          {"trains", request.with_training}};
+  json = {{"choices", request.step_config},     {"steps", request.steps},
+          {"splits", request.splits},           {"each_from_empty_cache", request.empty_cache_each_step},
+          {"with_costs", request.with_costs},   {"with_step_seconds", request.with_step_seconds},
+          {"with_detail", request.with_detail}, {"with_timeline", request.with_timeline},
+          {"evaluations", request.evaluations}, {"trains", request.with_training}};
 }
 
 void from_json(const nlohmann::json& json, DryRunRequest& request) {
   json.at("choices").get_to(request.step_config);
   json.at("steps").get_to(request.steps);
-  json.at("cuts").get_to(request.splits);
+  json.at("splits").get_to(request.splits);
   json.at("each_from_empty_cache").get_to(request.empty_cache_each_step);
   json.at("with_costs").get_to(request.with_costs);
   json.at("with_step_seconds").get_to(request.with_step_seconds);
@@ -208,7 +203,7 @@ void to_json(nlohmann::json& json, const LookAheadStep& step) {
   json = {{"step", step.step},
           {"samples", step.samples},
           {"layout", step.layout},
-          {"release_first", step.empty_cache_first},
+          {"empty_cache_first", step.empty_cache_first},
           {"limit_bytes", step.limit_bytes}};
 }
 
@@ -216,7 +211,7 @@ void from_json(const nlohmann::json& json, LookAheadStep& step) {
   json.at("step").get_to(step.step);
   json.at("samples").get_to(step.samples);
   json.at("layout").get_to(step.layout);
-  json.at("release_first").get_to(step.empty_cache_first);
+  json.at("empty_cache_first").get_to(step.empty_cache_first);
   json.at("limit_bytes").get_to(step.limit_bytes);
 }
 
@@ -226,7 +221,7 @@ void to_json(nlohmann::json& json, const MemoryForecast& forecast) {
           {"done", forecast.completed},
           {"failed_micro_batch", forecast.failed_micro_batch},
           {"layout", forecast.layout},
-          {"release_first", forecast.empty_cache_first},
+          {"empty_cache_first", forecast.empty_cache_first},
           {"peaks", forecast.peaks},
           {"attempts", forecast.attempts},
           {"cpu_seconds", forecast.cpu_seconds}};
@@ -238,7 +233,7 @@ void from_json(const nlohmann::json& json, MemoryForecast& forecast) {
   json.at("done").get_to(forecast.completed);
   json.at("failed_micro_batch").get_to(forecast.failed_micro_batch);
   json.at("layout").get_to(forecast.layout);
-  json.at("release_first").get_to(forecast.empty_cache_first);
+  json.at("empty_cache_first").get_to(forecast.empty_cache_first);
   json.at("peaks").get_to(forecast.peaks);
   json.at("attempts").get_to(forecast.attempts);
   json.at("cpu_seconds").get_to(forecast.cpu_seconds);

@@ -7,7 +7,7 @@
 
 // The protocol between a planner and its dry-run process, in lines of JSON. {"job": …} sets the
 // job. {"request": …} is answered by a DryRunResult or {"error": {"code": exit code, "message":
-// text}}. {"twin": StepConfig} starts a look-ahead session, and {"twin_step": …} is answered by a
+// text}}. {"look_ahead": StepConfig} starts a look-ahead session, and {"look_ahead_step": …} is answered by a
 // MemoryForecast. Both ends are the same program, so that there are no versions and no defaults.
 
 namespace vlmtrain::planner {

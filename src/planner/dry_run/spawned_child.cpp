@@ -27,10 +27,10 @@ namespace vlmtrain::planner {
 namespace {
 
 // In the environment of the child.
-constexpr const char* kParentVariable = "VLMTRAIN_REHEARSES_FOR";
-constexpr const char* kWorkersVariable = "VLMTRAIN_REHEARSAL_WORKERS";
+constexpr const char* kParentVariable = "VLMTRAIN_DRY_RUN_PARENT";
+constexpr const char* kWorkersVariable = "VLMTRAIN_DRY_RUN_WORKERS";
 /// In the environment of a program that inherits a child.
-constexpr const char* kInheritedChildVariable = "VLMTRAIN_REHEARSAL_STARTED";
+constexpr const char* kInheritedChildVariable = "VLMTRAIN_DRY_RUN_STARTED";
 
 struct SocketPair {
   int parent_end;
@@ -132,7 +132,7 @@ SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers) {
   actions.duplicate(child_ends.front(), STDOUT_FILENO);
   variables[kParentVariable] = std::to_string(get_parent_id());
   variables[kWorkersVariable] = fmt::format("{}", fmt::join(worker_ends, " "));
-  std::vector<std::string> arguments{"vlmtrain", "rehearse"};
+  std::vector<std::string> arguments{"vlmtrain", "dry-run"};
   std::vector<std::string> environment = make_environment(variables, is_passed_to_dry_runs);
   const int error = posix_spawn(&child.process, program.c_str(), actions.get(), SpawnAttributes().get(),
                                 make_exec_array(arguments).data(), make_exec_array(environment).data());

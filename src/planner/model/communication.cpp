@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "vlmtrain/io/json.h"
+
 namespace vlmtrain::planner {
 
 namespace {
@@ -119,15 +121,18 @@ int64_t Communication::min_sent_bytes() const {
 }
 
 nlohmann::ordered_json Communication::to_json() const {
-  return {{"world_size", interconnect.world_size},
-          {"nodes", interconnect.nodes},
-          {"links", interconnect.to_string()},
-          {"bytes_per_step", bytes()},
-          {"calls_per_step", num_calls()},
-          {"least_sent_bytes", min_sent_bytes()},
-          {"seconds", seconds},
-          {"waiting_seconds", exposed_seconds},
-          {"predicted", "seconds are computed from counted bytes and published bandwidths, not measured"}};
+  nlohmann::ordered_json json{
+      {"world_size", interconnect.world_size},
+      {"nodes", interconnect.nodes},
+      {"links", interconnect.to_string()},
+      {"bytes_per_step", bytes()},
+      {"calls_per_step", num_calls()},
+      {"min_sent_bytes", min_sent_bytes()},
+      {"seconds", seconds},
+      {"exposed_seconds", exposed_seconds},
+      {"predicted", "seconds are computed from counted bytes and published bandwidths, not measured"}};
+  io::add_field_aliases(json, {{"min_sent_bytes", "least_sent_bytes"}, {"exposed_seconds", "waiting_seconds"}});
+  return json;
 }
 
 Communication estimate_communication(const Interconnect& interconnect, StepCollectives collectives,

@@ -78,9 +78,10 @@ void declare(OptionTable& table, MemoryOptions& options) {
             "A `training.micro_batch_size` may be too large for the largest samples: micro-batches that do not fit are "
             "cut, which changes no result. Else such a run is refused at the start.");
   table.add(
-      "memory.twin", options.look_ahead,
+      "memory.look_ahead", options.look_ahead,
       "On a GPU, a child process rehearses the run's own micro-batches a few steps ahead, and what would not fit is "
       "cut before it fails (docs/memory.md).");
+  table.add_alias("memory.twin", "memory.look_ahead");
   table.add("memory.empty_cache_above", options.empty_cache_above,
             "On a GPU, the allocator's cache is emptied before the next step where more than this share of what it "
             "reserves was not allocated even at the step's peak. 1: never.",

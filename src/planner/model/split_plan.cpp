@@ -14,9 +14,12 @@ namespace vlmtrain::planner {
 namespace {
 
 constexpr int64_t kUnitsPerWeight = 1024;
+constexpr io::FieldAlias kMaskImagesField{"mask_images", "mask_pictures"};
+constexpr io::FieldAlias kPassImagesField{"pass_images", "pass_pictures"};
+constexpr io::FieldAlias kMaxSamplesField{"max_samples", "most_samples"};
 constexpr std::array<const char*, MemoryCostTable::kNumTerms> kTermNames{
-    "samples",    "tokens",    "padded_tokens", "label_tokens",  "loss_rows",
-    "pixel_rows", "pass_rows", "masks",         "mask_pictures", "pass_pictures"};
+    "samples",    "tokens",    "padded_tokens", "label_tokens",        "loss_rows",
+    "pixel_rows", "pass_rows", "masks",         kMaskImagesField.name, kPassImagesField.name};
 
 int64_t apply_limit(int64_t number, int64_t limit) {
   return limit > 0 ? std::min(number, limit) : number;
@@ -77,12 +80,15 @@ bool MemoryCostTable::fits(const MicroBatchSizes& sizes) const {
 nlohmann::ordered_json MemoryCostTable::to_json() const {
   nlohmann::ordered_json weights;
   for (size_t term = 0; term < kNumTerms; ++term) weights[kTermNames[term]] = bytes_per_1024[term];
-  return {{"base_bytes", base_bytes},
-          {"bytes_per_1024", weights},
-          {"vision_tiles_per_pass", vision_tiles_per_pass},
-          {"loss_chunk_rows", loss_chunk_rows},
-          {"limit_bytes", limit_bytes},
-          {"most_samples", max_samples}};
+  io::add_field_aliases(weights, {kMaskImagesField, kPassImagesField});
+  nlohmann::ordered_json json{{"base_bytes", base_bytes},
+                              {"bytes_per_1024", weights},
+                              {"vision_tiles_per_pass", vision_tiles_per_pass},
+                              {"loss_chunk_rows", loss_chunk_rows},
+                              {"limit_bytes", limit_bytes},
+                              {kMaxSamplesField.name, max_samples}};
+  io::add_field_aliases(json, {kMaxSamplesField});
+  return json;
 }
 
 MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, const std::string& source) {
@@ -95,12 +101,15 @@ MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, c
                         .vision_tiles_per_pass = read_count(json, "vision_tiles_per_pass"),
                         .loss_chunk_rows = read_count(json, "loss_chunk_rows"),
                         .limit_bytes = read_count(json, "limit_bytes"),
-                        .max_samples = read_count(json, "most_samples")};
+                        .max_samples = read_count(json, io::find_field_name(json, kMaxSamplesField))};
   const auto weights = json.value("bytes_per_1024", nlohmann::ordered_json());
   for (size_t term = 0; term < kNumTerms; ++term) {
+    const char* name = kTermNames[term];
+    for (const io::FieldAlias field : {kMaskImagesField, kPassImagesField}) {
+      if (std::string_view(field.name) == name) name = io::find_field_name(weights, field);
+    }
     // Tables without mask terms were written by versions without masks.
-    const bool has_weight = term < kMasks || weights.contains(kTermNames[term]);
-    if (has_weight) table.bytes_per_1024[term] = read_count(weights, kTermNames[term]);
+    if (term < kMasks || weights.contains(name)) table.bytes_per_1024[term] = read_count(weights, name);
   }
   return table;
 }

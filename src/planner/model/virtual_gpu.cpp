@@ -23,7 +23,7 @@ namespace {
 
 /// Set by restart_on_virtual_gpu() and for dry-run processes: this process is meant to be on a
 /// virtual GPU.
-constexpr const char* kIntendedVariable = "VLMTRAIN_VIRTUAL_CARD";
+constexpr const char* kIntendedVariable = "VLMTRAIN_VIRTUAL_GPU";
 
 /// In preload order. The driver's libraries are included because a physical driver in
 /// LD_LIBRARY_PATH or the default path, which a library may load by name, would be found first
@@ -117,7 +117,7 @@ EnvironmentVariables make_preload_environment() {
 }
 
 EnvironmentVariables make_gpu_environment(const VirtualGpu& gpu) {
-  return {{"VLMTRAIN_VGPU_CARD", gpu.gpu},
+  return {{"VLMTRAIN_VGPU_NAME", gpu.gpu},
           {"VLMTRAIN_VGPU_BYTES", gpu.memory_bytes ? std::to_string(*gpu.memory_bytes) : ""},
           {"VLMTRAIN_VGPU_REPORTED_BYTES", gpu.reported_bytes ? std::to_string(*gpu.reported_bytes) : ""},
           {"VLMTRAIN_VGPU_USED_BYTES", std::to_string(gpu.used_bytes)},

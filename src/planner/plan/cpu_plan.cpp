@@ -14,6 +14,7 @@
 #include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::planner {
 
@@ -198,16 +199,19 @@ nlohmann::ordered_json CpuPlan::to_json() const {
                  {"total_bytes", total_bytes()},
                  {"fragmentation_bytes", malloc_cached_bytes},
                  {"process_bytes", limit.process_bytes},
-                 {"samples_ahead_bytes", limit.samples_bytes},
+                 {"prefetched_samples_bytes", limit.samples_bytes},
                  {"libraries_bytes", limit.libraries_bytes}});
+  io::add_field_aliases(memory, {{"prefetched_samples_bytes", "samples_ahead_bytes"}});
   json.update({{"device", "cpu"},
-               {"cut", split ? split->to_json() : nullptr},
-               {"room_bytes", limit.available.bytes},
-               {"room_bound", limit.available.limit_source},
+               {"split", split ? split->to_json() : nullptr},
+               {"available_bytes", limit.available.bytes},
+               {"available_limited_by", limit.available.limit_source},
                {"margin_bytes", limit.margin_bytes},
                {"margin_percent", limit.margin_percent},
                {"limit_bytes", limit.tensor_bytes},
                {"memory", memory}});
+  io::add_field_aliases(json,
+                        {{"split", "cut"}, {"available_bytes", "room_bytes"}, {"available_limited_by", "room_bound"}});
   return json;
 }
 

@@ -13,6 +13,7 @@
 #include "planner/search/plan_split.h"
 #include "planner/suggestions/gpu_suggestions.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/planner/job.h"
 
 namespace vlmtrain::planner {
@@ -219,18 +220,21 @@ Plan make_plan(const PlanRequest& original_request) {
 namespace {
 
 nlohmann::ordered_json estimate_json(const StepEstimate& estimate, const Plan& plan) {
-  return {{"micro_batch_size", estimate.step_config.micro_batch_size},
-          {"gradient_accumulation_steps", plan.workload.samples_per_rank() / estimate.step_config.micro_batch_size},
-          {"recompute", blocks_json(estimate.step_config.recompute)},
-          {"vision_tiles_per_pass", estimate.step_config.vision_tiles_per_pass},
-          {"loss_chunk_rows", estimate.step_config.loss_chunk_rows},
-          {"copies_ahead", estimate.step_config.copies_ahead},
-          {"reserved_peak_bytes", estimate.peaks.reserved_bytes},
-          {"total_bytes", plan.total_bytes(estimate)},
-          {"step_seconds", estimate.step_seconds},
-          {"tokens_per_second", estimate.tokens_per_second},
-          {"fits", estimate.fits},
-          {"rehearsed", estimate.from_dry_run}};
+  nlohmann::ordered_json json{
+      {"micro_batch_size", estimate.step_config.micro_batch_size},
+      {"gradient_accumulation_steps", plan.workload.samples_per_rank() / estimate.step_config.micro_batch_size},
+      {"recompute", blocks_json(estimate.step_config.recompute)},
+      {"vision_tiles_per_pass", estimate.step_config.vision_tiles_per_pass},
+      {"loss_chunk_rows", estimate.step_config.loss_chunk_rows},
+      {"copies_ahead", estimate.step_config.copies_ahead},
+      {"reserved_peak_bytes", estimate.peaks.reserved_bytes},
+      {"total_bytes", plan.total_bytes(estimate)},
+      {"step_seconds", estimate.step_seconds},
+      {"tokens_per_second", estimate.tokens_per_second},
+      {"fits", estimate.fits},
+      {"from_dry_run", estimate.from_dry_run}};
+  io::add_field_aliases(json, {{"from_dry_run", "rehearsed"}});
+  return json;
 }
 
 nlohmann::ordered_json memory_json(const Plan& plan) {
@@ -254,11 +258,13 @@ nlohmann::ordered_json peak_json(const memory::Peak& peak) {
 }
 
 nlohmann::ordered_json cost_json(const Cost& cost) {
-  return {{"product_operations", cost.matmul_flops},
-          {"attention_operations", cost.attention_flops},
-          {"bytes_moved", cost.bytes_moved},
-          {"launches", cost.kernel_launches},
-          {"seconds", cost.seconds}};
+  nlohmann::ordered_json json{{"matmul_operations", cost.matmul_flops},
+                              {"attention_operations", cost.attention_flops},
+                              {"bytes_moved", cost.bytes_moved},
+                              {"launches", cost.kernel_launches},
+                              {"seconds", cost.seconds}};
+  io::add_field_aliases(json, {{"matmul_operations", "product_operations"}});
+  return json;
 }
 
 nlohmann::ordered_json average_json(const AverageStep& average, const Plan& plan) {
@@ -286,10 +292,12 @@ nlohmann::ordered_json rank_steps_json(std::vector<RankStep> steps) {
   std::ranges::stable_sort(steps, std::greater{}, [](const RankStep& step) { return step.peaks.reserved_bytes; });
   auto json = nlohmann::ordered_json::array();
   for (const auto& step : steps) {
-    json.push_back({{"rank", step.rank},
-                    {"drawn_step", step.sampled_step},
-                    {"allocated_peak_bytes", step.peaks.allocated_bytes},
-                    {"reserved_peak_bytes", step.peaks.reserved_bytes}});
+    nlohmann::ordered_json step_json{{"rank", step.rank},
+                                     {"sampled_step", step.sampled_step},
+                                     {"allocated_peak_bytes", step.peaks.allocated_bytes},
+                                     {"reserved_peak_bytes", step.peaks.reserved_bytes}};
+    io::add_field_aliases(step_json, {{"sampled_step", "drawn_step"}});
+    json.push_back(std::move(step_json));
   }
   return json;
 }
@@ -321,9 +329,9 @@ nlohmann::ordered_json Plan::to_json() const {
   json.update(
       {{"expandable_segments", best.step_config.expandable_segments},
        {"copies_ahead", best.step_config.copies_ahead},
-       {"card", target.description},
-       {"card_bytes", limit.gpu_bytes},
-       {"others_bytes", target.other_process_bytes},
+       {"gpu", target.description},
+       {"gpu_bytes", limit.gpu_bytes},
+       {"other_processes_bytes", target.other_process_bytes},
        {"margin_bytes", limit.margin_bytes},
        {"margin_percent", limit.margin_percent},
        {"limit_bytes", limit.limit_bytes},
@@ -331,11 +339,16 @@ nlohmann::ordered_json Plan::to_json() const {
        {"peak", peak_json(detail.peak)},
        {"step_seconds", best.step_seconds},
        {"tokens_per_second", best.tokens_per_second},
-       {"rehearsed_step_cost", cost_json(costs.total)},
+       {"dry_run_step_cost", cost_json(costs.total)},
        {"predicted",
         "step_seconds and tokens_per_second are computed from counted operations and data sheets, not measured"},
        {"alternatives", alternatives_json},
-       {"cut", split ? split->to_json() : nullptr}});
+       {"split", split ? split->to_json() : nullptr}});
+  io::add_field_aliases(json, {{"gpu", "card"},
+                               {"gpu_bytes", "card_bytes"},
+                               {"other_processes_bytes", "others_bytes"},
+                               {"dry_run_step_cost", "rehearsed_step_cost"},
+                               {"split", "cut"}});
   if (average) json["average"] = average_json(*average, *this);
   json["communication"] = communication ? communication->to_json() : nullptr;
   json["ranks"] = rank_steps_json(rank_steps);

@@ -1,5 +1,7 @@
 #include "planner/plan/plan_json.h"
 
+#include "vlmtrain/io/json.h"
+
 namespace vlmtrain::planner {
 
 namespace {
@@ -19,9 +21,11 @@ nlohmann::ordered_json suggestions_json(const std::vector<Suggestion>& suggestio
 }  // namespace
 
 nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks) {
-  return {{"language_blocks", blocks.language},
-          {"language_attention_kept", blocks.language_selective},
-          {"vision_blocks", blocks.vision}};
+  nlohmann::ordered_json json{{"language_blocks", blocks.language},
+                              {"selective_language_blocks", blocks.language_selective},
+                              {"vision_blocks", blocks.vision}};
+  io::add_field_aliases(json, {{"selective_language_blocks", "language_attention_kept"}});
+  return json;
 }
 
 nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak) {
@@ -47,37 +51,40 @@ nlohmann::ordered_json plan_summary_json(const PlanSummary& step) {
   const data::SampleShape& largest = step.worst.shapes.front();
   const std::string& id = step.worst.first_sample_id;
   const auto& packed = step.workload.packed;
-  return {{"fits", step.fits},
-          {"model", step.model},
-          {"precision", engine::to_string(step.job.precision)},
-          {"optimizer_states", engine::to_string(step.job.optimizer.states)},
-          {"finetune", step.job.lora ? "lora" : "full"},
-          {"quantization", nn::to_string(step.job.quantization)},
-          {"micro_batch_size", step.step_config.micro_batch_size},
-          {"gradient_accumulation_steps", step.workload.samples_per_rank() / step.step_config.micro_batch_size},
-          {"global_batch_size", step.workload.global_batch_size},
-          {"samples_per_pack", packed ? nlohmann::ordered_json(packed->samples_per_pack) : nullptr},
-          {"world_size", step.workload.world_size},
-          {"sharding", engine::to_string(step.job.sharding)},
-          {"recompute", blocks_json(step.step_config.recompute)},
-          {"blocks", blocks_json({step.detail.vision_blocks, step.detail.language_blocks})},
-          {"vision_tiles_per_pass", step.step_config.vision_tiles_per_pass},
-          {"loss_chunk_rows", step.step_config.loss_chunk_rows},
-          {"tokens_per_sample", largest.tokens},
-          {"tiles_per_sample", largest.pixel_rows},
-          {"images_per_sample", largest.num_media - largest.num_videos - largest.num_volumes},
-          {"videos_per_sample", largest.num_videos},
-          {"video_frames_per_sample", largest.video_frames},
-          {"volumes_per_sample", largest.num_volumes},
-          {"label_tokens_per_sample", largest.label_tokens},
-          {"worst_sample", id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(id)},
-          {"mode", to_string(step.mode)},
-          {"parameters", step.detail.num_parameters},
-          {"trained_parameters", step.detail.num_trainable_parameters},
-          {"suggestions", suggestions_json(step.suggestions)},
-          {"rehearsals", step.effort.num_dry_runs},
-          {"rehearsal_seconds", step.effort.dry_run_seconds},
-          {"plan_seconds", step.effort.seconds}};
+  nlohmann::ordered_json json{
+      {"fits", step.fits},
+      {"model", step.model},
+      {"precision", engine::to_string(step.job.precision)},
+      {"optimizer_states", engine::to_string(step.job.optimizer.states)},
+      {"finetune", step.job.lora ? "lora" : "full"},
+      {"quantization", nn::to_string(step.job.quantization)},
+      {"micro_batch_size", step.step_config.micro_batch_size},
+      {"gradient_accumulation_steps", step.workload.samples_per_rank() / step.step_config.micro_batch_size},
+      {"global_batch_size", step.workload.global_batch_size},
+      {"samples_per_pack", packed ? nlohmann::ordered_json(packed->samples_per_pack) : nullptr},
+      {"world_size", step.workload.world_size},
+      {"sharding", engine::to_string(step.job.sharding)},
+      {"recompute", blocks_json(step.step_config.recompute)},
+      {"blocks", blocks_json({step.detail.vision_blocks, step.detail.language_blocks})},
+      {"vision_tiles_per_pass", step.step_config.vision_tiles_per_pass},
+      {"loss_chunk_rows", step.step_config.loss_chunk_rows},
+      {"tokens_per_sample", largest.tokens},
+      {"tiles_per_sample", largest.pixel_rows},
+      {"images_per_sample", largest.num_media - largest.num_videos - largest.num_volumes},
+      {"videos_per_sample", largest.num_videos},
+      {"video_frames_per_sample", largest.video_frames},
+      {"volumes_per_sample", largest.num_volumes},
+      {"label_tokens_per_sample", largest.label_tokens},
+      {"worst_sample", id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(id)},
+      {"mode", to_string(step.mode)},
+      {"parameters", step.detail.num_parameters},
+      {"trained_parameters", step.detail.num_trainable_parameters},
+      {"suggestions", suggestions_json(step.suggestions)},
+      {"dry_runs", step.effort.num_dry_runs},
+      {"dry_run_seconds", step.effort.dry_run_seconds},
+      {"plan_seconds", step.effort.seconds}};
+  io::add_field_aliases(json, {{"dry_runs", "rehearsals"}, {"dry_run_seconds", "rehearsal_seconds"}});
+  return json;
 }
 
 }  // namespace vlmtrain::planner

@@ -28,7 +28,7 @@ nlohmann::ordered_json plan_summary_json(const PlanSummary& step);
 /// Returns the peak by component.
 nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak);
 
-/// Returns {"language_blocks", "language_attention_kept", "vision_blocks"}.
+/// Returns {"language_blocks", "selective_language_blocks", "vision_blocks"}.
 nlohmann::ordered_json blocks_json(const models::RecomputeBlocks& blocks);
 
 }  // namespace vlmtrain::planner

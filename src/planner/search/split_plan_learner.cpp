@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
@@ -323,17 +324,24 @@ SplitPlan learn_split_plan(MicroBatchDryRun& dry_run, const SplitProblem& proble
 
 nlohmann::ordered_json SplitPlan::to_json() const {
   const auto or_null = [](double number) { return number > 0 ? nlohmann::ordered_json(number) : nullptr; };
-  return {{"drawn_steps", num_sampled_steps},
-          {"passes_per_step", micro_batches_per_step},
-          {"fewest_passes", min_micro_batches},
-          {"most_passes", max_micro_batches},
-          {"step_seconds", or_null(step_seconds)},
-          {"samples_per_second", or_null(samples_per_second)},
-          {"allocated_peak_bytes", peaks.allocated_bytes},
-          {"reserved_peak_bytes", peaks.reserved_bytes},
-          {"rehearsed_steps", num_dry_run_steps},
-          {"rehearsed_sets", num_measured_micro_batches},
-          {"limit_bytes", table.limit_bytes}};
+  nlohmann::ordered_json json{{"sampled_steps", num_sampled_steps},
+                              {"micro_batches_per_step", micro_batches_per_step},
+                              {"min_micro_batches", min_micro_batches},
+                              {"max_micro_batches", max_micro_batches},
+                              {"step_seconds", or_null(step_seconds)},
+                              {"samples_per_second", or_null(samples_per_second)},
+                              {"allocated_peak_bytes", peaks.allocated_bytes},
+                              {"reserved_peak_bytes", peaks.reserved_bytes},
+                              {"dry_run_steps", num_dry_run_steps},
+                              {"measured_micro_batches", num_measured_micro_batches},
+                              {"limit_bytes", table.limit_bytes}};
+  io::add_field_aliases(json, {{"sampled_steps", "drawn_steps"},
+                               {"micro_batches_per_step", "passes_per_step"},
+                               {"min_micro_batches", "fewest_passes"},
+                               {"max_micro_batches", "most_passes"},
+                               {"dry_run_steps", "rehearsed_steps"},
+                               {"measured_micro_batches", "rehearsed_sets"}});
+  return json;
 }
 
 namespace {

@@ -1,6 +1,7 @@
 #include "vlmtrain/report/inspection.h"
 
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::report {
 
@@ -11,13 +12,15 @@ using nlohmann::ordered_json;
 ordered_json make_json(const data::Histogram& histogram) {
   auto bins = ordered_json::array();
   for (const auto& bin : histogram.bins) bins.push_back({bin.first, bin.last, bin.count});
-  return {{"sum", histogram.sum},
-          {"mean", histogram.mean()},
-          {"least", histogram.min},
-          {"median", histogram.median},
-          {"percentile_95", histogram.percentile_95},
-          {"most", histogram.max},
-          {"bins", std::move(bins)}};
+  ordered_json json{{"sum", histogram.sum},
+                    {"mean", histogram.mean()},
+                    {"min", histogram.min},
+                    {"median", histogram.median},
+                    {"percentile_95", histogram.percentile_95},
+                    {"max", histogram.max},
+                    {"bins", std::move(bins)}};
+  io::add_field_aliases(json, {{"min", "least"}, {"max", "most"}});
+  return json;
 }
 
 ordered_json make_json(const data::SampleShape& shape) {
@@ -111,13 +114,23 @@ ordered_json make_evaluation_json(const Inspection& inspection) {
   auto duplicates_json = ordered_json::array();
   for (const auto& [id, train_id] : evaluation.train_duplicates)
     duplicates_json.push_back({{"id", id}, {"trained_id", train_id}});
-  return {{"ledger", evaluation.ledger.to_json()},
-          {"without_media", evaluation.without_media},
-          {"missing_files", make_json(evaluation.missing_files)},
-          {"also_trained", std::move(duplicates_json)},
-          {"with_trained_media", evaluation.ids_with_train_media},
-          {"trained_subjects", evaluation.train_subjects},
-          {"with_trained_subjects", evaluation.ids_with_train_subjects}};
+  ordered_json json{{"ledger", evaluation.ledger.to_json()},
+                    {"without_media", evaluation.without_media},
+                    {"missing_files", make_json(evaluation.missing_files)},
+                    {"train_duplicates", std::move(duplicates_json)},
+                    {"with_trained_media", evaluation.ids_with_train_media},
+                    {"trained_subjects", evaluation.train_subjects},
+                    {"with_trained_subjects", evaluation.ids_with_train_subjects}};
+  io::add_field_aliases(json, {{"train_duplicates", "also_trained"}});
+  return json;
+}
+
+ordered_json make_prediction_target_json(const Inspection& inspection) {
+  const auto& target = inspection.prediction_target;
+  if (!target) return {};
+  ordered_json json{{"gpu", target->gpu}, {"fits", target->fits}, {"plan", target->plan_headline}};
+  io::add_field_aliases(json, {{"gpu", "card"}});
+  return json;
 }
 
 ordered_json make_samples_json(const Inspection& inspection) {
@@ -142,8 +155,9 @@ ordered_json make_samples_json(const Inspection& inspection) {
     entry.update(make_json(sample.shape));
     entry["text"] = sample.chat.text;
     entry["label_spans"] = std::move(spans);
-    entry["learnt"] = sample.label_text;
-    entry["pictures"] = std::move(media_json);
+    entry["label_text"] = sample.label_text;
+    entry["media"] = std::move(media_json);
+    io::add_field_aliases(entry, {{"label_text", "learnt"}, {"media", "pictures"}});
     samples_json.push_back(std::move(entry));
   }
   return samples_json;
@@ -160,45 +174,44 @@ int64_t Inspection::num_duplicates() const {
 ordered_json Inspection::to_json() const {
   auto missing_json = make_json(missing_files);
   for (size_t i = 0; i < missing_json.size(); ++i) missing_json[i]["first_id"] = missing_file_sample_ids.at(i);
-  return {{"dataset", dataset},
-          {"model", model},
-          {"chat_template", chat_template},
-          {"samples", ledger.samples()},
-          {"usable", num_usable()},
-          {"without_media", without_media},
-          {"without_effect", remarks},
-          {"stops_run", stops_training},
-          {"no_order", order_error},
-          {"steps", steps},
-          {"global_batch_size", global_batch_size},
-          {"epochs", epochs},
-          {"sources", make_sources_json(*this)},
-          {"drawn_from", make_mixture_json(*this)},
-          {"tasks", make_tasks_json(*this)},
-          {"histograms",
-           {{"tokens", make_json(tokens)},
-            {"label_tokens", make_json(label_tokens)},
-            {"images", make_json(images)},
-            {"volumes", make_json(volumes)},
-            {"tiles", make_json(pixel_rows)},
-            {"video_frames", make_json(video_frames)}}},
-          {"tiles_are", pixel_row_name()},
-          {"ledger", ledger.to_json()},
-          {"largest", make_largest_json(*this)},
-          {"predicted_for", prediction_target ? ordered_json{{"card", prediction_target->gpu},
-                                                             {"fits", prediction_target->fits},
-                                                             {"plan", prediction_target->plan_headline}}
-                                              : ordered_json()},
-          {"media", media},
-          {"decoded", decoded},
-          {"missing_files", std::move(missing_json)},
-          {"same_samples", {{"repeated", num_duplicates()}, {"groups", duplicate_samples}}},
-          {"same_files", duplicate_files},
-          {"repeated_ids", {{"ids", repeated_ids}, {"first", first_repeated_id}}},
-          {"evaluation", make_evaluation_json(*this)},
-          {"packs", make_packs_json(*this)},
-          {"shown", make_samples_json(*this)},
-          {"seconds", seconds}};
+  ordered_json json{{"dataset", dataset},
+                    {"model", model},
+                    {"chat_template", chat_template},
+                    {"samples", ledger.samples()},
+                    {"usable", num_usable()},
+                    {"without_media", without_media},
+                    {"without_effect", remarks},
+                    {"stops_run", stops_training},
+                    {"no_order", order_error},
+                    {"steps", steps},
+                    {"global_batch_size", global_batch_size},
+                    {"epochs", epochs},
+                    {"sources", make_sources_json(*this)},
+                    {"mixture", make_mixture_json(*this)},
+                    {"tasks", make_tasks_json(*this)},
+                    {"histograms",
+                     {{"tokens", make_json(tokens)},
+                      {"label_tokens", make_json(label_tokens)},
+                      {"images", make_json(images)},
+                      {"volumes", make_json(volumes)},
+                      {"tiles", make_json(pixel_rows)},
+                      {"video_frames", make_json(video_frames)}}},
+                    {"tiles_are", pixel_row_name()},
+                    {"ledger", ledger.to_json()},
+                    {"largest", make_largest_json(*this)},
+                    {"predicted_for", make_prediction_target_json(*this)},
+                    {"media", media},
+                    {"decoded", decoded},
+                    {"missing_files", std::move(missing_json)},
+                    {"same_samples", {{"repeated", num_duplicates()}, {"groups", duplicate_samples}}},
+                    {"same_files", duplicate_files},
+                    {"repeated_ids", {{"ids", repeated_ids}, {"first", first_repeated_id}}},
+                    {"evaluation", make_evaluation_json(*this)},
+                    {"packs", make_packs_json(*this)},
+                    {"shown", make_samples_json(*this)},
+                    {"seconds", seconds}};
+  io::add_field_aliases(json, {{"mixture", "drawn_from"}});
+  return json;
 }
 
 }  // namespace vlmtrain::report

@@ -45,8 +45,8 @@ function tiles() {
   const wait = curves.data_wait_share && curves.data_wait_share.mean.filter(words.known);
   const waited = wait && wait.length > 0 ? wait[wait.length - 1] : NaN;
   const difference = summary.predicted_peak_bytes > 0 && onCard ? `${words.difference(summary.reserved_peak_bytes / summary.predicted_peak_bytes)} against the plan` : "";
-  const card = plan && plan.card_bytes ? `card of ${words.bytes(plan.card_bytes)}` : "";
-  const incidents = [[summary.oom_splits, "out-of-memory split"], [summary.foreseen_splits, "foreseen split"], [summary.skipped_steps, "skipped step"],
+  const card = plan && plan.gpu_bytes ? `card of ${words.bytes(plan.gpu_bytes)}` : "";
+  const incidents = [[summary.oom_splits, "out-of-memory split"], [summary.forecast_splits, "foreseen split"], [summary.skipped_steps, "skipped step"],
     [data.events.counts.anomaly || 0, "anomaly"], [(data.events.counts.memory_growth || 0) + (data.events.counts.memory_full || 0), "memory warning"]].filter(([count]) => count > 0);
   const plural = (count, noun) => (noun === "anomaly" && count !== 1 ? `${words.grouped(count)} anomalies` : words.counted(count, noun));
   const running = standing() === "running";
@@ -132,11 +132,11 @@ function chartOptions() {
   }
   charts.push({ title: "Time of a step", format: words.seconds, zero: true, smooth: true, series: seriesOf([["step_seconds", "seconds", "--optimizer"]]) });
   charts.push({ title: "Micro-batch sizes", format: words.number, zero: true, whole: true, series: seriesOf([["micro_batch_size", "samples in a micro-batch", "--gradients"], ["micro_batches", "micro-batches a step", "--series-6", { dash: "2 3" }]]) });
-  const happened = summary.oom_splits + summary.foreseen_splits + summary.skipped_steps > 0;
+  const happened = summary.oom_splits + summary.forecast_splits + summary.skipped_steps > 0;
   if (happened) {
     const whole = (value) => (words.known(value) ? (Number.isInteger(value) ? words.grouped(value) : value.toFixed(1)) : "–");
     charts.push({ title: "Splits and skipped steps", format: whole, zero: true, whole: true, series: seriesOf([
-      ["oom_splits", "out-of-memory splits", "--bad", { bars: true }], ["foreseen_splits", "foreseen splits", "--warn", { bars: true }], ["skipped", "skipped steps", "--input", { bars: true }]]) });
+      ["oom_splits", "out-of-memory splits", "--bad", { bars: true }], ["forecast_splits", "foreseen splits", "--warn", { bars: true }], ["skipped", "skipped steps", "--input", { bars: true }]]) });
   }
   if (curves.loss_scale) charts.push({ title: "Loss scale (fp16)", format: words.number, logarithmic: true, series: seriesOf([["loss_scale", "scale", "--workspace"]]) });
   const byTask = (list) => list.map((curve, i) => ({ name: data.tasks[i].name || "(none)", colour: taskColour(i), mean: curve.mean })).filter((series) => series.mean.some(words.known));

@@ -24,7 +24,7 @@ function memorySection(data) {
     ["fragmentation", "fragmentation_bytes", "--fragmentation"], ["CUDA context", "context_bytes", "--other"], ["communication", "communication_bytes", "--communication"]];
   const parts = names.map(([name, key, colour]) => ({ name, value: memory[key] || 0, text: words.bytes(memory[key] || 0), colour: `var(${colour})` }));
   const planned = memory.total_bytes;
-  const card = Math.max(plan.card_bytes || 0, planned);
+  const card = Math.max(plan.gpu_bytes || 0, planned);
   const free = Math.max(0, card - planned - (plan.margin_bytes || 0));
   const summary = data.summary;
   const beside = (memory.context_bytes || 0) + (memory.communication_bytes || 0);
@@ -43,7 +43,7 @@ function memorySection(data) {
     html("div", { class: "halves" },
       table(["component", "planned", "share"], [...parts.filter((part) => part.value > 0).map((part) => ({ cells: [[swatch(part.colour), part.name], part.text, words.percent(part.value / planned)] })),
         { cells: ["in use", words.bytes(planned), "100 %"], style: "total" },
-        { cells: ["margin", words.bytes(plan.margin_bytes), ""] }, { cells: [plan.card || "card", words.bytes(plan.card_bytes), ""], style: "total" }]),
+        { cells: ["margin", words.bytes(plan.margin_bytes), ""] }, { cells: [plan.gpu || "card", words.bytes(plan.gpu_bytes), ""], style: "total" }]),
       table(["at most", "planned", "measured", "difference"], [
         comparison("allocated", memory.allocated_peak_bytes, summary.allocated_peak_bytes),
         comparison("reserved", memory.reserved_peak_bytes, summary.reserved_peak_bytes),
@@ -70,7 +70,7 @@ function tasksSection(data) {
 function masksSection(data) {
   const { masks, newest, structures } = data.evaluations || {};
   if (!masks || !(masks.masks > 0)) return null;
-  const cells = (name, score) => [name, words.grouped(score.masks), words.dice(score.dice), words.dice(score.iou), words.known(score.hausdorff95) ? score.hausdorff95.toFixed(2) : "–", words.grouped(score.empty_truths || 0), words.grouped(score.empty_drawn || 0)];
+  const cells = (name, score) => [name, words.grouped(score.masks), words.dice(score.dice), words.dice(score.iou), words.known(score.hausdorff95) ? score.hausdorff95.toFixed(2) : "–", words.grouped(score.empty_truths || 0), words.grouped(score.empty_predictions || 0)];
   const curves = structures.filter((structure) => structure.dice_curve).length;
   return [html("h2", {}, "Masks"),
     html("div", { class: "tall" }, table(["structure", "masks", "Dice", "IoU", "Hausdorff-95, pixels", "empty in the data", "nothing drawn"], [
@@ -82,7 +82,7 @@ function masksSection(data) {
 }
 
 function epochsSection(data) {
-  const { rows, left_out: leftOut } = data.epochs;
+  const { rows, hidden } = data.epochs;
   if (rows.length === 0) return null;
   const evaluated = rows.some((row) => row.evaluation);
   const onCard = data.summary.reserved_peak_bytes > 0;
@@ -95,9 +95,9 @@ function epochsSection(data) {
       onCard ? "reserved, peak" : "memory, peak", "mean", "splits", "skipped", "time"], rows.map((row) => ({ cells: [
       row.complete ? words.grouped(row.epoch) : `${words.grouped(row.epoch)}, begun`, `${words.grouped(row.first_step)} – ${words.grouped(row.last_step)}`, words.loss(row.loss), ...(evaluated ? validation(row) : []),
       words.grouped(row.samples), words.known(row.samples_per_second) ? row.samples_per_second.toFixed(1) : "–", words.known(row.tokens_per_second) ? words.grouped(row.tokens_per_second) : "–", ...memory(row),
-      words.grouped(row.oom_splits + row.foreseen_splits), words.grouped(row.skipped_steps), words.seconds(row.seconds)] })))),
+      words.grouped(row.oom_splits + row.forecast_splits), words.grouped(row.skipped_steps), words.seconds(row.seconds)] })))),
     html("p", { class: "hint" }, evaluated ? "Evaluated after the epoch's last step; the least validation loss is green. " : "",
-      "Time is that of steps, without saving and evaluating.", leftOut > 0 ? ` ${words.counted(leftOut, "earlier epoch")} are in epochs.jsonl only.` : "")];
+      "Time is that of steps, without saving and evaluating.", hidden > 0 ? ` ${words.counted(hidden, "earlier epoch")} are in epochs.jsonl only.` : "")];
 }
 
 function ledgerSection(data) {
@@ -121,7 +121,7 @@ function ledgerSection(data) {
 const plain = (text) => text.trim().toLowerCase().replace(/[.\s]+$/, "");
 
 function predictionsSection(data) {
-  const { samples, left_out: leftOut } = data.predictions;
+  const { samples, hidden } = data.predictions;
   if (samples.length === 0) return null;
   const last = Math.max(...samples.map((sample) => sample.answers[sample.answers.length - 1].step));
   const overlays = ({ masks }) => (!masks ? null : html("div", { class: "overlays" }, masks.map((mask) => html("figure", {},
@@ -136,13 +136,13 @@ function predictionsSection(data) {
     html("p", { class: "question" }, sample.question),
     html("table", {}, html("tbody", {},
       html("tr", { class: "expected" }, html("td", {}, "expected"), html("td", {}, sample.expected)),
-      sample.answers.map((answer) => html("tr", { class: plain(answer.given) === plain(sample.expected) ? "right" : "other" },
-        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.given === "" ? html("i", {}, "nothing") : answer.given, overlays(answer)))))),
+      sample.answers.map((answer) => html("tr", { class: plain(answer.answer) === plain(sample.expected) ? "right" : "other" },
+        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.answer === "" ? html("i", {}, "nothing") : answer.answer, overlays(answer)))))),
     html("p", { class: "hint" }, [sample.task, sample.id].filter((part) => part !== "").join(" · ")));
   return [html("h2", {}, "Answers to samples"),
     html("p", { class: "hint first" }, `What the model answered, last after step ${words.grouped(last)}. Green: the expected words.`,
       withMasks ? " Masks are drawn for the expected answer: orange is the model's, the green outline the true one." : "",
-      leftOut > 0 ? ` ${words.counted(leftOut, "earlier sample")} are in predictions.jsonl only.` : ""),
+      hidden > 0 ? ` ${words.counted(hidden, "earlier sample")} are in predictions.jsonl only.` : ""),
     html("div", { class: "cards" }, samples.map(card))];
 }
 

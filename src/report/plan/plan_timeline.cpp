@@ -96,7 +96,7 @@ nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<s
           {"events", timeline.size()},
           {"peak_event", find_peak_event(timeline)},
           {"limit_bytes", plan.limit.limit_bytes},
-          {"card_bytes", plan.limit.gpu_bytes - overhead_bytes}};
+          {"gpu_bytes", plan.limit.gpu_bytes - overhead_bytes}};
 }
 
 std::string make_component_rows(const planner::TimelinePoint& peak) {
@@ -193,7 +193,7 @@ std::string render_plan_timeline(const planner::Plan& plan) {
                                           {"components", make_component_rows(peak)},
                                           {"peak_place", escape_text(format_memory_tag(peak.tag, peak.backward))},
                                           {"peak_note", escape_html(format_peak_note(plan, peak))},
-                                          {"card", make_gpu_rows(plan)},
+                                          {"gpu", make_gpu_rows(plan)},
                                           {"facts", make_fact_rows(plan)},
                                           {"notes", escape_html(format_notes(plan, events.size()))},
                                           {"data", escape_script_json(make_timeline_data(plan, events))},

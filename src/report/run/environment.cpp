@@ -87,20 +87,21 @@ Environment Environment::collect(at::Device device) {
 }
 
 std::string Environment::to_json() const {
-  const nlohmann::ordered_json json{{"host", host},
-                                    {"kernel", kernel},
-                                    {"cpu", cpu},
-                                    {"cpu_cores", cpu_cores},
-                                    {"memory_bytes", memory_bytes},
-                                    {"memory_limit_bytes", or_null(memory_limit_bytes)},
-                                    {"gpu", gpu ? gpu_json(*gpu) : nlohmann::ordered_json()},
-                                    {"libtorch", libtorch},
-                                    {"vlmtrain", vlmtrain},
-                                    {"commit", commit},
-                                    {"command", command},
-                                    {"start_time", start_time},
-                                    {"slurm_job_id", slurm_job_id},
-                                    {"left_out_kernels", disabled_kernels}};
+  nlohmann::ordered_json json{{"host", host},
+                              {"kernel", kernel},
+                              {"cpu", cpu},
+                              {"cpu_cores", cpu_cores},
+                              {"memory_bytes", memory_bytes},
+                              {"memory_limit_bytes", or_null(memory_limit_bytes)},
+                              {"gpu", gpu ? gpu_json(*gpu) : nlohmann::ordered_json()},
+                              {"libtorch", libtorch},
+                              {"vlmtrain", vlmtrain},
+                              {"commit", commit},
+                              {"command", command},
+                              {"start_time", start_time},
+                              {"slurm_job_id", slurm_job_id},
+                              {"disabled_kernels", disabled_kernels}};
+  io::add_field_aliases(json, {{"disabled_kernels", "left_out_kernels"}});
   return io::to_json_string(json, 2) + "\n";
 }
 

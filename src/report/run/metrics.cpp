@@ -70,12 +70,14 @@ nlohmann::ordered_json evaluation_json(const EvaluationMetrics& evaluation) {
 }  // namespace
 
 nlohmann::ordered_json MaskMetrics::to_json() const {
-  return {{"masks", masks},
-          {"dice", dice},
-          {"iou", iou},
-          {"hausdorff95", or_null(hausdorff95)},
-          {"empty_truths", empty_truths},
-          {"empty_drawn", empty_predictions}};
+  nlohmann::ordered_json json{{"masks", masks},
+                              {"dice", dice},
+                              {"iou", iou},
+                              {"hausdorff95", or_null(hausdorff95)},
+                              {"empty_truths", empty_truths},
+                              {"empty_predictions", empty_predictions}};
+  io::add_field_aliases(json, {{"empty_predictions", "empty_drawn"}});
+  return json;
 }
 
 std::string EvaluationMetrics::to_json() const {
@@ -104,7 +106,7 @@ std::string StepMetrics::to_json_line() const {
                               {"tokens_per_second", tokens_per_second()},
                               {"micro_batches", micro_batches},
                               {"micro_batch_sizes", micro_batch_sizes},
-                              {"foreseen_splits", forecast_splits},
+                              {"forecast_splits", forecast_splits},
                               {"oom_splits", oom_splits},
                               {"predicted_allocated_peak_bytes", or_null(predicted_allocated_peak_bytes)},
                               {"predicted_peak_bytes", or_null(predicted_peak_bytes)},
@@ -117,6 +119,7 @@ std::string StepMetrics::to_json_line() const {
                               {"host_bytes", host_bytes},
                               {"host_peak_bytes", host_peak_bytes},
                               {"tasks", tasks_json(tasks)}};
+  io::add_field_aliases(json, {{"forecast_splits", "foreseen_splits"}});
   if (num_volumes > 0) json["volumes"] = num_volumes;
   if (mask_learning_rate) json["mask_learning_rate"] = *mask_learning_rate;
   if (loss_components) {

@@ -45,8 +45,9 @@ std::string data_uri(const at::Tensor& image, int quality) {
 }  // namespace
 
 std::string Prediction::to_json_line() const {
-  nlohmann::ordered_json json{{"step", step},         {"id", id},        {"task", task},    {"question", question},
-                              {"expected", expected}, {"given", answer}, {"images", images}};
+  nlohmann::ordered_json json{{"step", step},         {"id", id},         {"task", task},    {"question", question},
+                              {"expected", expected}, {"answer", answer}, {"images", images}};
+  io::add_field_aliases(json, {{"answer", "given"}});
   if (!captions.empty()) json["captions"] = captions;
   for (const auto& mask : masks) {
     json["masks"].push_back({{"structure", mask.structure}, {"dice", mask.dice}, {"overlay", mask.overlay}});

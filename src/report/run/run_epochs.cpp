@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::report {
@@ -76,7 +77,7 @@ void EpochSummaries::accumulate(const nlohmann::json& line) {
   }
   epoch_.tokens += get_count(line, "tokens");
   epoch_.oom_splits += get_count(line, "oom_splits");
-  epoch_.forecast_splits += get_count(line, "foreseen_splits");
+  epoch_.forecast_splits += get_count(line, io::find_field_name(line, {"forecast_splits", "foreseen_splits"}));
   const auto skipped = line.find("skipped");
   if (skipped != line.end() && skipped->is_boolean() && skipped->get<bool>()) ++epoch_.skipped_steps;
   if (const double seconds = get_number(line, "step_seconds"); std::isfinite(seconds)) epoch_.seconds += seconds;
@@ -108,7 +109,7 @@ nlohmann::ordered_json EpochSummaries::make_row(int64_t epoch, bool complete) co
   row["samples_per_second"] = divide(static_cast<double>(epoch_.total.samples), epoch_.seconds);
   row["tokens_per_second"] = divide(static_cast<double>(epoch_.tokens), epoch_.seconds);
   row["oom_splits"] = epoch_.oom_splits;
-  row["foreseen_splits"] = epoch_.forecast_splits;
+  row["forecast_splits"] = epoch_.forecast_splits;
   row["skipped_steps"] = epoch_.skipped_steps;
   const auto add_bytes = [&](const std::string& name, const MemoryStats& memory) {
     row[name + "_peak_bytes"] = memory.peak;
@@ -118,6 +119,7 @@ nlohmann::ordered_json EpochSummaries::make_row(int64_t epoch, bool complete) co
   add_bytes("reserved", epoch_.reserved);
   add_bytes("host", epoch_.host);
   row["evaluation"] = epoch_.evaluation;
+  io::add_field_aliases(row, {{"forecast_splits", "foreseen_splits"}});
   return row;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::report {
@@ -34,8 +35,12 @@ RunEvaluations::Score RunEvaluations::parse_score(const nlohmann::json& values) 
 RunEvaluations::Masks RunEvaluations::parse_masks(const nlohmann::json& values) {
   const auto entry = values.find("masks");
   if (entry == values.end() || !entry->is_object()) return {};
-  return {get_count(*entry, "masks"),        get_number(*entry, "dice"),        get_number(*entry, "iou"),
-          get_number(*entry, "hausdorff95"), get_count(*entry, "empty_truths"), get_count(*entry, "empty_drawn")};
+  return {get_count(*entry, "masks"),
+          get_number(*entry, "dice"),
+          get_number(*entry, "iou"),
+          get_number(*entry, "hausdorff95"),
+          get_count(*entry, "empty_truths"),
+          get_count(*entry, io::find_field_name(*entry, {"empty_predictions", "empty_drawn"}))};
 }
 
 nlohmann::json RunEvaluations::masks_to_json(const Masks& masks) {
@@ -44,7 +49,7 @@ nlohmann::json RunEvaluations::masks_to_json(const Masks& masks) {
           {"iou", masks.iou},
           {"hausdorff95", masks.hausdorff95},
           {"empty_truths", masks.empty_truths},
-          {"empty_drawn", masks.empty_predictions}};
+          {"empty_predictions", masks.empty_predictions}};
 }
 
 void RunEvaluations::add_structures(const nlohmann::json& evaluation, Point& point) {

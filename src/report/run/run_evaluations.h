@@ -24,7 +24,7 @@ class RunEvaluations {
   /// […]}, by decreasing label tokens]}; null without evaluations.
   ///
   /// With masks: "dice" in "best" and "newest", "dice": […], "masks": {"masks", "dice", "iou",
-  /// "hausdorff95", "empty_truths", "empty_drawn"} of the newest evaluation, and "structures": [the
+  /// "hausdorff95", "empty_truths", "empty_predictions"} of the newest evaluation, and "structures": [the
   /// same with "name", and for the first of them "dice_curve": […], by decreasing number of masks].
   nlohmann::json to_json() const;
 

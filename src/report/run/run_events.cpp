@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::report {
@@ -109,7 +110,8 @@ nlohmann::json parse_mask_list(const nlohmann::json& line) {
 void RunPredictions::add(const nlohmann::json& line) {
   const std::string id = get_text(line, "id");
   const std::string question = get_short_text(line, "question");
-  const Answer answer{get_count(line, "step"), get_short_text(line, "given"), parse_mask_list(line)};
+  const Answer answer{get_count(line, "step"), get_short_text(line, io::find_field_name(line, {"answer", "given"})),
+                      parse_mask_list(line)};
   const auto sample_entry = std::find_if(samples_.begin(), samples_.end(), [&](const PredictedSample& sample) {
     return sample.id == id && sample.question == question;
   });
@@ -158,7 +160,7 @@ nlohmann::json RunPredictions::to_json() const {
   for (const auto& sample : samples_) {
     auto answers = nlohmann::json::array();
     for (const auto& answer : sample.answers) {
-      auto& answer_json = answers.emplace_back(nlohmann::json{{"step", answer.step}, {"given", answer.text}});
+      auto& answer_json = answers.emplace_back(nlohmann::json{{"step", answer.step}, {"answer", answer.text}});
       if (!answer.masks.is_null()) answer_json["masks"] = answer.masks;
     }
     samples.push_back({{"id", sample.id},
@@ -169,7 +171,7 @@ nlohmann::json RunPredictions::to_json() const {
                        {"answers", std::move(answers)}});
     if (!sample.captions.empty()) samples.back()["captions"] = sample.captions;
   }
-  return {{"samples", std::move(samples)}, {"left_out", num_hidden_}};
+  return {{"samples", std::move(samples)}, {"hidden", num_hidden_}};
 }
 
 }  // namespace vlmtrain::report

@@ -42,8 +42,8 @@ class RunPredictions {
   void add(const nlohmann::json& line);
 
   /// Returns {"samples": [{"id", "task", "question", "expected", "images", for volumes "captions",
-  /// "answers": [{"step", "given", for masks "masks": [{"structure", "dice", "overlay"}]}, oldest
-  /// first]}], "left_out": number of samples that are not shown}.
+  /// "answers": [{"step", "answer", for masks "masks": [{"structure", "dice", "overlay"}]}, oldest
+  /// first]}], "hidden": number of samples that are not shown}.
   nlohmann::json to_json() const;
 
  private:

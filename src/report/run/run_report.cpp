@@ -42,8 +42,6 @@ constexpr const char* kPlanKeys[] = {"device",
                                      "vision_tiles_per_pass",
                                      "tokens_per_sample",
                                      "worst_sample",
-                                     "card",
-                                     "card_bytes",
                                      "mode",
                                      "margin_bytes",
                                      "limit_bytes",
@@ -54,6 +52,9 @@ constexpr const char* kPlanKeys[] = {"device",
                                      "step_seconds",
                                      "tokens_per_second",
                                      "plan_seconds"};
+
+/// Keys of the plan that earlier versions named otherwise.
+constexpr io::FieldAlias kRenamedPlanKeys[] = {{"gpu", "card"}, {"gpu_bytes", "card_bytes"}};
 
 double get_modified_time(const fs::path& path) {
   struct stat status {};
@@ -93,6 +94,11 @@ nlohmann::json parse_plan(const std::string& content) {
   nlohmann::json selected;
   for (const char* const key : kPlanKeys) {
     if (const auto entry = plan.find(key); entry != plan.end()) selected[key] = *entry;
+  }
+  for (const io::FieldAlias field : kRenamedPlanKeys) {
+    if (const auto entry = plan.find(io::find_field_name(plan, field)); entry != plan.end()) {
+      selected[field.name] = *entry;
+    }
   }
   return selected;
 }
@@ -166,7 +172,7 @@ struct RunReport::State {
     auto rows = nlohmann::json::array();
     for (const auto& row : epoch_rows) rows.push_back(row);
     if (auto row = epochs.current_epoch()) rows.push_back(trim_epoch(*row));
-    return {{"rows", std::move(rows)}, {"left_out", num_epochs_ - std::ssize(epoch_rows)}};
+    return {{"rows", std::move(rows)}, {"hidden", num_epochs_ - std::ssize(epoch_rows)}};
   }
 
   std::string make_data() {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::report {
@@ -27,7 +28,10 @@ struct CurveField {
   bool is_summed = false;
   const char* object_key = nullptr;  // key of the object that has the value; null: the line
   const char* field_name = nullptr;  // key of the value in that object; null: `key`
+  const char* alias = nullptr;       // key of the value in lines of earlier versions; null: the same
 };
+
+constexpr io::FieldAlias kForecastSplitsField{"forecast_splits", "foreseen_splits"};
 
 constexpr CurveField kCurveFields[] = {{"loss"},
                                        {"learning_rate"},
@@ -50,12 +54,13 @@ constexpr CurveField kCurveFields[] = {{"loss"},
                                        {"device_free_bytes"},
                                        {"host_bytes"},
                                        {"host_peak_bytes"},
-                                       {"foreseen_splits", true},
+                                       {kForecastSplitsField.name, true, nullptr, nullptr, kForecastSplitsField.alias},
                                        {"oom_splits", true}};
 
 /// Returns NaN if the line has no value.
 double get_field_value(const nlohmann::json& line, const CurveField& field) {
   const char* const name = field.field_name != nullptr ? field.field_name : field.key;
+  if (field.alias != nullptr) return get_number(line, io::find_field_name(line, {name, field.alias}));
   if (field.object_key == nullptr) return get_number(line, name);
   const auto entry = line.find(field.object_key);
   const bool has_object = entry != line.end() && entry->is_object();
@@ -133,7 +138,7 @@ void RunSteps::add(const nlohmann::json& line) {
   images_ += get_count(line, "images");
   volumes_ += get_count(line, "volumes");
   oom_splits_ += get_count(line, "oom_splits");
-  forecast_splits_ += get_count(line, "foreseen_splits");
+  forecast_splits_ += get_count(line, io::find_field_name(line, kForecastSplitsField));
   skipped_steps_ = get_count(line, "skipped_steps");
   if (std::isfinite(seconds)) seconds_ += seconds;
   const auto update_max = [&](int64_t& max, const char* key) { max = std::max(max, get_count(line, key)); };
@@ -210,7 +215,7 @@ nlohmann::json RunSteps::summary() const {
                          {"images", images_},
                          {"volumes", volumes_},
                          {"oom_splits", oom_splits_},
-                         {"foreseen_splits", forecast_splits_},
+                         {"forecast_splits", forecast_splits_},
                          {"skipped_steps", skipped_steps_},
                          {"seconds", seconds_},
                          {"allocated_peak_bytes", allocated_peak_},

@@ -83,7 +83,7 @@ void TensorBoard::step(const StepMetrics& metrics) {
                                        {"memory/host_gb", to_gigabytes(metrics.host_bytes)},
                                        {"memory/host_peak_gb", to_gigabytes(metrics.host_peak_bytes)},
                                        {"incidents/oom_splits", static_cast<double>(metrics.oom_splits)},
-                                       {"incidents/foreseen_splits", static_cast<double>(metrics.forecast_splits)},
+                                       {"incidents/forecast_splits", static_cast<double>(metrics.forecast_splits)},
                                        {"incidents/skipped_steps", static_cast<double>(metrics.skipped_steps)},
                                        {"incidents/micro_batches", static_cast<double>(metrics.micro_batches)}};
   if (metrics.vision_learning_rate) values["train/vision_learning_rate"] = *metrics.vision_learning_rate;

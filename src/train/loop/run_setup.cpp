@@ -131,21 +131,22 @@ nlohmann::ordered_json RunSetup::make_ledger_json() const {
   }
   if (order->num_sources() == 1) return json;
   data::EpochProgress progress(ledger, *order);
-  auto lanes = nlohmann::ordered_json::array();
+  auto sources_json = nlohmann::ordered_json::array();
   const auto& shares = order->mixture_sampler().shares(state.cursor.num_batches);
   for (int64_t index = 0; index < order->num_sources(); ++index) {
     const data::MixtureSource& source = order->source(index);
     const auto count_status = [&](data::SampleStatus status) {
       return std::ranges::count_if(source.samples, [&](int64_t sample) { return ledger.status(sample) == status; });
     };
-    lanes.push_back({{"name", source.name},
-                     {"share", shares[static_cast<size_t>(index)]},
-                     {"samples", source.samples.size()},
-                     {"used", count_status(data::SampleStatus::kUsed)},
-                     {"dropped", count_status(data::SampleStatus::kDropped)},
-                     {"epochs", progress.get_source_progress(index, state.cursor)}});
+    sources_json.push_back({{"name", source.name},
+                            {"share", shares[static_cast<size_t>(index)]},
+                            {"samples", source.samples.size()},
+                            {"used", count_status(data::SampleStatus::kUsed)},
+                            {"dropped", count_status(data::SampleStatus::kDropped)},
+                            {"epochs", progress.get_source_progress(index, state.cursor)}});
   }
-  json["drawn_from"] = std::move(lanes);
+  json["mixture"] = std::move(sources_json);
+  io::add_field_aliases(json, {{"mixture", "drawn_from"}});
   return json;
 }
 

@@ -175,10 +175,17 @@ void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, in
         look_ahead->steps, look_ahead->steps + look_ahead->late_steps, look_ahead->split_steps,
         100 * look_ahead->worst_error,
         look_ahead->cpu_seconds / static_cast<double>(std::max<int64_t>(1, look_ahead->steps)));
-    json["twin"] = {{"foreseen_steps", look_ahead->steps},       {"late_steps", look_ahead->late_steps},
-                    {"cut_steps", look_ahead->split_steps},      {"hopeless_steps", look_ahead->unfit_steps},
-                    {"worst_error", look_ahead->worst_error},    {"cpu_seconds", look_ahead->cpu_seconds},
-                    {"waited_seconds", look_ahead->wait_seconds}};
+    nlohmann::ordered_json look_ahead_json{
+        {"forecast_steps", look_ahead->steps},     {"late_steps", look_ahead->late_steps},
+        {"split_steps", look_ahead->split_steps},  {"unfit_steps", look_ahead->unfit_steps},
+        {"worst_error", look_ahead->worst_error},  {"cpu_seconds", look_ahead->cpu_seconds},
+        {"wait_seconds", look_ahead->wait_seconds}};
+    io::add_field_aliases(look_ahead_json, {{"forecast_steps", "foreseen_steps"},
+                                            {"split_steps", "cut_steps"},
+                                            {"unfit_steps", "hopeless_steps"},
+                                            {"wait_seconds", "waited_seconds"}});
+    json["look_ahead"] = std::move(look_ahead_json);
+    io::add_field_aliases(json, {{"look_ahead", "twin"}});
   }
   write(json);
 }

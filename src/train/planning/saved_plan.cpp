@@ -6,6 +6,12 @@
 
 namespace vlmtrain::train {
 
+namespace {
+
+constexpr io::FieldAlias kSelectiveField{"selective_language_blocks", "language_attention_kept"};
+
+}  // namespace
+
 nlohmann::ordered_json SavedPlan::to_json(const char* limit_key) const {
   nlohmann::ordered_json json{{"micro_batch_size", step_config.micro_batch_size},
                               {"recomputed_vision_blocks", step_config.recompute.vision},
@@ -14,7 +20,8 @@ nlohmann::ordered_json SavedPlan::to_json(const char* limit_key) const {
                               {"loss_chunk_rows", step_config.loss_chunk_rows},
                               {limit_key, limit_bytes}};
   if (step_config.recompute.language_selective > 0) {
-    json["language_attention_kept"] = step_config.recompute.language_selective;
+    json[kSelectiveField.name] = step_config.recompute.language_selective;
+    io::add_field_aliases(json, {kSelectiveField});
   }
   if (!step_config.copies_ahead) json["copies_ahead"] = false;
   if (step_config.memory_costs) json["costs"] = step_config.memory_costs->to_json();
@@ -29,8 +36,8 @@ SavedPlan SavedPlan::from_json(const nlohmann::ordered_json& json, const char* l
                                  .vision_tiles_per_pass = number("vision_tiles_per_pass"),
                                  .loss_chunk_rows = number("loss_chunk_rows")},
                  .limit_bytes = number(limit_key)};
-  if (json.contains("language_attention_kept")) {
-    plan.step_config.recompute.language_selective = number("language_attention_kept");
+  if (const char* const name = io::find_field_name(json, kSelectiveField); json.contains(name)) {
+    plan.step_config.recompute.language_selective = number(name);
   }
   if (json.contains("copies_ahead")) plan.step_config.copies_ahead = io::get<bool>(json, "copies_ahead", source);
   if (const auto costs = json.find("costs"); costs != json.end()) {

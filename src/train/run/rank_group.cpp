@@ -37,7 +37,7 @@ constexpr auto kMaxWriteTime = std::chrono::minutes(5);
 }
 
 constexpr char kStopFlag = 's', kContinueFlag = 'g';
-constexpr const char* kRanksPerNodeVariable = "VLMTRAIN_RANKS_OF_A_NODE";
+constexpr const char* kRanksPerNodeVariable = "VLMTRAIN_RANKS_PER_NODE";
 
 }  // namespace
 

@@ -81,7 +81,7 @@ class RankGroup {
   int64_t ranks_on_this_node() const { return ranks_on_this_node_; }
   int64_t num_nodes() const { return num_nodes_; }
   /// Returns the ranks of each machine, which have consecutive numbers. Throws UserError (kUsage)
-  /// where machines have different numbers of ranks. VLMTRAIN_RANKS_OF_A_NODE overrides host names,
+  /// where machines have different numbers of ranks. VLMTRAIN_RANKS_PER_NODE overrides host names,
   /// so that tests can form groups on one machine.
   int64_t ranks_per_node() const;
   const engine::Consensus& consensus() const { return *consensus_; }

@@ -42,12 +42,12 @@ std::optional<ModuleLoadCost> read_module_load_cost() {
 }
 
 const memory::Gpu* find_configured_gpu() {
-  const std::string_view name = get_env("VLMTRAIN_VGPU_CARD");
+  const std::string_view name = get_env("VLMTRAIN_VGPU_NAME");
   const memory::Gpu* const gpu = memory::find_gpu(name.empty() ? "h100" : name);
   if (gpu != nullptr) return gpu;
   std::string names;
   for (const auto& listed_gpu : memory::gpus()) names.append(" ").append(listed_gpu.name);
-  report({"VLMTRAIN_VGPU_CARD=", name, " is unknown: there is no device; known are", names});
+  report({"VLMTRAIN_VGPU_NAME=", name, " is unknown: there is no device; known are", names});
   return nullptr;
 }
 

@@ -53,9 +53,9 @@ TEST_F(BadInputTest, RejectsAnUnusedLossScale) {
 }
 
 TEST_F(BadInputTest, ReportsWrongOverrides) {
-  expect_refused({"training.lerning_rate=1", "max_steps", "output.keep=0"}, 2,
+  expect_refused({"training.lerning_rate=1", "max_steps", "output.save_total_limit=0"}, 2,
                  {"did you mean training.learning_rate?", "max_steps: an override is written key=value",
-                  "output.keep: must be at least 1, not 0"});
+                  "output.save_total_limit: must be at least 1, not 0"});
 }
 
 TEST_F(BadInputTest, ReportsAllMissingKeysTogether) {

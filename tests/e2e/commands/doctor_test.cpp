@@ -24,19 +24,19 @@ class DoctorTest : public HostTest {
     if (!report.is_object()) return nlohmann::ordered_json::object();
     report["exit_code"] = result.exit_code;
     EXPECT_EQ(report["would_train"].get<bool>(), result.exit_code == 0);
-    EXPECT_EQ(report["first_to_mend"].is_null(), result.exit_code == 0);
+    EXPECT_EQ(report["first_failure"].is_null(), result.exit_code == 0);
     return report;
   }
-  /// Returns the text of the first finding of this severity; empty if no finding has it.
-  static std::string finding(const nlohmann::ordered_json& report, const std::string& severity,
+  /// Returns the text of the first finding of this status; empty if no finding has it.
+  static std::string finding(const nlohmann::ordered_json& report, const std::string& status,
                              const std::string& about) {
     for (const auto& entry : report["findings"]) {
-      if (entry["severity"] == severity && entry["about"] == about) return entry["text"];
+      if (entry["status"] == status && entry["about"] == about) return entry["text"];
     }
     return {};
   }
   static std::string get_first_failure(const nlohmann::ordered_json& report) {
-    return report["first_to_mend"].is_string() ? report["first_to_mend"].get<std::string>() : "";
+    return report["first_failure"].is_string() ? report["first_failure"].get<std::string>() : "";
   }
 
   /// Runs with stub GPU files in /dev, where a mount namespace can be created; else returns
@@ -65,7 +65,7 @@ TEST_F(DoctorTest, WithoutAGpuTrainsOnTheCpu) {
   EXPECT_EQ(report["driver"]["case"], "no driver");
   EXPECT_GE(report["processor"]["usable_cores"], 1);
   EXPECT_FALSE(report["processor"]["aten"].get<std::string>().empty());
-  EXPECT_GT(report["memory"]["room_bytes"], 0);
+  EXPECT_GT(report["memory"]["available_bytes"], 0);
   EXPECT_EQ(report["libtorch"]["loaded"], report["libtorch"]["compiled_for"]);
   EXPECT_TRUE(report["disk"]["present folder"]["writable"].get<bool>());
   EXPECT_TRUE(report["disk"]["temporary folder"]["locks"].get<bool>());
@@ -85,7 +85,7 @@ TEST_F(DoctorTest, PrintsOneLinePerFinding) {
   const auto lines = split_lines(result.out);
   ASSERT_GE(lines.size(), 7U);
   EXPECT_THAT(lines.front(), StartsWith("ok    processor  "));
-  EXPECT_THAT(result.out, HasSubstr("\nmend  driver     the NVIDIA driver is too old"));
+  EXPECT_THAT(result.out, HasSubstr("\nfail  driver     the NVIDIA driver is too old"));
   EXPECT_THAT(lines.back(),
               StartsWith("training would not start. The first thing to mend: driver: the NVIDIA driver is"));
   EXPECT_EQ(result.err, "");
@@ -115,7 +115,7 @@ TEST_F(DoctorTest, CrashingDriverIsAFinding) {
   EXPECT_THAT(get_first_failure(report), AllOf(HasSubstr("signal 6"), HasSubstr("--device cpu")));
   const auto on_cpu = ask({"--device", "cpu"});
   EXPECT_EQ(on_cpu["exit_code"], 0);
-  EXPECT_THAT(finding(on_cpu, "note", "driver"), HasSubstr("signal 6"));
+  EXPECT_THAT(finding(on_cpu, "warn", "driver"), HasSubstr("signal 6"));
 }
 
 TEST_F(DoctorTest, HiddenGpusLeaveTheCpu) {
@@ -126,14 +126,14 @@ TEST_F(DoctorTest, HiddenGpusLeaveTheCpu) {
   const auto report = parse_report(*result);
   EXPECT_EQ(report["exit_code"], 0);
   EXPECT_EQ(report["driver"]["case"], "hidden");
-  EXPECT_THAT(finding(report, "note", "driver"), HasSubstr("CUDA_VISIBLE_DEVICES= hides every GPU"));
+  EXPECT_THAT(finding(report, "warn", "driver"), HasSubstr("CUDA_VISIBLE_DEVICES= hides every GPU"));
 }
 
 TEST_F(DoctorTest, ReportsMigDevices) {
   install_driver("name=NVIDIA_H100_80GB_HBM3_MIG_1g.10gb total=10200547328 free=9900000000");
   const auto report = ask();
   EXPECT_EQ(report["driver"]["case"], "MIG");
-  EXPECT_TRUE(report["driver"]["cards"][0]["mig"].get<bool>());
+  EXPECT_TRUE(report["driver"]["gpus"][0]["mig"].get<bool>());
   EXPECT_THAT(finding(report, "ok", "driver"), AllOf(HasSubstr("MIG 1g.10gb"), HasSubstr("9.9 of 10.2 GB free")));
   EXPECT_EQ(report["exit_code"], 5) << "no step can be done on a stub";
   EXPECT_THAT(get_first_failure(report), StartsWith("step: "));
@@ -146,10 +146,10 @@ TEST_F(DoctorTest, ReportsHarmfulVariables) {
   set("ATEN_CPU_CAPABILITY", "avx2");
   const auto report = ask();
   EXPECT_EQ(report["exit_code"], 0) << report["findings"];
-  EXPECT_THAT(finding(report, "note", "driver"), HasSubstr("PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:32"));
+  EXPECT_THAT(finding(report, "warn", "driver"), HasSubstr("PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:32"));
   EXPECT_THAT(report["findings"].dump(), HasSubstr("CUDA_LAUNCH_BLOCKING=1"));
   EXPECT_THAT(report["findings"].dump(), HasSubstr("ONEDNN_MAX_CPU_ISA=AVX2"));
-  EXPECT_THAT(finding(report, "note", "processor"), HasSubstr("ATEN_CPU_CAPABILITY=avx2"));
+  EXPECT_THAT(finding(report, "warn", "processor"), HasSubstr("ATEN_CPU_CAPABILITY=avx2"));
   EXPECT_EQ(report["processor"]["aten"], "AVX2");
   EXPECT_EQ(report["processor"]["bf16"], "emulated") << "AVX2 has no bf16";
 }
@@ -159,7 +159,7 @@ TEST_F(DoctorTest, DryRunsAStepOnAVirtualGpu) {
   const auto report = ask({"--device", "virtual:h100"});
   EXPECT_EQ(report["exit_code"], 0) << "no driver is asked: " << report["findings"];
   EXPECT_EQ(report["device"], "virtual:h100");
-  EXPECT_TRUE(report["step"]["rehearsed"].get<bool>());
+  EXPECT_TRUE(report["step"]["dry_run"].get<bool>());
   EXPECT_FALSE(report["step"]["compared"].get<bool>());
   EXPECT_GT(report["step"]["trial"]["steps"], 0);
   EXPECT_THAT(finding(report, "ok", "step"), HasSubstr("computes nothing"));
@@ -168,7 +168,7 @@ TEST_F(DoctorTest, DryRunsAStepOnAVirtualGpu) {
 TEST_F(DoctorTest, ReportsMissingCustomKernels) {
   const auto kernels = std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "libvlmtrain_kernels.so";
   const auto built = ask({"--device", "virtual:h100"});
-  EXPECT_EQ(built["step"]["own_kernels"]["problem"] == "", std::filesystem::exists(kernels));
+  EXPECT_EQ(built["step"]["custom_kernels"]["problem"] == "", std::filesystem::exists(kernels));
 
   const auto home = folder() / "home";
   std::filesystem::create_directories(home);
@@ -178,7 +178,7 @@ TEST_F(DoctorTest, ReportsMissingCustomKernels) {
   const auto without = parse_report(
       Process(folder(), {"doctor", "--json", "--device", "virtual:h100"}, 0, (home / "vlmtrain").string()).wait());
   EXPECT_EQ(without["exit_code"], 0) << "nothing needs them: " << without["findings"];
-  EXPECT_THAT(finding(without, "note", "step"), AllOf(HasSubstr("own kernels"), HasSubstr("libvlmtrain_kernels.so")));
+  EXPECT_THAT(finding(without, "warn", "step"), AllOf(HasSubstr("own kernels"), HasSubstr("libvlmtrain_kernels.so")));
 }
 
 TEST_F(DoctorTest, UnwritableFolderIsAFailure) {
@@ -197,7 +197,7 @@ TEST_F(DoctorTest, ChecksConfigurationsAndTheirFiles) {
   EXPECT_EQ(passing["exit_code"], 0) << passing["findings"];
   EXPECT_EQ(passing["config"]["samples"], kRecords);
   EXPECT_EQ(passing["step"]["precision"], "fp32") << "the configuration's";
-  EXPECT_THAT(passing["disk"]["output.dir"]["asked"].get<std::string>(), "run");
+  EXPECT_THAT(passing["disk"]["output.dir"]["requested"].get<std::string>(), "run");
   const auto refused = [&](const std::string& override, const std::string& expected_text) {
     auto arguments = with_config;
     arguments.push_back(override);

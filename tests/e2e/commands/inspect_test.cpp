@@ -99,7 +99,7 @@ TEST_F(InspectTest, CountsDefectsLikeTheLedger) {
   EXPECT_EQ(inspection["same_files"].dump(), R"([["images/copy.jpg","images/tall.jpg"]])");
   EXPECT_EQ(inspection["media"], 7) << "small, strip, tall, copy, gone, text and cut";
   // All samples of data.eval are training samples.
-  EXPECT_THAT(inspection["evaluation"]["also_trained"], SizeIs(kRecords));
+  EXPECT_THAT(inspection["evaluation"]["train_duplicates"], SizeIs(kRecords));
   EXPECT_EQ(inspection["evaluation"]["ledger"]["samples"], kRecords);
 
   // The run finds the two truncated images only when it decodes them, all other defects at its
@@ -147,10 +147,10 @@ TEST_F(InspectTest, ShowsTheFirstSamples) {
       const auto text = sample["text"].get<std::string>();
       label_text += text.substr(span[0], span[1].get<size_t>() - span[0].get<size_t>());
     }
-    EXPECT_EQ(sample["learnt"], label_text) << "tokens and marks say the same";
-    EXPECT_EQ(sample["pictures"].empty(), sample["images"] == 0);
+    EXPECT_EQ(sample["label_text"], label_text) << "tokens and marks say the same";
+    EXPECT_EQ(sample["media"].empty(), sample["images"] == 0);
   }
-  EXPECT_THAT(inspection["shown"][0]["pictures"], SizeIs(4)) << "two pictures, each in tiles and as a whole";
+  EXPECT_THAT(inspection["shown"][0]["media"], SizeIs(4)) << "two pictures, each in tiles and as a whole";
 }
 
 TEST_F(InspectTest, PageIsSelfContained) {
@@ -208,10 +208,10 @@ TEST_F(InspectTest, ReportsSharesAndEpochsOfSources) {
   ASSERT_THAT(inspection["sources"], SizeIs(2));
   EXPECT_EQ(inspection["sources"][0]["samples"], kRecords);
   EXPECT_EQ(inspection["sources"][0]["weight"], 3);
-  ASSERT_THAT(inspection["drawn_from"], SizeIs(2));
-  EXPECT_DOUBLE_EQ(inspection["drawn_from"][0]["share"], 0.75);
-  EXPECT_DOUBLE_EQ(inspection["drawn_from"][0]["epochs"], 3) << "33 of 44 samples";
-  EXPECT_DOUBLE_EQ(inspection["drawn_from"][1]["epochs"], 1);
+  ASSERT_THAT(inspection["mixture"], SizeIs(2));
+  EXPECT_DOUBLE_EQ(inspection["mixture"][0]["share"], 0.75);
+  EXPECT_DOUBLE_EQ(inspection["mixture"][0]["epochs"], 3) << "33 of 44 samples";
+  EXPECT_DOUBLE_EQ(inspection["mixture"][1]["epochs"], 1);
   EXPECT_EQ(inspection["tasks"]["a"]["samples"], kRecords);
 }
 

@@ -46,7 +46,7 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
   expect_error({"--gpu", "rtx4090", "--model", "nanovlm-tiny", "--text-tokens", "600"}, 2,
                {"lm_max_position_embeddings"});
   const std::vector<std::string> mix{
-      "--gpu", "rtx4090", "--model", "smolvlm-tiny", "--mix", "1:1,3:1", "data.max_images_per_sample=2"};
+      "--gpu", "rtx4090", "--model", "smolvlm-tiny", "--image-mix", "1:1,3:1", "data.max_images_per_sample=2"};
   expect_error(mix, 2, {"put behind the command one of: data.on_bad_sample=skip"});
   auto skipping = mix;
   skipping.insert(skipping.end(), {"data.on_bad_sample=skip", "--json"});
@@ -139,13 +139,13 @@ TEST_F(PlanCommandTest, RejectsInvalidSamples) {
   refused({"--image-size", "0x10"}, {"--image-size 0x10"});
   refused({"--image-size", "10x10x10"}, {"--image-size 10x10x10"});
   refused({"--text-tokens", "0"}, {"0 text tokens"});
-  refused({"--mix", "1:0.5,2"}, {"--mix 1:0.5,2", "1:0.5,2:0.25,3:0.25"});
-  refused({"--mix", "1:0.5,1:0.5"}, {"1 images stand there twice"});
-  refused({"--mix", "1:nan"}, {"--mix 1:nan", "shares greater than 0"});
-  refused({"--mix", "1:-1,2:1"}, {"shares greater than 0"});
-  refused({"--mix", "1:1e308,2:1e308"}, {"sum up to no number"});
-  refused({"--mix", "-1:1"}, {"--mix -1:1"});
-  refused({"--mix", "1:1", "--images", "2"}, {"--mix 1:1 and --images 2", "one of them"});
+  refused({"--image-mix", "1:0.5,2"}, {"--image-mix 1:0.5,2", "1:0.5,2:0.25,3:0.25"});
+  refused({"--image-mix", "1:0.5,1:0.5"}, {"1 images stand there twice"});
+  refused({"--image-mix", "1:nan"}, {"--image-mix 1:nan", "shares greater than 0"});
+  refused({"--image-mix", "1:-1,2:1"}, {"shares greater than 0"});
+  refused({"--image-mix", "1:1e308,2:1e308"}, {"sum up to no number"});
+  refused({"--image-mix", "-1:1"}, {"--image-mix -1:1"});
+  refused({"--image-mix", "1:1", "--images", "2"}, {"--image-mix 1:1 and --images 2", "one of them"});
   refused({"--video-frames", "8"}, {"takes no videos", "qwen2_5_vl"});
   refused({"--fps", "8"}, {"--fps", "--video-frames 32"});
   refused({"--video-size", "8x8"}, {"--video-size", "--video-frames 32"});
@@ -220,7 +220,7 @@ TEST_F(PlanCommandTest, SuggestionsCanBePasted) {
       SCOPED_TRACE(line);
       const auto outcome = plan_json(command_with_suggestion, 0);
       EXPECT_EQ(outcome["fits"], true);
-      EXPECT_LE(suggestion["total_bytes"].get<int64_t>(), outcome["card_bytes"].get<int64_t>());
+      EXPECT_LE(suggestion["total_bytes"].get<int64_t>(), outcome["gpu_bytes"].get<int64_t>());
     }
     EXPECT_GE(pasted, 2);
     in_all += pasted;
@@ -294,7 +294,7 @@ TEST_F(PlanCommandTest, ReportsTooLittleMemoryForTheTimeline) {
 }
 
 TEST_F(PlanCommandTest, DryRunCommandIsInternal) {
-  const Result result = run({"rehearse"});
+  const Result result = run({"dry-run"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("vlmtrain plan"));
 }

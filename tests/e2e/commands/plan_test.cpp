@@ -149,7 +149,7 @@ TEST_F(PlanCommandTest, FlagsAreConfigurationKeysByOtherNames) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     auto json = plan_json(arguments);
     json.erase("plan_seconds");
-    json.erase("rehearsal_seconds");
+    for (const char* time : {"dry_run_seconds", "rehearsal_seconds"}) json.erase(time);
     return json;
   };
   const auto flags =
@@ -162,7 +162,7 @@ TEST_F(PlanCommandTest, FlagsAreConfigurationKeysByOtherNames) {
   EXPECT_EQ(flags["micro_batch_size"], 3);
   EXPECT_EQ(flags["gradient_accumulation_steps"], 4);
   EXPECT_EQ(flags["mode"], "aggressive");
-  EXPECT_EQ(flags["card_bytes"], 10'000'000'000);
+  EXPECT_EQ(flags["gpu_bytes"], 10'000'000'000);
 }
 
 TEST_F(PlanCommandTest, MoreImagesAndTextNeedMoreMemory) {
@@ -206,7 +206,7 @@ TEST_F(PlanCommandTest, PlansAMixForItsWorstSample) {
     more.insert(more.begin(), common_arguments.begin(), common_arguments.end());
     return plan_json(more);
   };
-  const auto mix = plan_with_arguments({"--mix", "3:0.25,1:0.5,2:0.25"});
+  const auto mix = plan_with_arguments({"--image-mix", "3:0.25,1:0.5,2:0.25"});
   const auto worst = plan_with_arguments({"--images", "3"});
   EXPECT_EQ(mix["images_per_sample"], 3);
   EXPECT_EQ(mix["memory"], worst["memory"]) << "a step of the worst samples only can be drawn";
@@ -225,7 +225,7 @@ TEST_F(PlanCommandTest, PlansAMixForItsWorstSample) {
   EXPECT_NEAR(average["samples_per_second"].get<double>() * average["step_seconds"].get<double>(), 8, 1e-6);
   EXPECT_LE(average["reserved_peak_bytes"], mix["memory"]["reserved_peak_bytes"]);
 
-  const Result text = plan({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--mix", "1:3,2:1"});
+  const Result text = plan({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--image-mix", "1:3,2:1"});
   EXPECT_THAT(on_one_line(text.out), HasSubstr("12 of 1 image, 4 of 2 images"));
 }
 
@@ -324,7 +324,7 @@ TEST_F(PlanCommandTest, PredictsCommunication) {
   const auto fast =
       plan_with_arguments({"--world-size", "4", "--nodes", "2", "--network-gbit", "400"})["communication"];
   EXPECT_EQ(same_node["bytes_per_step"], far["bytes_per_step"]);
-  EXPECT_EQ(same_node["least_sent_bytes"], same_node["bytes_per_step"].get<int64_t>() * 2 * 3 / 4);
+  EXPECT_EQ(same_node["min_sent_bytes"], same_node["bytes_per_step"].get<int64_t>() * 2 * 3 / 4);
   EXPECT_THAT(same_node["links"].get<std::string>(), AllOf(HasSubstr("NVLink"), Not(HasSubstr("network"))));
   EXPECT_THAT(fast["links"].get<std::string>(), HasSubstr("400 Gbit/s"));
   EXPECT_LT(same_node["seconds"], fast["seconds"]);

@@ -45,7 +45,7 @@ TEST_F(WithoutLibTorchTest, PrintsHelpVersionAndOptions) {
   expect_answer({"--help"}, 0, "what a run needs on a GPU");
   expect_answer({"--version"}, 0, ".");
   for (const char* const command :
-       {"train", "plan", "inspect", "doctor", "init", "eval", "generate", "merge", "options", "report", "rehearse"}) {
+       {"train", "plan", "inspect", "doctor", "init", "eval", "generate", "merge", "options", "report", "dry-run"}) {
     expect_answer({command, "--help"}, 0, std::string("vlmtrain ") + command);
   }
   expect_answer({"options"}, 0, "max_steps: ");

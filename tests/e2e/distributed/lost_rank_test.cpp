@@ -32,7 +32,7 @@ class SignalToProcessGroup : public RanksTest, public testing::WithParamInterfac
 
 TEST_P(SignalToProcessGroup, IsOneStopRequest) {
   auto arguments = train_arguments(settings("run", {"training.max_steps=100000"}));
-  arguments.insert(arguments.end(), {"--launch", "2"});
+  arguments.insert(arguments.end(), {"--nproc-per-node", "2"});
   Process launcher(folder(), arguments);
   wait_until(launcher, [&] {
     return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(By, LostRankTest,
 /// The launcher does not wait for a rank that cannot end by itself.
 TEST_F(RanksTest, SuspendedRankEndsTheLaunch) {
   auto arguments = train_arguments(settings("run", {"training.max_steps=100000"}));
-  arguments.insert(arguments.end(), {"--launch", "2"});
+  arguments.insert(arguments.end(), {"--nproc-per-node", "2"});
   Process launcher(folder(), arguments);
   wait_until(launcher, [&] {
     return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;
@@ -113,7 +113,7 @@ TEST_F(RanksTest, RejectsDifferentSettings) {
 TEST_F(RanksTest, NamesVariablesOfAnotherLauncher) {
   for (const auto& [name, launcher] : {std::pair("WORLD_SIZE", "torchrun"), std::pair("PMI_SIZE", "mpirun")}) {
     auto arguments = train_arguments(settings("run"));
-    arguments.insert(arguments.end(), {"--launch", "2"});
+    arguments.insert(arguments.end(), {"--nproc-per-node", "2"});
     setenv(name, "4", 1);
     const Result result = Process(folder(), arguments).wait();
     unsetenv(name);

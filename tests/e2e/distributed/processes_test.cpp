@@ -53,7 +53,7 @@ class ProcessesTest : public CommandTest {
       if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc()) continue;
       std::error_code error;
       if (std::filesystem::read_symlink(entry.path() / "cwd", error) != std::filesystem::canonical(folder())) continue;
-      if (read_text(entry.path() / "cmdline").find("rehearse") != std::string::npos) processes.push_back(id);
+      if (read_text(entry.path() / "cmdline").find("dry-run") != std::string::npos) processes.push_back(id);
     }
     return processes;
   }
@@ -176,9 +176,9 @@ TEST_F(ProcessesTest, FailedPlanEndsItsProcesses) {
 }
 
 TEST_F(ProcessesTest, IgnoresInheritedChildren) {
-  setenv("VLMTRAIN_REHEARSAL_STARTED", "1 0 1", 1);
+  setenv("VLMTRAIN_DRY_RUN_STARTED", "1 0 1", 1);
   const Result plan_result = run({"plan", "--gpu", "rtx4090", "--model", "smolvlm-256m", "--json"});
-  unsetenv("VLMTRAIN_REHEARSAL_STARTED");
+  unsetenv("VLMTRAIN_DRY_RUN_STARTED");
   EXPECT_EQ(plan_result.exit_code, 0) << plan_result.err;
   EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
 }
@@ -200,7 +200,7 @@ TEST_F(ProcessesTest, KilledRunEndsItsDryRun) {
 }
 
 TEST_F(ProcessesTest, RejectsASecondRunInTheFolder) {
-  Process first(folder(), long_run({"output.save_steps=1", "output.keep=100000"}));
+  Process first(folder(), long_run({"output.save_steps=1", "output.save_total_limit=100000"}));
   wait_until(first, [&] { return steps_logged() >= 3; });
   const std::string checkpoint = "run/checkpoints/step-2";
 
@@ -219,7 +219,7 @@ TEST_F(ProcessesTest, RejectsASecondRunInTheFolder) {
   ASSERT_TRUE(first.is_running());
   first.send(SIGKILL);
   first.wait();
-  Process third(folder(), long_run({"output.save_steps=1", "output.keep=100000"}));
+  Process third(folder(), long_run({"output.save_steps=1", "output.save_total_limit=100000"}));
   const size_t before = steps_logged();
   wait_until(third, [&] { return steps_logged() > before; });
   third.send(SIGTERM);
@@ -239,7 +239,7 @@ TEST_F(ProcessesTest, RejectsAnInvalidCheckpoint) {
 }
 
 TEST_F(ProcessesTest, WarnsAboutUndeletableCheckpoints) {
-  train_well({"output.save_steps=1", "output.keep=4"});
+  train_well({"output.save_steps=1", "output.save_total_limit=4"});
   for (const char* newer : {"step-3", "step-4"}) std::filesystem::remove_all(folder() / "run/checkpoints" / newer);
   const auto busy = folder() / "run/checkpoints/step-1/busy";
   std::filesystem::create_directory(busy);
@@ -248,7 +248,7 @@ TEST_F(ProcessesTest, WarnsAboutUndeletableCheckpoints) {
       mount("tmpfs", busy.c_str(), "tmpfs", 0, nullptr) != 0) {
     GTEST_SKIP() << "no permission to mount a tmpfs";
   }
-  const Result result = train({"output.save_steps=1", "output.keep=1"});
+  const Result result = train({"output.save_steps=1", "output.save_total_limit=1"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("an old checkpoint cannot be removed: Device or resource busy"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "run/checkpoints/step-4"));

@@ -32,7 +32,7 @@ class RanksTest : public CommandTest {
 
   Result train_on_ranks(int ranks, const Settings& overrides) const {
     auto arguments = train_arguments(overrides);
-    arguments.insert(arguments.end(), {"--launch", std::to_string(ranks)});
+    arguments.insert(arguments.end(), {"--nproc-per-node", std::to_string(ranks)});
     return run(arguments);
   }
 

@@ -70,7 +70,7 @@ TEST_F(RanksTest, IsDeterministicAcrossRuns) {
 }
 
 TEST_F(RanksTest, ResumesWithAnotherWorldSize) {
-  const Settings saving{"output.save_steps=2", "output.keep=9"};
+  const Settings saving{"output.save_steps=2", "output.save_total_limit=9"};
   train_well(settings("one", saving));
   expect_training_on_ranks(3, settings("run", saving));
   for (const int ranks : {1, 4, 2}) {
@@ -84,7 +84,8 @@ TEST_F(RanksTest, ResumesWithAnotherWorldSize) {
 class ShardingTest : public RanksTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(ShardingTest, ResumesWithAnotherShardCount) {
-  const Settings saving{"output.save_steps=2", "output.keep=9", std::string("distributed.sharding=") + GetParam()};
+  const Settings saving{"output.save_steps=2", "output.save_total_limit=9",
+                        std::string("distributed.sharding=") + GetParam()};
   train_well(settings("one", saving));
   expect_training_on_ranks(3, settings("run", saving));
   const auto state = folder() / "run/checkpoints/step-6/trainer_state";
@@ -102,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Sharding, ShardingTest, testing::Values("optimizer", "f
                          [](const auto& instance) { return std::string(instance.param); });
 
 TEST_F(RanksTest, NamesAMissingStateShard) {
-  const Settings sharing{"output.save_steps=2", "output.keep=9", "distributed.sharding=optimizer"};
+  const Settings sharing{"output.save_steps=2", "output.save_total_limit=9", "distributed.sharding=optimizer"};
   expect_training_on_ranks(2, settings("run", sharing));
   std::filesystem::remove(folder() / "run/checkpoints/step-6/trainer_state/optimizer-00002-of-00002.safetensors");
   Settings longer = sharing;
@@ -117,7 +118,7 @@ TEST_F(RanksTest, NamesAMissingStateShard) {
 
 /// The state of a checkpoint that was half copied.
 TEST_F(RanksTest, NamesAForeignStateShard) {
-  const Settings sharing{"output.save_steps=2", "output.keep=9", "distributed.sharding=full"};
+  const Settings sharing{"output.save_steps=2", "output.save_total_limit=9", "distributed.sharding=full"};
   expect_training_on_ranks(2, settings("run", sharing));
   const auto read_state = [&](int step) {
     return folder() / ("run/checkpoints/step-" + std::to_string(step)) / "trainer_state";
@@ -190,12 +191,12 @@ TEST_P(ShardingTest, RejectsPcGrad) {
 TEST_F(RanksTest, HybridShardsWithinANode) {
   const Settings sharing{"distributed.sharding=hybrid"};
   train_well(settings("one"));
-  setenv("VLMTRAIN_RANKS_OF_A_NODE", "2", 1);
+  setenv("VLMTRAIN_RANKS_PER_NODE", "2", 1);
   expect_training_on_ranks(4, settings("run", sharing));
   expect_same_steps("one", "run", 2e-6);
-  setenv("VLMTRAIN_RANKS_OF_A_NODE", "3", 1);
+  setenv("VLMTRAIN_RANKS_PER_NODE", "3", 1);
   const Result uneven = train_on_ranks(4, settings("uneven", sharing));
-  unsetenv("VLMTRAIN_RANKS_OF_A_NODE");
+  unsetenv("VLMTRAIN_RANKS_PER_NODE");
   EXPECT_EQ(uneven.exit_code, 2);
   EXPECT_THAT(uneven.err, HasSubstr("does not divide 4 ranks"));
 }

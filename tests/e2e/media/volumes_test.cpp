@@ -96,7 +96,7 @@ TEST_F(VolumesTest, TwoRanksLearnTheSameAsOneProcess) {
   };
   train_well(with_dir("one"));
   auto arguments = train_arguments(with_dir("two"));
-  arguments.insert(arguments.end(), {"--launch", "2"});
+  arguments.insert(arguments.end(), {"--nproc-per-node", "2"});
   const Result result = run(arguments);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   expect_same_steps("one", "two");
@@ -208,7 +208,7 @@ TEST_F(VolumesTest, InspectReportsSharedSubjects) {
   EXPECT_EQ(actual["evaluation"]["trained_subjects"], nlohmann::json({"sub-1"}));
   EXPECT_EQ(actual["evaluation"]["with_trained_subjects"],
             nlohmann::json({"held-sub-1-T1", "held-sub-1-T2", "held-sub-1-T3"}));
-  EXPECT_EQ(actual["shown"][0]["pictures"][0]["voxels"], nlohmann::json({48, 48, 48}));
+  EXPECT_EQ(actual["shown"][0]["media"][0]["voxels"], nlohmann::json({48, 48, 48}));
   const std::string page = read_text(folder() / "look.html");
   EXPECT_THAT(page, AllOf(HasSubstr("48 × 48 × 48, "), HasSubstr("3 are of a subject that is trained on"),
                           HasSubstr("volume of 48x48x48"), HasSubstr("data:image/png;base64,")));

@@ -24,7 +24,7 @@ class DriverTest : public HostTest {
   static nlohmann::ordered_json parse_plan(const Result& result) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     auto plan = nlohmann::ordered_json::parse(result.out, nullptr, /*allow_exceptions=*/false);
-    for (const char* time : {"rehearsal_seconds", "plan_seconds"}) plan.erase(time);
+    for (const char* time : {"dry_run_seconds", "rehearsal_seconds", "plan_seconds"}) plan.erase(time);
     return plan;
   }
 };
@@ -132,7 +132,7 @@ TEST_F(DriverTest, EnvironmentDoesNotChangeThePlan) {
                     {"CUDA_MPS_PIPE_DIRECTORY", "/nowhere"},
                     {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "10"},
                     {"CUDA_INJECTION64_PATH", "/nowhere.so"}});
-  expect_same_plan({{"VLMTRAIN_VGPU_CARD", "t4"},
+  expect_same_plan({{"VLMTRAIN_VGPU_NAME", "t4"},
                     {"VLMTRAIN_VGPU_BYTES", "1"},
                     {"VLMTRAIN_VGPU_USED_BYTES", "x"},
                     {"VLMTRAIN_VGPU_MODULE_BYTES", "1000000000"},
@@ -193,8 +193,8 @@ pid_t first_child(pid_t parent) {
 }
 
 TEST_F(DriverTest, FailedPlanDoesNotStopTheRun) {
-  Process process(
-      folder(), {"--config", "train.yaml", "--device", "virtual:rtx4090", "training.max_steps=2", "memory.twin=false"});
+  Process process(folder(), {"--config", "train.yaml", "--device", "virtual:rtx4090", "training.max_steps=2",
+                             "memory.look_ahead=false"});
   wait_until(process, [&] {
     const pid_t child = first_child(process.id());
     return child > 0 && kill(child, SIGKILL) == 0;
@@ -223,8 +223,8 @@ TEST_F(DriverTest, PlansForMigDevices) {
   };
   const auto mig_plan = plan("h100-mig-3g.40gb");
   const auto full_plan = plan("h100");
-  EXPECT_THAT(mig_plan["card"], HasSubstr("NVIDIA H100 80GB HBM3 MIG 3g.40gb"));
-  EXPECT_EQ(mig_plan["card_bytes"], int64_t{40'448} << 20);
+  EXPECT_THAT(mig_plan["gpu"], HasSubstr("NVIDIA H100 80GB HBM3 MIG 3g.40gb"));
+  EXPECT_EQ(mig_plan["gpu_bytes"], int64_t{40'448} << 20);
   EXPECT_GT(mig_plan["step_seconds"].get<double>(), full_plan["step_seconds"].get<double>());
   const Result result = train_on_device("virtual:h100-mig-1g.10gb", {});
   EXPECT_EQ(result.exit_code, 0) << result.err;

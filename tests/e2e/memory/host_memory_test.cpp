@@ -58,8 +58,8 @@ TEST_F(HostMemoryTest, ReportsPlannedAndMeasuredMemory) {
   const auto json = plan();
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["fits"], true);
-  EXPECT_EQ(json["room_bound"], "memory.limit_gb");
-  EXPECT_EQ(json["room_bytes"], 4'000'000'000);
+  EXPECT_EQ(json["available_limited_by"], "memory.limit_gb");
+  EXPECT_EQ(json["available_bytes"], 4'000'000'000);
   EXPECT_EQ(json["micro_batch_size"], 4);
   const auto planned = json["memory"]["allocated_peak_bytes"].get<double>();
   const auto measured = json["measured"]["allocated_peak_bytes"].get<double>();
@@ -180,7 +180,7 @@ TEST_F(HostMemoryTest, ResidentMemoryStaysWithinThePlan) {
     train_well(limited_settings);
     const auto tight = plan();
     EXPECT_LE(tight["measured"]["resident_peak_bytes"], tight["memory"]["total_bytes"]) << tight["memory"];
-    EXPECT_LE(tight["measured"]["resident_peak_bytes"], tight["room_bytes"]);
+    EXPECT_LE(tight["measured"]["resident_peak_bytes"], tight["available_bytes"]);
   }
 }
 
@@ -247,7 +247,7 @@ TEST_F(HostMemoryTest, RetriesAStepAboveTheLimitOnAllRanks) {
   const auto train_in_two = [this](std::vector<std::string> overrides) {
     overrides.emplace_back("training.global_batch_size=8");
     auto arguments = train_arguments(overrides);
-    arguments.insert(arguments.end(), {"--launch", "2"});
+    arguments.insert(arguments.end(), {"--nproc-per-node", "2"});
     return run(arguments);
   };
   ASSERT_EQ(train_in_two({}).exit_code, 0);
@@ -278,10 +278,10 @@ TEST_F(HostMemoryShellTest, AddressSpaceLimitBoundsARun) {
   constexpr int64_t kKibibytes = 24'000'000;
   const Result result = train_in_shell("ulimit -v " + std::to_string(kKibibytes));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_LT(plan()["room_bytes"], kKibibytes * 1024);
+  EXPECT_LT(plan()["available_bytes"], kKibibytes * 1024);
   // The machine may have less memory than the limit.
-  if (plan()["room_bound"] != "the machine's free memory") {
-    EXPECT_EQ(plan()["room_bound"], "the limit of address space, ulimit -v");
+  if (plan()["available_limited_by"] != "the machine's free memory") {
+    EXPECT_EQ(plan()["available_limited_by"], "the limit of address space, ulimit -v");
   }
 }
 
@@ -328,8 +328,8 @@ TEST_F(HostMemoryShellTest, ControlGroupBoundsARun) {
   const Result result = train_in_shell("echo $$ > " + group.processes().string());
   if (result.exit_code == 2) GTEST_SKIP() << "no process can be put into a control group here: " << result.err;
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_LE(plan()["room_bytes"], 1'500'000'000);
-  EXPECT_THAT(plan()["room_bound"].get<std::string>(), HasSubstr("vlmtrain-test-"));
+  EXPECT_LE(plan()["available_bytes"], 1'500'000'000);
+  EXPECT_THAT(plan()["available_limited_by"].get<std::string>(), HasSubstr("vlmtrain-test-"));
 }
 
 }  // namespace

@@ -63,8 +63,8 @@ TEST_F(LookAheadTest, ForecastsEveryStepExactly) {
     EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
     EXPECT_EQ(step["predicted_allocated_peak_bytes"], step["allocated_peak_bytes"]) << step["step"];
   }
-  const auto look_ahead = plan()["measured"]["twin"];
-  EXPECT_EQ(look_ahead["foreseen_steps"], 12);
+  const auto look_ahead = plan()["measured"]["look_ahead"];
+  EXPECT_EQ(look_ahead["forecast_steps"], 12);
   EXPECT_EQ(look_ahead["worst_error"], 0.0);
 }
 
@@ -83,7 +83,7 @@ TEST_P(RankLookAheadTest, ForecastsItsSteps) {
   const std::string sharding = GetParam();
   const Result result =
       train_on_test_gpu({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=8",
-                         "output.report=false", "distributed.sharding=" + sharding, "--launch", "2"});
+                         "output.report=false", "distributed.sharding=" + sharding, "--nproc-per-node", "2"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 8U);
   for (const auto& step : steps()) {
@@ -93,7 +93,7 @@ TEST_P(RankLookAheadTest, ForecastsItsSteps) {
     EXPECT_EQ(step["predicted_allocated_peak_bytes"], step["allocated_peak_bytes"]) << step["step"];
   }
   EXPECT_EQ(plan()["world_size"], 2);
-  EXPECT_EQ(plan()["measured"]["twin"]["foreseen_steps"], 8);
+  EXPECT_EQ(plan()["measured"]["look_ahead"]["forecast_steps"], 8);
   const std::string second = read_text(folder() / kVirtualRun / "rank-1.log");
   EXPECT_THAT(second, AllOf(HasSubstr("twin: 8 of 8 steps foreseen"), HasSubstr("within 0.00 %")));
   // The reductions are those of the plan.
@@ -129,7 +129,7 @@ TEST_F(LookAheadTest, SplitsStepsThatWouldNotFit) {
   const Result result = train_on_test_gpu(with_leave);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 6U);
-  EXPECT_GT(sum_metric("foreseen_splits"), 0);
+  EXPECT_GT(sum_metric("forecast_splits"), 0);
   EXPECT_EQ(sum_metric("oom_splits"), 0);
   for (const auto& step : steps()) {
     EXPECT_EQ(step["samples"], 44);
@@ -143,7 +143,7 @@ TEST_F(LookAheadTest, SplitsStepsThatWouldNotFit) {
 TEST_F(LookAheadTest, WithoutLookAheadTheGuardRetries) {
   auto settings = large_batch("44");
   settings.insert(settings.end(), {"memory.limit_gb=" + compute_middle_limit(), "training.max_steps=6",
-                                   "memory.allow_splits=true", "memory.twin=false"});
+                                   "memory.allow_splits=true", "memory.look_ahead=false"});
   const Result result = train_on_test_gpu(settings);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 6U);
@@ -199,16 +199,16 @@ TEST_F(LookAheadTest, ResynchronizesAfterASave) {
 /// virtual GPU with timed kernels.
 TEST_F(LookAheadTest, DoesNotWaitForASlowLookAhead) {
   const EnvironmentSetting time("VLMTRAIN_VGPU_LAUNCH_MICROSECONDS", "1");
-  const EnvironmentSetting delay("VLMTRAIN_TWIN_DELAY_SECONDS", "60");
+  const EnvironmentSetting delay("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS", "60");
   const Result result =
       train_on_test_gpu({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=14"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(steps().size(), 14U);
   EXPECT_THAT(result.err, HasSubstr("the twin is 10 steps behind; training goes on without it"));
-  const auto look_ahead = plan()["measured"]["twin"];
+  const auto look_ahead = plan()["measured"]["look_ahead"];
   EXPECT_EQ(look_ahead["late_steps"], 10);
-  EXPECT_EQ(look_ahead["foreseen_steps"], 0);
-  EXPECT_LT(look_ahead["waited_seconds"], 10);
+  EXPECT_EQ(look_ahead["forecast_steps"], 0);
+  EXPECT_LT(look_ahead["wait_seconds"], 10);
 }
 
 /// The host runs ahead of the GPU with timed kernels, as on a real one, and steps take the GPU's
@@ -221,8 +221,8 @@ TEST_F(LookAheadTest, WorksWithATimedVirtualGpu) {
   const auto measured_steps = steps();
   ASSERT_EQ(measured_steps.size(), 8U);
   EXPECT_GT(measured_steps[5]["step_seconds"], 0.1) << "some hundreds of kernels";
-  const auto look_ahead = plan()["measured"]["twin"];
-  EXPECT_EQ(look_ahead["foreseen_steps"].get<int>() + look_ahead["late_steps"].get<int>(), 8);
+  const auto look_ahead = plan()["measured"]["look_ahead"];
+  EXPECT_EQ(look_ahead["forecast_steps"].get<int>() + look_ahead["late_steps"].get<int>(), 8);
 }
 
 /// The driver finds no room for a kernel's code in the middle of a step: the step is repeated
@@ -287,7 +287,7 @@ TEST_F(LookAheadTest, TriesAStepThatIsForecastNotToFit) {
   const std::string events = read_text(folder() / kVirtualRun / "events.jsonl");
   EXPECT_THAT(events, HasSubstr("is foreseen not to fit within the plan's limit"));
   EXPECT_THAT(events, HasSubstr("\"sample-"));
-  const int64_t given_up = plan()["measured"]["twin"]["hopeless_steps"];
+  const int64_t given_up = plan()["measured"]["look_ahead"]["unfit_steps"];
   EXPECT_GT(given_up, 0);
   EXPECT_LT(given_up, 30);
 }
@@ -322,7 +322,7 @@ std::optional<pid_t> find_look_ahead_process(const std::filesystem::path& run_fo
     std::error_code error;
     const auto folder = std::filesystem::read_symlink(process.path() / "cwd", error);
     if (error || folder != run_folder.parent_path().parent_path()) continue;
-    if (read_text(process.path() / "cmdline").find("rehearse") != std::string::npos) return std::stoi(name);
+    if (read_text(process.path() / "cmdline").find("dry-run") != std::string::npos) return std::stoi(name);
   }
   return std::nullopt;
 }

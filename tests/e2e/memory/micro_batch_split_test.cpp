@@ -84,7 +84,7 @@ TEST_F(MicroBatchSplitTest, CpuSplitsKeepTheLosses) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("each cut by what its samples take"));
   const auto plan = json_file("run/plan.json");
-  ASSERT_TRUE(plan["cut"].is_object()) << plan.dump(1);
+  ASSERT_TRUE(plan["split"].is_object()) << plan.dump(1);
   EXPECT_EQ(plan["micro_batch_size"].get<int>() * plan["gradient_accumulation_steps"].get<int>(), 8);
   EXPECT_EQ(plan["measured"]["refused_allocations"], 0);
   const auto steps = step_lines("run/metrics.jsonl");
@@ -144,7 +144,7 @@ TEST_F(MicroBatchSplitTest, LookAheadForecastsEachStepExactly) {
       run(add_settings({"memory.limit_gb=" + std::to_string(needed / 0.95 / 1e9), "memory.recompute=none"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
-  ASSERT_TRUE(plan["cut"].is_object()) << plan.dump(1);
+  ASSERT_TRUE(plan["split"].is_object()) << plan.dump(1);
   const auto steps = step_lines(std::string(kVirtualRun) + "metrics.jsonl");
   ASSERT_EQ(steps.size(), 12U);
   EXPECT_GT(list_micro_batch_sizes(steps).size(), 1U);
@@ -153,7 +153,7 @@ TEST_F(MicroBatchSplitTest, LookAheadForecastsEachStepExactly) {
     EXPECT_LE(step["reserved_peak_bytes"], plan["limit_bytes"]);
     EXPECT_EQ(step["oom_splits"], 0);
   }
-  EXPECT_LT(plan["cut"]["passes_per_step"], 8);
+  EXPECT_LT(plan["split"]["micro_batches_per_step"], 8);
 }
 
 TEST_F(MicroBatchSplitTest, SplitsPacksByTheirSamples) {

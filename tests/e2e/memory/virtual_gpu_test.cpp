@@ -167,9 +167,9 @@ class PreloadedStubLibrariesTest : public VirtualGpuTest {
  protected:
   Result run_with_stand_ins(const std::vector<std::string>& arguments) const {
     setenv("LD_PRELOAD", VLMTRAIN_VGPU_PRELOAD, 1);
-    setenv("VLMTRAIN_VGPU_CARD", "rtx4090", 1);
+    setenv("VLMTRAIN_VGPU_NAME", "rtx4090", 1);
     const Result result = run(arguments);
-    unsetenv("VLMTRAIN_VGPU_CARD");
+    unsetenv("VLMTRAIN_VGPU_NAME");
     unsetenv("LD_PRELOAD");
     return result;
   }

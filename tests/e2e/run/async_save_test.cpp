@@ -99,7 +99,7 @@ class AsyncSaveConfigTest : public AsyncSaveTest, public testing::WithParamInter
 
 TEST_P(AsyncSaveConfigTest, WritesTheSameBytes) {
   auto more = GetParam().settings;
-  more.insert(more.end(), {"training.max_steps=6", "output.save_steps=2", "output.keep=9"});
+  more.insert(more.end(), {"training.max_steps=6", "output.save_steps=2", "output.save_total_limit=9"});
   train_well(settings("waits", "false", more));
   train_well(settings("goes-on", "true", more));
   for (const int step : {2, 4, 6}) expect_same_checkpoint("waits", "goes-on", step);
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(A, AsyncSaveConfigTest,
 
 TEST_F(AsyncSaveTest, TrainsWhileSaving) {
   hold(5);
-  const auto process = start(settings("run", "true", {"output.keep=9"}));
+  const auto process = start(settings("run", "true", {"output.save_total_limit=9"}));
   wait_until(*process, [&] { return is_held(5) && steps_logged() >= 9; });
   ASSERT_TRUE(process->is_running());
   EXPECT_FALSE(fs::exists(get_checkpoint_folder("run", 5))) << "it is not whole yet";
@@ -144,8 +144,8 @@ TEST_F(AsyncSaveTest, TrainsWhileSaving) {
 }
 
 TEST_F(AsyncSaveTest, KillWhileSavingKeepsThePreviousCheckpoint) {
-  train_well(settings("whole", "false", {"output.keep=1"}));
-  const auto overrides = settings("run", "true", {"output.keep=1"});
+  train_well(settings("whole", "false", {"output.save_total_limit=1"}));
+  const auto overrides = settings("run", "true", {"output.save_total_limit=1"});
   hold(10);
   const auto process = start(overrides);
   wait_until(*process, [&] { return is_held(10) && steps_logged() >= 13; });
@@ -164,7 +164,7 @@ TEST_F(AsyncSaveTest, KillWhileSavingKeepsThePreviousCheckpoint) {
 
 TEST_F(AsyncSaveTest, StopWaitsForBothCheckpoints) {
   hold(5);
-  const auto process = start(settings("run", "true", {"output.keep=9", "training.max_steps=100000"}));
+  const auto process = start(settings("run", "true", {"output.save_total_limit=9", "training.max_steps=100000"}));
   wait_until(*process, [&] { return is_held(5) && steps_logged() >= 7; });
   process->send(SIGTERM);
   release(5);
@@ -195,9 +195,9 @@ TEST_F(AsyncSaveTest, WriteErrorEndsTheRun) {
 
 TEST_F(AsyncSaveTest, RanksWriteTheSameBytes) {
   for (const char* async : {"false", "true"}) {
-    auto arguments =
-        train_arguments(settings(async, async, {"training.max_steps=6", "output.save_steps=2", "output.keep=9"}));
-    arguments.insert(arguments.end(), {"--launch", "2"});
+    auto arguments = train_arguments(
+        settings(async, async, {"training.max_steps=6", "output.save_steps=2", "output.save_total_limit=9"}));
+    arguments.insert(arguments.end(), {"--nproc-per-node", "2"});
     const Result result = run(arguments);
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }

@@ -30,7 +30,7 @@ class EvaluationTest : public CommandTest {
   static std::vector<std::string> settings(const std::string& dir) {
     return {"output.dir=" + dir,
             "output.save_steps=5",
-            "output.keep=1",
+            "output.save_total_limit=1",
             "output.sample_predictions=0",
             "training.max_steps=" + std::to_string(kSteps),
             "data.eval=eval.json",
@@ -240,10 +240,10 @@ TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndResynchronizes) {
   EXPECT_LE(plan["evaluation"]["reserved_peak_bytes"], plan["memory"]["reserved_peak_bytes"]);
   EXPECT_LE(measured["reserved_peak_bytes"], plan["memory"]["reserved_peak_bytes"]);
   EXPECT_EQ(measured["allocation_retries"], 0);
-  EXPECT_EQ(measured["twin"]["worst_error"], 0);
-  EXPECT_EQ(measured["twin"]["foreseen_steps"], 40);
-  EXPECT_EQ(measured["twin"]["hopeless_steps"], 0);
-  EXPECT_EQ(measured["twin"]["late_steps"], 0);
+  EXPECT_EQ(measured["look_ahead"]["worst_error"], 0);
+  EXPECT_EQ(measured["look_ahead"]["forecast_steps"], 40);
+  EXPECT_EQ(measured["look_ahead"]["unfit_steps"], 0);
+  EXPECT_EQ(measured["look_ahead"]["late_steps"], 0);
   int num_evaluated = 0;
   for (const auto& line : step_lines("run/virtual-rtx4090/metrics.jsonl")) {
     if (!line.contains("evaluation")) continue;

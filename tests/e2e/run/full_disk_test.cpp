@@ -18,7 +18,7 @@ using testing::Not;
 class FullDiskTest : public CommandTest {
  protected:
   /// Writes nothing but checkpoints, so that the disk's size decides which file fails.
-  std::vector<std::string> settings_{"training.max_steps=6", "output.save_steps=1",      "output.keep=1",
+  std::vector<std::string> settings_{"training.max_steps=6", "output.save_steps=1",      "output.save_total_limit=1",
                                      "output.report=false",  "output.tensorboard=false", "output.sample_predictions=0"};
 
   void TearDown() override {

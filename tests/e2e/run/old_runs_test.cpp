@@ -59,6 +59,8 @@ TEST_P(OldRunsTest, ResumesToTheSameLossesAndIsReportedAndEvaluated) {
   for (size_t i = 0; i < lines.size(); ++i) {
     const auto step = nlohmann::json::parse(lines[i]);
     EXPECT_EQ(step.at("loss").dump(), expected_["losses"][i].dump()) << "step " << i + 1;
+    EXPECT_EQ(step.contains("forecast_splits"), i >= stopped_at) << "step " << i + 1;
+    EXPECT_TRUE(step.contains("foreseen_splits")) << "step " << i + 1 << ": the alias is written too";
     // Summed in float64 since that commit (CHANGELOG.md), so in float32 of both only the last bits differ.
     const auto norm = expected_["gradient_norms"][i].get<double>();
     EXPECT_NEAR(step.at("grad_norm").get<double>(), norm, 1e-6 * norm) << "step " << i + 1;

@@ -111,7 +111,7 @@ TEST_F(ReportPageTest, ShowsARun) {
   run.write("ledger.json",
             R"({"dataset":"d.json","samples":10,"used":7,"dropped":3,"failed":0,"not_reached":0,)"
             R"("reasons":{"too long":3},"problems":[{"index":1,"id":"<x>","status":"dropped","message":"long"}]})");
-  run.write("plan.json", R"({"card":"RTX 4090","card_bytes":25000000000,"margin_bytes":1000000000,"memory":)"
+  run.write("plan.json", R"({"gpu":"RTX 4090","gpu_bytes":25000000000,"margin_bytes":1000000000,"memory":)"
                          R"({"weights_bytes":12000000000,"total_bytes":20500000000,"allocated_peak_bytes":19000000000,)"
                          R"("reserved_peak_bytes":20000000000}})");
   run.write("environment.json", R"({"host":"node-7","command":["vlmtrain","a b"],"gpu":null})");

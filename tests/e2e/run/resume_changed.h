@@ -15,7 +15,7 @@ class ResumeChangedTest : public CommandTest {
 
   static Settings settings(const std::string& dir, int steps, const Settings& more = {}) {
     Settings all{"output.dir=" + dir, "training.max_steps=" + std::to_string(steps), "output.save_steps=4",
-                 "output.keep=9", "output.sample_predictions=0"};
+                 "output.save_total_limit=9", "output.sample_predictions=0"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }

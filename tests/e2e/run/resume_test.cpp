@@ -194,7 +194,7 @@ TEST_F(ResumeTest, AcceptsNeutralChanges) {
   process.send(SIGTERM);
   ASSERT_EQ(process.wait().exit_code, 75);
   auto changed = settings("pieces", 30);
-  changed.insert(changed.end(), {"data.num_workers=1", "output.keep=1", "memory.recompute=all"});
+  changed.insert(changed.end(), {"data.num_workers=1", "output.save_total_limit=1", "memory.recompute=all"});
   const Result result = train(changed);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   expect_same("whole", "pieces");

@@ -20,7 +20,7 @@ using testing::UnorderedElementsAre;
 class RunTest : public CommandTest {};
 
 TEST_F(RunTest, WritesItsFolder) {
-  const Result result = train({"training.max_steps=3", "output.save_steps=1", "output.keep=2", "--json"});
+  const Result result = train({"training.max_steps=3", "output.save_steps=1", "output.save_total_limit=2", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
 
   // Exactly one JSON object on stdout.

@@ -55,6 +55,11 @@ TEST(MemoryCostTableTest, BytesAreRoundedUp) {
 TEST(MemoryCostTableTest, JsonRoundTripIsExact) {
   const auto text = io::to_json_string(example_table().to_json(), 2);
   EXPECT_EQ(MemoryCostTable::from_json(nlohmann::ordered_json::parse(text), "state.json"), example_table());
+  auto earlier = nlohmann::ordered_json::parse(text);  // as earlier versions wrote it
+  earlier.erase("max_samples");
+  earlier["bytes_per_1024"].erase("mask_images");
+  earlier["bytes_per_1024"].erase("pass_images");
+  EXPECT_EQ(MemoryCostTable::from_json(earlier, "state.json"), example_table());
 }
 
 TEST(MemoryCostTableTest, InvalidJsonIsRejected) {

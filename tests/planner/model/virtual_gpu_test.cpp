@@ -96,7 +96,7 @@ TEST(PreloadEnvironmentTest, KeepsPreloadedLibrariesExceptCuda) {
 
 TEST(GpuEnvironmentTest, DescribesTheGpuOnly) {
   const auto settings = make_gpu_environment({.gpu = "h100", .memory_bytes = 5, .multiprocessors = 7});
-  EXPECT_THAT(settings, testing::IsSupersetOf(EnvironmentVariables{{"VLMTRAIN_VGPU_CARD", "h100"},
+  EXPECT_THAT(settings, testing::IsSupersetOf(EnvironmentVariables{{"VLMTRAIN_VGPU_NAME", "h100"},
                                                                    {"VLMTRAIN_VGPU_BYTES", "5"},
                                                                    {"VLMTRAIN_VGPU_REPORTED_BYTES", ""},
                                                                    {"VLMTRAIN_VGPU_MULTIPROCESSORS", "7"}}));
@@ -108,7 +108,7 @@ TEST(IsPassedToDryRunsTest, RejectsVariablesThatChangeADryRun) {
     EXPECT_TRUE(is_passed_to_dry_runs(variable)) << variable;
   }
   for (const auto* const variable : {"LD_AUDIT", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE",
-                                     "NVIDIA_TF32_OVERRIDE", "VLMTRAIN_VGPU_CARD"}) {
+                                     "NVIDIA_TF32_OVERRIDE", "VLMTRAIN_VGPU_NAME"}) {
     EXPECT_FALSE(is_passed_to_dry_runs(variable)) << variable;
   }
 }

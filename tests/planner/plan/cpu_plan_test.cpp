@@ -299,13 +299,13 @@ TEST_F(CpuPlanTest, TheJsonAddsUp) {
   const auto json = plan.to_json();
   EXPECT_EQ(json["fits"], true);
   EXPECT_EQ(json["device"], "cpu");
-  EXPECT_EQ(json["room_bytes"], 200'000'000'000);
-  EXPECT_EQ(json["room_bound"], "a test");
+  EXPECT_EQ(json["available_bytes"], 200'000'000'000);
+  EXPECT_EQ(json["available_limited_by"], "a test");
   EXPECT_EQ(json["limit_bytes"], plan.limit.tensor_bytes);
   const auto& memory = json["memory"];
   int64_t total = 0;
   for (const auto* const key :
-       {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes", "samples_ahead_bytes", "libraries_bytes"}) {
+       {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes", "prefetched_samples_bytes", "libraries_bytes"}) {
     total += memory[key].get<int64_t>();
   }
   EXPECT_EQ(memory["total_bytes"], total);

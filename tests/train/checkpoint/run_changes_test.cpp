@@ -113,7 +113,9 @@ class CheckChangesTest : public testing::Test {
 
 TEST_F(CheckChangesTest, AcceptsUnchangedSettings) {
   EXPECT_EQ(get_refusal({}, ResumePolicy::kAuto), "");
-  EXPECT_EQ(get_refusal({"training.resume=changed", "output.keep=7", "memory.recompute=all"}, ResumePolicy::kAuto), "");
+  EXPECT_EQ(get_refusal({"training.resume=changed", "output.save_total_limit=7", "memory.recompute=all"},
+                        ResumePolicy::kAuto),
+            "");
 }
 
 TEST_F(CheckChangesTest, RefusalSuggestsResumeChanged) {

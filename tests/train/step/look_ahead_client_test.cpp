@@ -163,9 +163,9 @@ TEST_F(LookAheadClientTest, SkipsComparisonWhileDesynchronized) {
 }
 
 TEST_F(LookAheadClientTest, WaitsOnePercentOfAStep) {
-  setenv("VLMTRAIN_TWIN_DELAY_SECONDS", "60", 1);
+  setenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS", "60", 1);
   const auto look_ahead = make_client();
-  unsetenv("VLMTRAIN_TWIN_DELAY_SECONDS");
+  unsetenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS");
   submit(*look_ahead, 1);
   EXPECT_FALSE(await(*look_ahead, 1, /*step_seconds=*/20).peaks);
   EXPECT_GE(look_ahead->summary().wait_seconds, 0.2);
@@ -193,9 +193,9 @@ TEST_F(LookAheadClientTest, ContinuesAfterTheProcessEnded) {
 }
 
 TEST_F(LookAheadClientTest, GivesUpAfterTenLateSteps) {
-  setenv("VLMTRAIN_TWIN_DELAY_SECONDS", "60", 1);
+  setenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS", "60", 1);
   const auto look_ahead = make_client();
-  unsetenv("VLMTRAIN_TWIN_DELAY_SECONDS");
+  unsetenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS");
   for (int64_t step = 1; step <= 12; ++step) {
     submit(*look_ahead, step);
     EXPECT_EQ(await(*look_ahead, step, kNoWait).layout, make_default_layout());
