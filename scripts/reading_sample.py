@@ -29,7 +29,8 @@ def find_names(text):
     code = re.sub(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", lambda match: " " * len(match[0]), text, flags=re.DOTALL)
     for kind, pattern in (("type", TYPE), ("type", ALIAS), ("function", FUNCTION), ("constant", CONSTANT), ("variable", VARIABLE)):
         for match in pattern.finditer(code):
-            if match[1] not in KEYWORDS and len(match[1]) > 2:
+            is_initializer = kind == "function" and match[1].endswith("_")  # of a member, in a constructor
+            if match[1] not in KEYWORDS and len(match[1]) > 2 and not is_initializer:
                 yield kind, match[1], match.start(1)
 
 
@@ -47,6 +48,8 @@ def main():
         text = (options.checkout / file).read_text()
         for kind, name, offset in find_names(text):
             names.setdefault((kind, name), f"{file}:{text.count(chr(10), 0, offset) + 1}")
+    # A declaration `type name(…)` matches both patterns.
+    names = {(kind, name): place for (kind, name), place in names.items() if kind != "variable" or ("function", name) not in names}
     source = random.Random(options.commit)
     drawn_names = source.sample(sorted(names), options.names)
     drawn_files = source.sample(files, options.files)

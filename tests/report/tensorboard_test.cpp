@@ -71,10 +71,10 @@ TEST(TensorBoardTest, WritesStepsAndAnswers) {
   const auto folder = run.path() / "tensorboard";
   {
     TensorBoard tensorboard(folder, 0);
-    tensorboard.text(0, "config", "    model: m");
-    for (int64_t step = 1; step <= 3; ++step) tensorboard.step(RunFolder::example_step(step, 3));
+    tensorboard.add_text(0, "config", "    model: m");
+    for (int64_t step = 1; step <= 3; ++step) tensorboard.add_step(RunFolder::example_step(step, 3));
     const auto image_dir = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data/mixed_batch/images";
-    tensorboard.prediction({.step = 3,
+    tensorboard.add_prediction({.step = 3,
                             .id = "sample",
                             .question = "How many?\nSay it.",
                             .expected = "2",
@@ -132,9 +132,9 @@ TEST(TensorBoardTest, WritesMasks) {
   metrics.evaluation->tasks["count"].masks = MaskMetrics{.masks = 3, .dice = 0.875, .iou = 0.75};
   metrics.evaluation->structures["liver"] = {.masks = 3, .dice = 0.625, .iou = 0.5};
   TensorBoard tensorboard(run.path(), 0);
-  tensorboard.step(metrics);
+  tensorboard.add_step(metrics);
   const at::Tensor image = at::full({3, 40, 60}, 90, at::kByte), mask = at::full({40, 60}, 1, at::kByte);
-  tensorboard.prediction(
+  tensorboard.add_prediction(
       {.step = 7, .id = "sample", .masks = {{.dice = 1, .overlay = make_overlay_uri(image, mask, mask)}}});
   const std::string bytes = read_bytes(list_files(run.path())[0]);
   const std::map<std::string, float> values{{"train/loss_text", 1.5F},

@@ -23,19 +23,19 @@ class TensorBoard {
   TensorBoard(const std::filesystem::path& folder, int64_t resumed_step);
 
   /// Writes values as float32, as TensorBoard stores them, including NaN and infinities.
-  void scalars(int64_t step, const std::map<std::string, double>& values_by_tag);
+  void add_scalars(int64_t step, const std::map<std::string, double>& values_by_tag);
   /// Writes text in Markdown.
-  void text(int64_t step, std::string_view tag, std::string_view markdown);
+  void add_text(int64_t step, std::string_view tag, std::string_view markdown);
   /// Writes the bytes of a PNG or JPEG file.
-  void image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size);
+  void add_image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size);
 
   /// Writes the numbers of a step under train/, speed/, memory/, incidents/ and tasks/, and its
   /// evaluation.
-  void step(const StepMetrics& metrics);
+  void add_step(const StepMetrics& metrics);
   /// Writes an evaluation under eval/, with a text if it is the best so far.
-  void evaluation(int64_t step, const EvaluationMetrics& evaluation);
+  void add_evaluation(int64_t step, const EvaluationMetrics& evaluation);
   /// Writes the answer as text and the thumbnails and mask overlays as images, under answers/.
-  void prediction(const Prediction& prediction);
+  void add_prediction(const Prediction& prediction);
 
  private:
   void append(const std::string& event);

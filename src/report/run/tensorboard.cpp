@@ -59,19 +59,19 @@ void TensorBoard::append(const std::string& event) {
   if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
 }
 
-void TensorBoard::scalars(int64_t step, const std::map<std::string, double>& values_by_tag) {
+void TensorBoard::add_scalars(int64_t step, const std::map<std::string, double>& values_by_tag) {
   append(make_scalars_event(unix_seconds(), step, values_by_tag));
 }
 
-void TensorBoard::text(int64_t step, std::string_view tag, std::string_view markdown) {
+void TensorBoard::add_text(int64_t step, std::string_view tag, std::string_view markdown) {
   append(make_text_event(unix_seconds(), step, tag, markdown));
 }
 
-void TensorBoard::image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size) {
+void TensorBoard::add_image(int64_t step, std::string_view tag, std::string_view bytes, image::ImageSize size) {
   append(make_image_event(unix_seconds(), step, tag, bytes, size));
 }
 
-void TensorBoard::step(const StepMetrics& metrics) {
+void TensorBoard::add_step(const StepMetrics& metrics) {
   const auto to_gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
   std::map<std::string, double> values{{"train/loss", metrics.loss},
                                        {"train/learning_rate", metrics.learning_rate},
@@ -112,11 +112,11 @@ void TensorBoard::step(const StepMetrics& metrics) {
     values["tasks/" + name + "/weight"] = task.weight;
     if (task.accuracy) values["tasks/" + name + "/accuracy"] = *task.accuracy;
   }
-  scalars(metrics.step, values);
-  if (metrics.evaluation) evaluation(metrics.step, *metrics.evaluation);
+  add_scalars(metrics.step, values);
+  if (metrics.evaluation) add_evaluation(metrics.step, *metrics.evaluation);
 }
 
-void TensorBoard::evaluation(int64_t step, const EvaluationMetrics& evaluation) {
+void TensorBoard::add_evaluation(int64_t step, const EvaluationMetrics& evaluation) {
   std::map<std::string, double> values{{"eval/seconds", evaluation.seconds}};
   const auto add = [&](const std::string& folder, const EvaluationScore& score) {
     values[folder + "loss"] = score.loss;
@@ -129,26 +129,26 @@ void TensorBoard::evaluation(int64_t step, const EvaluationMetrics& evaluation) 
   add("eval/", evaluation.total);
   for (const auto& [name, score] : evaluation.tasks) add("eval/tasks/" + name + "/", score);
   for (const auto& [name, masks] : evaluation.structures) values["eval/structures/" + name + "/dice"] = masks.dice;
-  scalars(step, values);
+  add_scalars(step, values);
   if (!evaluation.is_best) return;
   StepMetrics metrics;
   metrics.step = step;
   metrics.evaluation = evaluation;
-  text(step, "eval/best", format_evaluation_line(metrics));
+  add_text(step, "eval/best", format_evaluation_line(metrics));
 }
 
-void TensorBoard::prediction(const Prediction& prediction) {
+void TensorBoard::add_prediction(const Prediction& prediction) {
   const std::string tag = "answers/" + prediction.id;
-  text(prediction.step, tag,
-       fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n",
-                   format_block_quote(prediction.question), format_block_quote(prediction.expected),
-                   format_block_quote(prediction.answer)));
+  add_text(prediction.step, tag,
+           fmt::format("**Question**\n\n{}\n\n**Expected**\n\n{}\n\n**Given**\n\n{}\n",
+                       format_block_quote(prediction.question), format_block_quote(prediction.expected),
+                       format_block_quote(prediction.answer)));
   const auto add_thumbnail = [&](const std::string& uri, const char* label, size_t number,
                                  const std::string& caption = {}) {
     const std::string bytes = base64_decode(uri.substr(uri.find(',') + 1));
     const at::Tensor image_tensor = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
-    image(prediction.step, fmt::format("{}/{} {}{}", tag, label, number, caption), bytes,
-          {image_tensor.size(1), image_tensor.size(2)});
+    add_image(prediction.step, fmt::format("{}/{} {}{}", tag, label, number, caption), bytes,
+              {image_tensor.size(1), image_tensor.size(2)});
   };
   for (size_t i = 0; i < prediction.images.size(); ++i) {
     const std::string caption = i < prediction.captions.size() ? prediction.captions[i] : "";

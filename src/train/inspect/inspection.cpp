@@ -254,7 +254,7 @@ class DataInspector {
 
   void find_duplicates() {
     find_duplicate_ids();
-    result_.media = index_.media();
+    result_.media = index_.num_media();
     result_.missing_files = index_.find_missing_files(kTrainSet);
     for (const auto& file : result_.missing_files) {
       result_.missing_file_sample_ids.emplace_back(sample_index_.ids[file.first_record]);

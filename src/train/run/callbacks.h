@@ -132,12 +132,12 @@ class TensorBoardEvents final : public Callback {
   TensorBoardEvents(const std::filesystem::path& run_folder, int64_t resumed_step)
       : events_(run_folder / "tensorboard", resumed_step) {}
 
-  void on_step(const StepReport& step) override { events_.step(step.metrics); }
+  void on_step(const StepReport& step) override { events_.add_step(step.metrics); }
   void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation) override {
-    events_.evaluation(step, evaluation);
+    events_.add_evaluation(step, evaluation);
   }
-  void on_event(const report::Event& event) override { events_.text(event.step, "events", event.message); }
-  void on_prediction(const report::Prediction& prediction) override { events_.prediction(prediction); }
+  void on_event(const report::Event& event) override { events_.add_text(event.step, "events", event.message); }
+  void on_prediction(const report::Prediction& prediction) override { events_.add_prediction(prediction); }
 
  private:
   report::TensorBoard events_;

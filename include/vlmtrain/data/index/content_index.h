@@ -59,7 +59,7 @@ class ContentIndex {
     return fingerprints_[dataset][static_cast<size_t>(record)].masks;
   }
   /// Returns the number of different media of all data sets: files, and embedded contents.
-  int64_t media() const { return std::ssize(media_); }
+  int64_t num_media() const { return std::ssize(media_); }
   /// Returns the groups of duplicate records in a data set. Groups and their records are ascending.
   std::vector<std::vector<int64_t>> find_duplicate_records(size_t dataset) const;
   /// Returns the groups of files with equal contents. Groups and their paths are sorted.
