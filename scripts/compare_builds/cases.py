@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from material import PRESETS, SEED, inputs
-from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, digest, run_files, trace, without
+from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, digest, page_data, run_files, trace, without
 
 # Four steps of four samples in two micro-batches; all that depends on time or on the machine's memory is fixed.
 TRAINING = {
@@ -171,7 +171,7 @@ def plan(name, words):
         folder = program.fresh_folder(name)
         code, out = program.run(folder, ["plan", *words, "--json", "--timeline", "step.html"], expected=(0, 3))
         timeline = folder / "step.html"
-        return {"exit code": code, "plan": summary(out), "timeline": digest(timeline.read_bytes()) if timeline.exists() else None}
+        return {"exit code": code, "plan": summary(out), "timeline": page_data(timeline) if timeline.exists() else None}
     return Case(name, outcome)
 
 

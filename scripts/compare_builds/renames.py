@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 TABLE = Path(__file__).resolve().parent / "renames.tsv"
-KINDS = ("field", "field_alias", "config", "kernel")
+KINDS = ("field", "field_alias", "page_field", "config", "kernel")
 CUSTOM_KERNEL = "launch vlmtrain "  # how a trace's counts name our own kernels
 
 
@@ -36,11 +36,14 @@ def apply(outcome, table):
         return outcome
     renamed = {}
     for key, value in outcome.items():
-        value = map_config(value, table["config"]) if key == "config" and isinstance(value, str) else apply(value, table)
+        if key == "timeline":  # the data in a page, which only the page's script reads: one name each
+            value = apply(value, {**table, "field": table["page_field"], "field_alias": {}})
+        else:
+            value = map_config(value, table["config"]) if key == "config" and isinstance(value, str) else apply(value, table)
         new = map_kernel(key, table["kernel"]) if key.startswith(CUSTOM_KERNEL) else table["field"].get(key, key)
         names = [new]
         alias = table["field_alias"].get(key)
-        if alias and outcome.get(alias) != outcome[key]:  # equal: the old build writes both
+        if alias and (alias not in outcome or outcome[alias] != outcome[key]):  # equal: the old build writes both
             names.append(alias)
         for name in names:
             if name in renamed or name != key and name in outcome:

@@ -69,6 +69,12 @@ def without(value, keys):
     return [without(entry, keys) for entry in value] if isinstance(value, list) else value
 
 
+def page_data(path):
+    """Returns the data of an HTML report, without its texts."""
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+    return json.loads(match[1]) if match else None
+
+
 def json_lines(path, keys=frozenset()):
     return [without(json.loads(line), keys) for line in path.read_text().splitlines()] if path.exists() else None
 
