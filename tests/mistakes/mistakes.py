@@ -95,11 +95,11 @@ add("`--device gpu`", "--config train.yaml --device gpu", 2, "write auto, cpu, c
 if not has_driver():
     add("`--device cuda` without a driver", "--config train.yaml --device cuda", 5, "no NVIDIA driver", "--device cpu")
 add("`--device 0`", "--config train.yaml --device 0", 2, "write auto, cpu, cuda or cuda:N")
-add("two ranks that have nowhere to meet", TRAIN, 2, "WORLD_SIZE=2", "--launch 2", environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
+add("two ranks that have nowhere to meet", TRAIN, 2, "WORLD_SIZE=2", "--nproc-per-node 2", environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
 add("`--launch 3` of a global batch of 4", TRAIN + " --launch 3 training.global_batch_size=4", 2, "3 or 6")
 add("`plan --gpu v100`", "plan --gpu v100", 2, "no code", "--gpu t4")
 add("`plan --gpu \"RTX 9090\"`", ["plan", "--gpu", "RTX 9090"], 2, "RTX 9090: unknown", "--gpu-gb")
-add("`plan --gpu a100`, of which there are two", "plan --gpu a100", 2, "there are several: a100-40, a100-80")
+add("`plan --gpu a100`, of which there are two", "plan --gpu a100", 2, "ambiguous; choose one of a100-40, a100-80")
 add("`plan --gpu-gb 24GB`", "plan --gpu-gb 24GB", 2, "--gpu-gb: must be a number, such as 24, not 24GB")
 add("`plan --model` of the Hub", "plan --gpu-gb 24 --model llava-hf/llava-1.5-7b-hf", 2, "did you mean llava-1.5-7b?")
 add("`plan --model` of a folder that is not there", "plan --gpu-gb 24 --model checkpoints/mine", 2, "there is no such folder", "hf download")
