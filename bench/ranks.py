@@ -321,10 +321,10 @@ class Trial:
 
     @staticmethod
     def names(words, rank):
-        """`rank 1: process …`, `… did not come to … within 25 s: 1; …`, `rank 0 at …`, `… where rank 0 should be`"""
+        """`rank 1: process …`, `… did not connect to … within 25 s: 1; …`, `rank 0 at …`"""
         last = words.splitlines()[-4:]
-        phrases = [f"rank {rank}: process "] + ["rank 0 at ", "where rank 0 should be"] * (rank == 0)
-        return any(any(phrase in line for phrase in phrases) or "did not come" in line and line.split(" s: ")[-1].startswith(f"{rank};")
+        phrases = [f"rank {rank}: process "] + ["rank 0 at "] * (rank == 0)
+        return any(any(phrase in line for phrase in phrases) or "did not connect" in line and line.split(" s: ")[-1].startswith(f"{rank};")
                    for line in last)  # fmt: skip
 
     def again(self, world_size):

@@ -129,7 +129,7 @@ for file in "$packages"/torch/lib/*; do
   [[ $file == *cuda* ]] || ln -sf "$file" "$bare/torch/lib/"
 done
 ln -s "$packages/nvidia" "$bare/nvidia" # which this libtorch_cpu.so needs; that of a torch for the CPU alone does not
-expect "without CUDA's libraries: a plan says so" 5 'a torch for the CPU alone has none' as_user "$folder/bare/bin/vlmtrain" plan --gpu-gb 24 --images 2
+expect "without CUDA's libraries: a plan says so" 5 'CPU-only torch has none' as_user "$folder/bare/bin/vlmtrain" plan --gpu-gb 24 --images 2
 expect "without CUDA's libraries: training on the CPU" 0 'step +2' \
   as_user "$folder/bare/bin/vlmtrain" --config "$config" training.max_steps=2 output.dir=cpu
 expect "an older system" 1 'is not a supported wheel on this platform' \

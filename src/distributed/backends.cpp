@@ -51,8 +51,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
       load_plugin(kNcclPlugin, kNcclVersionSymbol, kNcclPluginVersion, {kMakeNcclBackendSymbol});
   if (plugin.functions.empty()) {
     throw run_error(
-        "ranks on GPUs add up by NCCL, in {}, which cannot be loaded ({}); it lies beside the program where that is "
-        "built, and needs LibTorch's CUDA libraries",
+        "training on several GPUs requires NCCL, but {} cannot be loaded ({}); it is built next to the program and "
+        "needs LibTorch's CUDA libraries",
         kNcclPlugin, make_excerpt(plugin.problem, 300));
   }
   auto* const make_backend = reinterpret_cast<MakeNcclBackend*>(plugin.functions.front());
@@ -60,7 +60,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
     return c10::intrusive_ptr<c10d::Backend>::reclaim(
         make_backend(std::move(store).release(), rank, world_size, static_cast<int>(device.index())));
   } catch (const std::exception& error) {
-    throw run_error("rank {} cannot reach the others by NCCL: {}; NCCL_DEBUG=INFO says more", rank,
+    throw run_error("rank {} cannot connect to the other ranks by NCCL: {}; set NCCL_DEBUG=INFO for details", rank,
                     get_first_line(error.what()));
   }
 }

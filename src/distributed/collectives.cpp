@@ -178,7 +178,7 @@ class Collectives::Impl {
 
   void wait_for_all_gather(int64_t ticket) {
     const auto work = all_gathers_.extract(ticket);
-    VLMTRAIN_CHECK(!work.empty(), "parts of ranks that are not under way");
+    VLMTRAIN_CHECK(!work.empty(), "no all_gather is in progress");
     wait_timer_.begin(device_);
     work.mapped()->wait();
     wait_timer_.end(device_);
@@ -252,7 +252,7 @@ void Collectives::run_guarded(const Operation& operation) {
 }
 
 void Collectives::check_tensor(const at::Tensor& tensor) const {
-  VLMTRAIN_CHECK(tensor.is_contiguous(), "sums of ranks are of contiguous values");
+  VLMTRAIN_CHECK(tensor.is_contiguous(), "collectives require contiguous tensors");
   VLMTRAIN_CHECK(tensor.is_cpu() || impl_->has_device(), "the ranks' devices are not connected");
 }
 
@@ -277,7 +277,7 @@ void Collectives::all_reduce_replicas_async(const at::Tensor& tensor) {
 
 void Collectives::check_shards(const at::Tensor& tensor) const {
   check_tensor(tensor);
-  VLMTRAIN_CHECK(tensor.dim() == 1 && tensor.numel() % group_size() == 0, "{} values in parts of {} ranks",
+  VLMTRAIN_CHECK(tensor.dim() == 1 && tensor.numel() % group_size() == 0, "cannot shard {} values over {} ranks",
                  tensor.numel(), group_size());
 }
 
@@ -295,7 +295,7 @@ int64_t Collectives::all_gather_async(const at::Tensor& tensor) {
 int64_t Collectives::all_gather_async(const at::Tensor& output, const at::Tensor& input) {
   check_shards(output);
   VLMTRAIN_CHECK(input.is_contiguous() && input.numel() * group_size() == output.numel(),
-                 "{} of {} values of each rank", input.numel(), output.numel());
+                 "all_gather of {} values per rank does not match {} output values", input.numel(), output.numel());
   record_traffic(all_gather_traffic_, output);
   int64_t ticket = 0;
   run_guarded([&] { ticket = impl_->all_gather_async(output, input); });

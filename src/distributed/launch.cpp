@@ -21,7 +21,7 @@ std::optional<int64_t> read_number(const Environment& environment, const char* n
 int64_t read_port(const Environment& environment) {
   const auto port = read_number(environment, "MASTER_PORT");
   if (!port || *port < 1 || *port > kMaxPort) {
-    throw usage_error("MASTER_PORT={}: a number from 1 to {} is wanted, the port at which rank 0 waits for the others",
+    throw usage_error("MASTER_PORT={}: must be a number from 1 to {}, the port of rank 0",
                       make_excerpt(environment("MASTER_PORT").value_or("")), kMaxPort);
   }
   return *port;
@@ -29,36 +29,37 @@ int64_t read_port(const Environment& environment) {
 
 void validate(const Launch& launch, const char* rank, const char* world_size) {
   if (launch.rank < 0 || launch.rank >= launch.world_size) {
-    throw usage_error("{}={} and {}={}: ranks are 0 to {}", rank, launch.rank, world_size, launch.world_size,
-                      launch.world_size - 1);
+    throw usage_error("{}={} and {}={}: the rank must be from 0 to {}", rank, launch.rank, world_size,
+                      launch.world_size, launch.world_size - 1);
   }
-  if (launch.local_rank < 0) throw usage_error("the rank on this machine is {}: it is 0 or more", launch.local_rank);
+  if (launch.local_rank < 0) throw usage_error("the local rank is {}; must be 0 or more", launch.local_rank);
 }
 
 void check_world_size(int64_t world_size, const char* variable) {
   if (world_size >= 1 && world_size <= kMaxRanks) return;
-  throw usage_error("{}={}: a number of ranks from 1 to {} is wanted", variable, world_size, kMaxRanks);
+  throw usage_error("{}={}: must be a number of ranks from 1 to {}", variable, world_size, kMaxRanks);
 }
 
 std::optional<Launch> parse_torchrun(const Environment& environment) {
   const auto world_size = read_number(environment, "WORLD_SIZE");
   const auto rank = read_number(environment, "RANK");
   if (!world_size) {
-    if (rank && *rank > 0) throw usage_error("RANK={}, but WORLD_SIZE is not set: how many ranks are there?", *rank);
+    if (rank && *rank > 0)
+      throw usage_error("RANK={}, but WORLD_SIZE is not set; set it to the number of ranks", *rank);
     return std::nullopt;
   }
   check_world_size(*world_size, "WORLD_SIZE");
   if (*world_size == 1) return std::nullopt;
   if (!rank && environment("RANK")) {
-    throw usage_error("RANK={}: a number from 0 to {} is wanted", make_excerpt(environment("RANK").value_or("")),
+    throw usage_error("RANK={}: must be a number from 0 to {}", make_excerpt(environment("RANK").value_or("")),
                       *world_size - 1);
   }
-  if (!rank) throw usage_error("WORLD_SIZE={}, but RANK is not set: which of them is this process?", *world_size);
+  if (!rank) throw usage_error("WORLD_SIZE={}, but RANK is not set; set it to the rank of this process", *world_size);
   const auto host = environment("MASTER_ADDR");
   if (!host || host->empty()) {
     throw usage_error(
-        "WORLD_SIZE={}, but MASTER_ADDR is not set: the ranks have nowhere to meet, and each would train by itself; "
-        "start them with torchrun, srun or vlmtrain --nproc-per-node {}",
+        "WORLD_SIZE={}, but MASTER_ADDR is not set, so the ranks cannot connect; start them with torchrun, srun or "
+        "vlmtrain --nproc-per-node {}",
         *world_size, *world_size);
   }
   Launch launch{.rank = *rank,
@@ -86,7 +87,7 @@ std::optional<Launch> parse_srun(const Environment& environment) {
   const auto rank = read_number(environment, "SLURM_PROCID");
   const auto nodes = environment("SLURM_STEP_NODELIST");
   if (!rank || !nodes || nodes->empty()) {
-    throw usage_error("SLURM_STEP_NUM_TASKS={}, but {} is not set: is this a task of srun?", *tasks,
+    throw usage_error("SLURM_STEP_NUM_TASKS={}, but {} is not set; start the tasks with srun", *tasks,
                       rank ? "SLURM_STEP_NODELIST" : "SLURM_PROCID");
   }
   Launch launch{.rank = *rank,
@@ -107,8 +108,7 @@ void reject_other_launchers(const Environment& environment) {
     const auto count = read_number(environment, variable);
     if (!count || *count <= 1) continue;
     throw usage_error(
-        "{}={}: this is one of several processes that mpirun has started, which have nowhere to meet; start them with "
-        "torchrun, srun or vlmtrain --nproc-per-node {}",
+        "{}={}: mpirun is not supported; start the processes with torchrun, srun or vlmtrain --nproc-per-node {}",
         variable, *count, *count);
   }
 }

@@ -134,8 +134,8 @@ RankMonitor::Clock::duration RankMonitor::heartbeat_timeout() const {
 
 std::string RankMonitor::describe_lost_rank(int64_t rank) const {
   const std::string& name = names_[static_cast<size_t>(rank)];
-  if (is_broken_) return fmt::format("{} is gone: it was killed, or its machine or network failed", name);
-  return fmt::format("{} has not been heard of for {:.0f} s: it was stopped, or its machine or network failed", name,
+  if (is_broken_) return fmt::format("{} disconnected: it was killed, or its machine or network failed", name);
+  return fmt::format("{} has not responded for {:.0f} s: it was stopped, or its machine or network failed", name,
                      std::chrono::duration<double>(heartbeat_timeout()).count());
 }
 

@@ -63,8 +63,8 @@ class Rendezvous {
       }
       return store_.get(keys_);
     } catch (const c10::Error&) {
-      throw run_error("rank 0 at {}:{} was gone before all {} ranks were there; its own words say why", launch_.host,
-                      launch_.port, launch_.world_size);
+      throw run_error("rank 0 at {}:{} disconnected before all {} ranks had connected; see its own messages",
+                      launch_.host, launch_.port, launch_.world_size);
     }
   }
 
@@ -84,8 +84,8 @@ class Rendezvous {
     // The other ranks read the message from rank 0's store.
     if (launch_.rank == 0) std::this_thread::sleep_for(20 * kPollInterval);
     throw run_error(
-        "of {} ranks these did not come to {}:{} within {} s: {}; were they started, and do they get there? "
-        "distributed.rendezvous_seconds sets how long they are waited for",
+        "of {} ranks, these did not connect to {}:{} within {} s: {}; check that they were started and can reach it, "
+        "or increase distributed.rendezvous_seconds",
         launch_.world_size, launch_.host, launch_.port, std::chrono::duration<double>(timeout_).count(), missing);
   }
 
@@ -134,7 +134,8 @@ class Ranks::Group {
   }
 
   void set_group_size(int64_t count) {
-    VLMTRAIN_CHECK(count > 0 && launch_.world_size % count == 0, "groups of {} of {} ranks", count, launch_.world_size);
+    VLMTRAIN_CHECK(count > 0 && launch_.world_size % count == 0, "a group size of {} does not divide {} ranks", count,
+                   launch_.world_size);
     group_size_ = count;
     if (count == launch_.world_size) return;
     collectives_.set_shard_groups({.host = make_gloo_backend(make_group_members()), .device = {}},
@@ -172,7 +173,7 @@ class Ranks::Group {
   }
 
   c10::intrusive_ptr<c10d::Backend> make_device_backend(at::Device device, const Members& members) {
-    VLMTRAIN_CHECK(!device.is_cpu(), "the host is connected from the start");
+    VLMTRAIN_CHECK(!device.is_cpu(), "the CPU backend is connected at startup");
     const auto rank = static_cast<int>(members.rank), count = static_cast<int>(members.count);
     if (vgpu::find_interface() != nullptr) return c10::make_intrusive<FakeProcessGroup>(rank, count);
     return make_nccl_backend(make_prefix_store("nccl/" + members.name), rank, count, device);
@@ -256,7 +257,7 @@ std::vector<double> RankConsensus::sum_over_ranks(std::vector<double> values) co
   std::vector<double> sums(values.size());
   for (const auto& text : collectives_.all_gather_strings(to_bytes(values))) {
     const auto terms = parse_values<double>(text);
-    VLMTRAIN_CHECK(terms.size() == sums.size(), "{} terms of a rank, {} here", terms.size(), sums.size());
+    VLMTRAIN_CHECK(terms.size() == sums.size(), "a rank has {} terms, this one {}", terms.size(), sums.size());
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
   }
   return sums;

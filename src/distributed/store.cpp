@@ -99,16 +99,16 @@ c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::
   // wait_for() needs a symbol that older hosts lack (cmake/portable).
   if (future.wait_until(std::chrono::system_clock::now() + timeout) == std::future_status::ready) return future.get();
   throw usage_error(
-      "rank {} found somebody at {}:{} who is no rank 0 of vlmtrain: it does not answer as one; if that is another "
-      "program, choose another port with MASTER_PORT",
+      "rank {}: the server at {}:{} is not rank 0 of vlmtrain; if it is another program, choose another port with "
+      "MASTER_PORT",
       launch.rank, launch.host, launch.port);
 }
 
 c10::intrusive_ptr<c10d::TCPStore> open_store(const Launch& launch, bool is_server, std::chrono::milliseconds timeout) {
   if (!is_server && !wait_until_listening(launch, timeout)) {
     throw usage_error(
-        "rank {} found nobody at {}:{} within {} s, where rank 0 should be; was it started? "
-        "distributed.rendezvous_seconds sets how long it is waited for",
+        "rank {} cannot connect to rank 0 at {}:{} within {} s; check that it was started, or increase "
+        "distributed.rendezvous_seconds",
         launch.rank, launch.host, launch.port, std::chrono::duration<double>(timeout).count());
   }
   try {
@@ -117,10 +117,10 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const Launch& launch, bool is_serv
   } catch (const c10::Error& error) {
     const std::string reason = get_first_line(error.what());
     if (is_server) {
-      throw usage_error("rank 0 cannot wait for the others at {}:{}: {}; choose another port with MASTER_PORT",
-                        launch.host, launch.port, reason);
+      throw usage_error("rank 0 cannot listen at {}:{}: {}; choose another port with MASTER_PORT", launch.host,
+                        launch.port, reason);
     }
-    throw usage_error("rank {} cannot reach rank 0 at {}:{}: {}", launch.rank, launch.host, launch.port, reason);
+    throw usage_error("rank {} cannot connect to rank 0 at {}:{}: {}", launch.rank, launch.host, launch.port, reason);
   }
 }
 

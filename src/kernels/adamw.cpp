@@ -18,7 +18,7 @@ MomentFormat get_moment_format(const at::Tensor& moments) {
     case at::kByte:
       return MomentFormat::k8Bit;
     default:
-      throw InternalError("moments of a type that no kernel has");
+      throw InternalError("no kernel supports the data type of the moments");
   }
 }
 

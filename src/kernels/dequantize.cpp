@@ -9,7 +9,7 @@ namespace vlmtrain::kernels {
 
 void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks) {
   const auto weights = std::ssize(blocks.first_super_blocks);
-  VLMTRAIN_CHECK(weights > 0 && weights <= kMaxNf4Weights, "{} NF4 weights at once", weights);
+  VLMTRAIN_CHECK(weights > 0 && weights <= kMaxNf4Weights, "cannot dequantize {} NF4 weights in one launch", weights);
   if (result.numel() == 0) return;
   Nf4Dequantize args{.element = get_element_type(result),
                      .super_blocks = blocks.nested_absmax.numel(),

@@ -72,9 +72,11 @@ namespace {
 DropoutMask make_mask(const at::Tensor& single, const at::Tensor& per_reader, const DropoutParams& params) {
   VLMTRAIN_CHECK(single.dim() == 2 && single.is_contiguous() && per_reader.is_contiguous() &&
                      per_reader.sizes().slice(per_reader.dim() - 2) == single.sizes(),
-                 "dropout of {} beside {} elements", single.numel(), per_reader.numel());
-  VLMTRAIN_CHECK(single.size(1) <= std::numeric_limits<uint32_t>::max(), "dropout of {} columns", single.size(1));
-  VLMTRAIN_CHECK(!params.streams.empty() && params.streams.front().first_row == 0, "dropout of rows in no stream");
+                 "dropout inputs of {} and {} elements do not match", single.numel(), per_reader.numel());
+  VLMTRAIN_CHECK(single.size(1) <= std::numeric_limits<uint32_t>::max(), "dropout does not support {} columns",
+                 single.size(1));
+  VLMTRAIN_CHECK(!params.streams.empty() && params.streams.front().first_row == 0,
+                 "the first dropout stream must start at row 0");
   constexpr int kHalfBits = 16;
   const auto keep_thresholds = static_cast<uint64_t>(std::llround(std::ldexp(1 - params.probability, 2 * kHalfBits)));
   return {.element = get_element_type(single),

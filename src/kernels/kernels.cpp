@@ -92,11 +92,11 @@ std::optional<Kernel> parse_kernel(std::string_view name) {
 
 Kernel find_kernel(std::string_view name) {
   if (const auto kernel = parse_kernel(name)) return *kernel;
-  throw InternalError("no kernel is called " + std::string(name));
+  throw InternalError("unknown kernel " + std::string(name));
 }
 
 KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {
-  if (device.is_cpu() && !is_emulated()) return {.problem = "the CPU has none"};
+  if (device.is_cpu() && !is_emulated()) return {.problem = "the CPU has no custom kernels"};
   static const Plugin plugin = load_library(device.is_cpu() ? std::getenv(kEmulatedLibraryVariable) : kLibraryName);
   if (plugin.functions.empty()) return {.problem = plugin.problem};
 

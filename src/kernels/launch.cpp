@@ -36,7 +36,7 @@ ElementType get_element_type(const at::Tensor& tensor) {
     case at::kHalf:
       return ElementType::kHalf;
     default:
-      throw InternalError("a kernel for a type that none has");
+      throw InternalError("no kernel supports this data type");
   }
 }
 
@@ -60,7 +60,7 @@ KernelLaunch::KernelLaunch(const char* name, at::ArrayRef<at::Tensor> reads, at:
 void KernelLaunch::check(int error) const {
   if (error == 0) return;
   TORCH_CHECK(error != kOutOfMemory, "CUDA error: out of memory\nthe kernel ", name_, " could not be loaded");
-  TORCH_CHECK(false, "CUDA error ", error, " when the kernel ", name_, " was started");
+  TORCH_CHECK(false, "CUDA error ", error, " while launching the kernel ", name_);
 }
 
 }  // namespace vlmtrain::kernels

@@ -16,13 +16,13 @@ at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at:
   const at::Tensor &bytes = pixels.bytes, &order = pixels.order;
   VLMTRAIN_CHECK(
       bytes.scalar_type() == at::kByte && bytes.dim() == 4 && bytes.size(1) == kPixelChannels && bytes.is_contiguous(),
-      "pixels to cut are uint8 [n, 3, height, width], and dense");
+      "expected contiguous uint8 pixels [n, 3, height, width]");
   VLMTRAIN_CHECK(!order.defined() || (order.scalar_type() == at::kLong && order.is_contiguous()),
-                 "an order of pictures is int64 [n]");
+                 "expected a contiguous int64 image order [n]");
   const int64_t height = bytes.size(2), width = bytes.size(3), columns = kPixelChannels * patch.height * patch.width;
   VLMTRAIN_CHECK(patch.height > 0 && patch.width > 0 && patch.height <= height && patch.width <= width &&
                      columns <= std::numeric_limits<int32_t>::max(),
-                 "patches of {}×{} of pictures of {}×{}", patch.height, patch.width, height, width);
+                 "cannot cut patches of {}×{} from images of {}×{}", patch.height, patch.width, height, width);
   at::Tensor rows = at::empty({pixels.num_images() * (height / patch.height) * (width / patch.width), columns},
                               bytes.options().dtype(dtype));
   if (rows.numel() == 0) return rows;

@@ -14,7 +14,7 @@ namespace {
 Rope::Heads make_heads(const at::Tensor& output, const at::Tensor& input) {
   VLMTRAIN_CHECK(input.stride(2) == 1 && output.stride(2) == 1 && input.stride(1) == input.size(2) &&
                      output.stride(1) == output.size(2),
-                 "heads of a row lie one after the other");
+                 "the heads of a row must be contiguous");
   return {.from = input.const_data_ptr(),
           .to = output.mutable_data_ptr(),
           .from_stride = input.stride(0),
@@ -44,7 +44,7 @@ namespace {
 /// Returns the elements between rows. REQUIRES: the heads of a row are contiguous.
 int64_t row_stride(const at::Tensor& heads) {
   VLMTRAIN_CHECK(heads.stride(2) == 1 && (heads.size(1) == 1 || heads.stride(1) == heads.size(2)),
-                 "heads of a row lie one after the other");
+                 "the heads of a row must be contiguous");
   return heads.stride(0);
 }
 
@@ -79,8 +79,7 @@ int64_t choose_num_warps(int64_t heads) {
 int64_t common_stride(const at::Tensor& query, const at::Tensor& key) {
   const int64_t stride = row_stride(query);
   // The stride of a single row is arbitrary.
-  VLMTRAIN_CHECK(query.size(0) <= 1 || stride == row_stride(key),
-                 "rows of queries and keys that lie differently far apart");
+  VLMTRAIN_CHECK(query.size(0) <= 1 || stride == row_stride(key), "queries and keys must have the same row stride");
   return stride;
 }
 

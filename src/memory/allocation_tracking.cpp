@@ -64,7 +64,7 @@ class WatchedAllocator final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     allocations_[memory.get()] = {count, std::move(watchers)};
     const bool replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
-    VLMTRAIN_CHECK(replaced, "memory of the CPU allocator with another's deleter");
+    VLMTRAIN_CHECK(replaced, "the CPU allocator's memory has an unexpected deleter");
     return memory;
   }
 
@@ -177,8 +177,8 @@ struct BudgetCounter final : AllocationWatcher {
     if (bytes > limit_bytes - live_bytes) {
       ++num_rejected;
       TORCH_CHECK_WITH(OutOfMemoryError, false,
-                       fmt::format("{:.3f} GB more than the {:.3f} GB in use would be over the run's limit of {:.3f} "
-                                   "GB of the host's memory for tensors",
+                       fmt::format("allocating {:.3f} GB in addition to the {:.3f} GB in use would exceed the run's "
+                                   "limit of {:.3f} GB of host memory for tensors",
                                    to_gigabytes(bytes), to_gigabytes(live_bytes), to_gigabytes(limit_bytes)));
     }
     live_bytes += bytes;
@@ -197,7 +197,7 @@ HostBudget::~HostBudget() {
 }
 
 HostBudget::Limit::Limit(HostBudget& budget, int64_t bytes) : counter_(budget.counter_) {
-  VLMTRAIN_CHECK(counter_->limit_bytes == BudgetCounter::kUnlimited, "two limits of the host's memory at once");
+  VLMTRAIN_CHECK(counter_->limit_bytes == BudgetCounter::kUnlimited, "host memory has a limit already");
   counter_->limit_bytes = bytes;
 }
 
@@ -206,7 +206,7 @@ HostBudget::Limit::~Limit() {
 }
 
 HostBudget::Pause::Pause(HostBudget& budget) : counter_(budget.counter_) {
-  VLMTRAIN_CHECK(!counter_->is_paused, "two pauses of one budget");
+  VLMTRAIN_CHECK(!counter_->is_paused, "the budget is paused already");
   counter_->is_paused = true;
 }
 

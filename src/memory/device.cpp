@@ -69,7 +69,7 @@ at::Device open_cuda(const std::string& name, int index) {
   if (!is_virtual) {
     const DriverProbe probe = probe_driver();
     if (probe.state != DriverState::kUsable) {
-      throw_unusable(name, probe.reason.empty() ? "no NVIDIA driver is here (no libcuda.so.1)" : probe.reason);
+      throw_unusable(name, probe.reason.empty() ? "no NVIDIA driver is installed (no libcuda.so.1)" : probe.reason);
     }
     if (index >= std::ssize(probe.gpus)) {
       throw_unusable(name, fmt::format("only {} GPUs are usable; check nvidia-smi", probe.gpus.size()));
@@ -79,8 +79,8 @@ at::Device open_cuda(const std::string& name, int index) {
   if (const std::string failure = load_cuda_library(); !failure.empty()) {
     throw run_error(
         "device {}: LibTorch's CUDA library cannot be loaded: {}; install LibTorch with the CUDA libraries that it "
-        "needs (pip install --force-reinstall torch=={}, or scripts/setup.sh for what was built here; a torch for the "
-        "CPU alone has none), or use --device cpu",
+        "needs (pip install --force-reinstall torch=={}, or scripts/setup.sh for a local build; CPU-only torch has "
+        "none), or use --device cpu",
         name, failure, TORCH_VERSION);
   }
   const c10::DeviceIndex count = at::detail::getCUDAHooks().deviceCount();
@@ -185,7 +185,7 @@ int get_attribute(int attribute, int device) {
   static auto* const get_function = load_symbol<int(int*, int, int)>(RTLD_DEFAULT, "cudaDeviceGetAttribute");
   int value = 0;
   if (get_function(&value, attribute, device) != 0)
-    throw run_error("device cuda:{}: it does not tell attribute {}", device, attribute);
+    throw run_error("device cuda:{}: the CUDA runtime does not report attribute {}", device, attribute);
   return value;
 }
 
@@ -194,7 +194,7 @@ std::string get_device_name(int device) {
   if (driver == nullptr) throw run_error("device cuda: the driver's libcuda.so.1 cannot be loaded: {}", dlerror());
   std::array<char, 256> name{};
   const int error = load_symbol<int(char*, int, int)>(driver, "cuDeviceGetName")(name.data(), name.size(), device);
-  if (error != 0) throw run_error("device cuda:{}: it does not tell its name (CUDA error {})", device, error);
+  if (error != 0) throw run_error("device cuda:{}: the driver does not report its name (CUDA error {})", device, error);
   return name.data();
 }
 
@@ -214,7 +214,7 @@ MemoryInfo query_memory_info(int device) {
   const int device_error = set_device(device);
   const int error = get_memory(&memory.free_bytes, &memory.total_bytes);
   if (device_error != 0 || error != 0) {
-    throw run_error("device cuda:{}: its memory cannot be asked for (CUDA error {})", device,
+    throw run_error("device cuda:{}: its memory cannot be queried (CUDA error {})", device,
                     device_error != 0 ? device_error : error);
   }
   return memory;
@@ -231,7 +231,7 @@ std::string get_pci_bus_id(at::Device device) {
   const int index = get_index(device);
   std::array<char, 32> id{};
   if (get_function(id.data(), static_cast<int>(id.size()), index) != 0) {
-    throw run_error("device cuda:{}: it does not tell its place on the PCI bus", index);
+    throw run_error("device cuda:{}: the CUDA runtime does not report its PCI bus id", index);
   }
   return id.data();
 }
@@ -281,7 +281,7 @@ double get_total_global_mem(int device) {
   const auto get_properties = reinterpret_cast<GetProperties>(dlsym(RTLD_DEFAULT, "cudaGetDeviceProperties"));
   cudaDeviceProp properties{};
   if (get_properties == nullptr || get_properties(&properties, device) != cudaSuccess) {
-    throw run_error("device cuda:{}: it does not tell its properties", device);
+    throw run_error("device cuda:{}: the CUDA runtime does not report its properties", device);
   }
   return total_bytes_by_device[device] = static_cast<double>(properties.totalGlobalMem);
 }

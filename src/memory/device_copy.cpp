@@ -87,7 +87,7 @@ namespace {
 void warn_once(const std::string& reason) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  spdlog::warn("no pinned memory of the host is left ({}): copies to and from the device hold up the run", reason);
+  spdlog::warn("pinned host memory is exhausted ({}); copies to and from the device block the run", reason);
 }
 
 /// Returns make_pinned(), or make_pageable() if no pinned memory is available even after LibTorch

@@ -50,19 +50,20 @@ struct InitFailure {
 };
 
 constexpr std::array kInitFailures{
-    InitFailure{2, "the card or the host has no memory left for it; see what nvidia-smi lists", "no memory"},
+    InitFailure{2, "the GPU or the host has no free memory; check nvidia-smi", "no memory"},
     InitFailure{34,
-                "libcuda.so.1 is the toolkit's stub and no driver; take the folder \"stubs\" out of LD_LIBRARY_PATH"},
-    InitFailure{46, "the card is taken by another process (nvidia-smi -q -d COMPUTE shows its compute mode)"},
-    InitFailure{304, "the operating system refuses access to the card's device files; see ls -l /dev/nvidia*",
+                "libcuda.so.1 is the CUDA toolkit's stub, not a driver; remove the folder \"stubs\" from "
+                "LD_LIBRARY_PATH"},
+    InitFailure{46, "another process uses the GPU exclusively (nvidia-smi -q -d COMPUTE shows its compute mode)"},
+    InitFailure{304, "the operating system denies access to the GPU's device files; check ls -l /dev/nvidia*",
                 "no permission"},
-    InitFailure{800, "access is not permitted; in SLURM ask for a card with --gres=gpu:1", "no permission"},
-    InitFailure{802, "the machine's cards are not ready; start nvidia-fabricmanager, or wait until it has started"},
-    InitFailure{803, "the driver's library and the kernel's module are of different versions; restart the machine"},
-    InitFailure{804, "the compatibility libraries do not serve this card; take cuda-compat out of LD_LIBRARY_PATH"},
+    InitFailure{800, "access is not permitted; in SLURM request a GPU with --gres=gpu:1", "no permission"},
+    InitFailure{802, "the machine's GPUs are not ready; start nvidia-fabricmanager, or wait until it has started"},
+    InitFailure{803, "the driver's library and kernel module have different versions; restart the machine"},
+    InitFailure{804, "the compatibility libraries do not support this GPU; remove cuda-compat from LD_LIBRARY_PATH"},
     InitFailure{805,
                 "the MPS server does not answer; start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY"},
-    InitFailure{999, "the kernel's module does not answer; try nvidia-smi, and sudo nvidia-modprobe -u"},
+    InitFailure{999, "the kernel module does not answer; try nvidia-smi, and sudo nvidia-modprobe -u"},
 };
 
 /// Returns whether it is a GPU's own device file (nvidia0, nvidia1, …), not nvidiactl.
@@ -101,19 +102,19 @@ Problem diagnose_hidden_gpu(const DriverPaths& paths) {
     any_file |= is_gpu_file(name);
     if (access(path.c_str(), R_OK | W_OK) != 0) {
       return {"no permission",
-              fmt::format("permission denied for {}; join the group that owns it, or in SLURM ask for a card with "
+              fmt::format("permission denied for {}; join the group that owns it, or in SLURM request a GPU with "
                           "--gres=gpu:1",
                           path.string())};
     }
   }
   if (!any_file) {
     return {"no device files",
-            fmt::format("this machine has a card, but no file of it in {}; start the container with --nv (Apptainer) "
-                        "or --gpus all (Docker), or in SLURM ask for a card with --gres=gpu:1",
+            fmt::format("this machine has a GPU, but {} has no device file for it; start the container with --nv "
+                        "(Apptainer) or --gpus all (Docker), or in SLURM request a GPU with --gres=gpu:1",
                         paths.devices.string())};
   }
   return {"not granted",
-          "this machine has a card, but this process may not use it; in SLURM or Kubernetes ask for one (--gres=gpu:1, "
+          "this machine has a GPU, but this process may not use it; in SLURM or Kubernetes request one (--gres=gpu:1, "
           "nvidia.com/gpu: 1)"};
 }
 
@@ -127,7 +128,7 @@ DriverProbe make_unusable(std::string name, std::string reason) {
 
 DriverProbe explain_no_device(const DriverPaths& paths, int code) {
   if (!machine_has_gpus(paths)) {
-    return make_absent("no card", "the driver's library is here, but no card");
+    return make_absent("no card", "the driver's library is installed, but the machine has no GPU");
   }
   if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
     const std::string_view text = visible;
@@ -139,8 +140,8 @@ DriverProbe explain_no_device(const DriverPaths& paths, int code) {
     }
     return make_unusable(
         "names no card",
-        fmt::format("CUDA_VISIBLE_DEVICES={} names no GPU that this process may use; nvidia-smi -L lists "
-                    "those of the machine",
+        fmt::format("CUDA_VISIBLE_DEVICES={} lists no GPU that this process may use; nvidia-smi -L lists the "
+                    "machine's GPUs",
                     text));
   }
   auto [name, reason] = diagnose_hidden_gpu(paths);
@@ -152,15 +153,14 @@ DriverProbe explain_init_failure(int code) {
   const bool is_known = entry != kInitFailures.end();
   return make_unusable(is_known ? entry->name : "fails",
                        fmt::format("the driver cannot be used (cuInit: error {}): {}", code,
-                                   is_known ? entry->reason : "see what nvidia-smi says"));
+                                   is_known ? entry->reason : "check nvidia-smi"));
 }
 
 std::string describe_old_driver(int version, const DriverPaths& paths) {
   const std::string module = module_version(paths);
   return fmt::format(
-      "the NVIDIA driver{} is too old: it serves CUDA {}.{}, this program needs CUDA 13, driver {} or newer; update "
-      "the "
-      "driver (on data centre cards the package cuda-compat-13-0 does without)",
+      "the NVIDIA driver{} is too old: it supports CUDA {}.{}, but this program requires CUDA 13, driver {} or newer; "
+      "update the driver (data-center GPUs can use the package cuda-compat-13-0 instead)",
       module.empty() ? "" : " " + module, version / 1000, version % 1000 / 10, kOldestDriver);
 }
 
@@ -190,8 +190,8 @@ DriverProbe explain_missing_library(const DriverPaths& paths, const std::string&
   if (module.empty()) return {};
   return make_absent(
       "no library",
-      fmt::format("the machine has an NVIDIA driver ({}), but its library libcuda.so.1 is not to be found "
-                  "here; start a container with --nv (Apptainer) or --gpus all (Docker)",
+      fmt::format("the machine has an NVIDIA driver ({}), but its library libcuda.so.1 was not found; start a "
+                  "container with --nv (Apptainer) or --gpus all (Docker)",
                   module));
 }
 
@@ -218,8 +218,8 @@ bool has_kernel_code(int architecture) {
 
 std::string explain_missing_kernel_code(const VisibleGpu& gpu) {
   return fmt::format(
-      "LibTorch for CUDA 13 has no code for {} (compute capability {}.{}), but for 7.5 (Turing: T4, RTX 20) to 9.0, 10 "
-      "and 12: take another card",
+      "LibTorch for CUDA 13 has no code for {} (compute capability {}.{}), only for 7.5 (Turing: T4, RTX 20) to 9.0, "
+      "10 and 12; use another GPU",
       gpu.name, gpu.architecture / 10, gpu.architecture % 10);
 }
 
@@ -238,7 +238,7 @@ DriverProbe probe_driver(const DriverPaths& paths) {
   }
   const int error = driver.call("cuInit", 0U);
   if (error == DriverLibrary::kMissing)
-    return make_unusable("broken library", "libcuda.so.1 has no function cuInit: it is not a driver's");
+    return make_unusable("broken library", "libcuda.so.1 has no function cuInit, so it is not the driver's");
   if (error == kNoDevice || error == kInvalidDevice) return explain_no_device(paths, error);
   if (error != 0) return explain_init_failure(error);
   if (version < kRequiredVersion) return make_unusable("too old", describe_old_driver(version, paths));
@@ -248,8 +248,7 @@ DriverProbe probe_driver(const DriverPaths& paths) {
   for (int index = 0; index < count; ++index) {
     const auto gpu = describe_gpu(driver, index);
     if (!gpu)
-      return make_unusable("fails",
-                           fmt::format("the driver does not describe GPU {}; see what nvidia-smi says", index));
+      return make_unusable("fails", fmt::format("the driver does not describe GPU {}; check nvidia-smi", index));
     probe.gpus.push_back(*gpu);
   }
   return probe;

@@ -123,14 +123,14 @@ AvailableHostMemory get_available_host_memory(const std::filesystem::path& root,
     const int64_t bytes = std::max<int64_t>(0, remaining) + process.anonymous_bytes;
     if (bytes < available.bytes) available = {bytes, source};
   };
-  if (const auto free = meminfo_bytes(root, "MemAvailable:")) apply_limit(*free, "the machine's free memory");
+  if (const auto free = meminfo_bytes(root, "MemAvailable:")) apply_limit(*free, "the machine's available memory");
   for (const auto& group : group_limits(root)) {
     apply_limit(group.remaining_bytes, "the control group's limit " + group.file.string());
   }
   if (limits.address_space != kNoHostLimit) {
-    apply_limit(limits.address_space - process.address_space_bytes, "the limit of address space, ulimit -v");
+    apply_limit(limits.address_space - process.address_space_bytes, "the address space limit, ulimit -v");
   }
-  if (limits.data != kNoHostLimit) apply_limit(limits.data - process.data_bytes, "the limit of data, ulimit -d");
+  if (limits.data != kNoHostLimit) apply_limit(limits.data - process.data_bytes, "the data limit, ulimit -d");
   return available;
 }
 

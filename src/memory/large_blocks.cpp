@@ -60,7 +60,7 @@ bool PageCache::owns(void* address) const {
 void PageCache::deallocate(void* address) {
   const std::lock_guard lock(mutex_);
   const auto it = live_.find(address);
-  VLMTRAIN_CHECK(it != live_.end(), "memory put back that was not taken");
+  VLMTRAIN_CHECK(it != live_.end(), "freed memory that was not allocated here");
   const int64_t bytes = it->second;
   live_.erase(it);
   live_bytes_ -= bytes;
@@ -162,7 +162,7 @@ class LargeBlockAllocator final : public c10::Allocator {
     c10::DataPtr memory = wrapped_->allocate(bytes);
     if (memory.get() != nullptr) {
       const bool replaced = memory.compare_exchange_deleter(wrapped_->raw_deleter(), raw_deleter());
-      VLMTRAIN_CHECK(replaced, "memory of the CPU allocator with another's deleter");
+      VLMTRAIN_CHECK(replaced, "the CPU allocator's memory has an unexpected deleter");
     }
     return memory;
   }

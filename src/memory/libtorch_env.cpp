@@ -64,8 +64,8 @@ void ignore_libtorch_env_settings() {
   const auto settings = unset_libtorch_env_settings();
   if (settings.empty()) return;
   spdlog::warn(
-      "{} in the environment: ignored, since the memory is planned without; memory.expandable_segments and "
-      "memory.limit_gb are what a configuration can say of the allocator",
+      "{} in the environment is ignored, because the memory plan does not include it; set memory.expandable_segments "
+      "or memory.limit_gb instead",
       fmt::join(settings, ", "));
 }
 

@@ -92,7 +92,7 @@ void install_counting_allocator() {
 }  // namespace
 
 MetaMemoryTracker::MetaMemoryTracker() {
-  VLMTRAIN_CHECK(meta_stats == nullptr, "the meta device's memory is counted already");
+  VLMTRAIN_CHECK(meta_stats == nullptr, "the meta device's memory is tracked already");
   install_counting_allocator();
   meta_stats = new MetaMemoryStats;
 }

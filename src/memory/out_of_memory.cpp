@@ -48,11 +48,11 @@ std::string_view to_string(MemoryKind kind) {
     case MemoryKind::kDevice:
       return "the device's memory";
     case MemoryKind::kDriver:
-      return "the memory that the device's driver needs beside PyTorch's";
+      return "the device memory that the driver needs in addition to PyTorch's";
     case MemoryKind::kHost:
       return "the host's memory";
     case MemoryKind::kKernel:
-      return "what a kernel of PyTorch can count";
+      return "the index range of a PyTorch kernel";
   }
   return "memory";
 }
@@ -70,7 +70,7 @@ std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
   }
   if (is_nvml_assertion(text)) {
     return OutOfMemory{MemoryKind::kDevice,
-                       "CUDA out of memory (NVML does not start, so who holds how much is not known)"};
+                       "CUDA out of memory (NVML is unavailable, so memory use by process is unknown)"};
   }
   if (const auto* const failed_call = dynamic_cast<const c10::AcceleratorError*>(&error);
       failed_call != nullptr && failed_call->get_error_code() == kCudaErrorMemoryAllocation) {

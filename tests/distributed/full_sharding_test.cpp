@@ -70,7 +70,7 @@ TEST(FullShardingTest, TrafficIsTwoAllGathersAndOneReduceScatter) {
   };
   expect_close(sharded.reduce_scatter_traffic.bytes, kPasses * block_bytes + kSteps * other_bytes);
   EXPECT_LT(sharded.all_gather_traffic.bytes, 2 * kPasses * block_bytes * 11 / 10 + kSteps * other_bytes * 11 / 10);
-  EXPECT_GE(sharded.all_gather_traffic.bytes, kPasses * block_bytes) << "passes without pictures leave the tower out";
+  EXPECT_GE(sharded.all_gather_traffic.bytes, kPasses * block_bytes) << "passes without images skip the tower";
 }
 
 // 16-bit products depend on the shapes of the operands.

@@ -75,21 +75,22 @@ TEST(LaunchTest, RejectsMissingRendezvous) {
   EXPECT_THAT(get_error({{"WORLD_SIZE", "2"}, {"RANK", "0"}}), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_THAT(get_error({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not set"));
   EXPECT_THAT(get_error({{"RANK", "1"}}), HasSubstr("WORLD_SIZE is not set"));
-  EXPECT_THAT(get_error({{"WORLD_SIZE", "2"}, {"RANK", "abc"}}), HasSubstr("RANK=abc: a number from 0 to 1"));
+  EXPECT_THAT(get_error({{"WORLD_SIZE", "2"}, {"RANK", "abc"}}), HasSubstr("RANK=abc: must be a number from 0 to 1"));
   for (const char* size : {"0", "-1", "99999999999"}) {
-    EXPECT_THAT(get_error({{"WORLD_SIZE", size}, {"RANK", "0"}}), HasSubstr("a number of ranks from 1 to 4096"));
+    EXPECT_THAT(get_error({{"WORLD_SIZE", size}, {"RANK", "0"}}),
+                HasSubstr("must be a number of ranks from 1 to 4096"));
   }
   const Variables two_ranks{{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_ADDR", "a"}};
   EXPECT_THAT(get_error(two_ranks), HasSubstr("MASTER_PORT="));
   for (const char* port : {"0", "65536", "x"}) {
     auto variables = two_ranks;
     variables["MASTER_PORT"] = port;
-    EXPECT_THAT(get_error(variables), HasSubstr("a number from 1 to 65535"));
+    EXPECT_THAT(get_error(variables), HasSubstr("must be a number from 1 to 65535"));
   }
   auto out_of_range = two_ranks;
   out_of_range["MASTER_PORT"] = "1";
   out_of_range["RANK"] = "2";
-  EXPECT_THAT(get_error(out_of_range), HasSubstr("ranks are 0 to 1"));
+  EXPECT_THAT(get_error(out_of_range), HasSubstr("the rank must be from 0 to 1"));
   EXPECT_THAT(get_error({{"OMPI_COMM_WORLD_SIZE", "4"}}), HasSubstr("--nproc-per-node 4"));
   EXPECT_THAT(get_error({{"PMI_SIZE", "2"}}), HasSubstr("mpirun"));
 }

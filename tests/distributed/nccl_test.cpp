@@ -22,7 +22,7 @@ TEST(NcclTest, PluginLoadsAndRequiresGpu) {
     ADD_FAILURE() << "there is no GPU";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 cannot reach the others by NCCL: "));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 cannot connect to the other ranks by NCCL: "));
     EXPECT_THAT(error.what(), HasSubstr("no GPUs found"));
   }
 }

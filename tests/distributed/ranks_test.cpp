@@ -145,7 +145,7 @@ TEST(RanksTest, NamesMissingRanks) {
       ADD_FAILURE() << "they are not all there";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kFailed);
-      EXPECT_THAT(error.what(), HasSubstr(": 1, 3; were they started"));
+      EXPECT_THAT(error.what(), HasSubstr(": 1, 3; check that they were started"));
     }
   });
 }
@@ -209,7 +209,7 @@ TEST_P(OtherServerAtPort, IsNotMistakenForRank0) {
   const OtherServer server(GetParam());
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(get_connect_error(make_launch(1, 2, server.port()), 3s),
-              AllOf(HasSubstr("is no rank 0 of vlmtrain"), HasSubstr("choose another port with MASTER_PORT")));
+              AllOf(HasSubstr("is not rank 0 of vlmtrain"), HasSubstr("choose another port with MASTER_PORT")));
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
 }
 

@@ -283,7 +283,7 @@ TEST_P(AdamWState, InvalidStateIsRejectedByName) {
   EXPECT_THAT(message(state), AllOf(HasSubstr("run/step-3"), HasSubstr("second_moment.projector.vector is missing")));
   state = valid_state;
   state["first_moment.language.matrix"] = at::ones({5, 3});
-  EXPECT_THAT(message(state), HasSubstr("first_moment.language.matrix has another shape"));
+  EXPECT_THAT(message(state), HasSubstr("first_moment.language.matrix has a different shape"));
   state = valid_state;
   state["first_moment.lm_head.weight"] = at::ones({1});
   EXPECT_THAT(message(state), AllOf(HasSubstr("first_moment.lm_head.weight"), HasSubstr("run/step-3")));

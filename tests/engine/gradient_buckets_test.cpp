@@ -271,7 +271,7 @@ TEST_F(ReducedBuckets, LateGradientIsAnError) {
   records_ = {};
   add_gradient(vectors_[1], ones);
   buckets_.flush();
-  EXPECT_THAT(get_reduced_values(), ElementsAre(0, 1, 0)) << "a step that was dropped leaves nothing behind";
+  EXPECT_THAT(get_reduced_values(), ElementsAre(0, 1, 0)) << "a skipped step leaves nothing";
 }
 
 TEST(GradientBuckets, OfAllGroupsAreReducedAtTheEnd) {

@@ -133,7 +133,7 @@ TEST(OptimizerStates, WithAnotherTypeAreRejected) {
     optimizer.load_state(saved, "run/step-3");
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("first_moment.model.weight has another type"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("first_moment.model.weight has a different data type"));
   }
 }
 

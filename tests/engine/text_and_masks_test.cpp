@@ -90,7 +90,7 @@ TEST_F(TextAndMasksTest, LossAndGradientsDoNotDependOnTheSplit) {
     expect_same_step(step({.split = split}).gradients, expected, fmt::format("{} micro-batches", sizes.size()),
                      deviations);
   }
-  expect_same_step(step({.images_per_pass = 1}).gradients, expected, "a picture at a time", deviations);
+  expect_same_step(step({.images_per_pass = 1}).gradients, expected, "an image at a time", deviations);
   deviations.report();
 }
 

@@ -46,7 +46,7 @@ TEST(HostBudgetTest, RejectsOnlyAllocationsOverLimit) {
       allocate_megabytes(1);
       FAIL();
     } catch (const c10::OutOfMemoryError& error) {
-      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("over the run's limit of 0.006 GB"));
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("would exceed the run's limit of 0.006 GB"));
     }
     EXPECT_EQ(budget.live_bytes(), 6 * kMegabyte) << "what was refused was not taken";
     EXPECT_EQ(budget.num_rejected(), 1);

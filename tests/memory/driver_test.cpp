@@ -98,7 +98,7 @@ TEST_F(DriverTest, OldDriverIsReportedWithRequiredVersion) {
 TEST_F(DriverTest, LibraryWithoutGpuMeansNoGpu) {
   const auto result = probe("init=100");
   EXPECT_EQ(result.state, DriverState::kAbsent) << "a login node";
-  EXPECT_THAT(result.reason, HasSubstr("no card"));
+  EXPECT_THAT(result.reason, HasSubstr("the machine has no GPU"));
 }
 
 TEST_F(DriverTest, HiddenGpusFallBackToCpu) {

@@ -90,7 +90,7 @@ class AvailableHostMemoryTest : public HostLimitTest {
 
 TEST_F(AvailableHostMemoryTest, IsFreeMemoryPlusOwnUsage) {
   EXPECT_EQ(available_memory().bytes, 10'000'000 * int64_t{1024} + kAnonymousBytes);
-  EXPECT_EQ(available_memory().limit_source, "the machine's free memory");
+  EXPECT_EQ(available_memory().limit_source, "the machine's available memory");
 }
 
 TEST_F(AvailableHostMemoryTest, SubtractsUsageInControlGroup) {
@@ -124,9 +124,9 @@ TEST_F(AvailableHostMemoryTest, ControlGroupVersion1) {
 
 TEST_F(AvailableHostMemoryTest, IsLimitedByUlimit) {
   EXPECT_EQ(available_memory({.address_space = 1'000'000'000}).bytes, 1'000'000'000 - 5000 * kPage + kAnonymousBytes);
-  EXPECT_EQ(available_memory({.address_space = 1'000'000'000}).limit_source, "the limit of address space, ulimit -v");
+  EXPECT_EQ(available_memory({.address_space = 1'000'000'000}).limit_source, "the address space limit, ulimit -v");
   EXPECT_EQ(available_memory({.data = 500'000'000}).bytes, 500'000'000 - 1000 * kPage + kAnonymousBytes);
-  EXPECT_EQ(available_memory({.data = 500'000'000}).limit_source, "the limit of data, ulimit -d");
+  EXPECT_EQ(available_memory({.data = 500'000'000}).limit_source, "the data limit, ulimit -d");
   EXPECT_EQ(available_memory({.address_space = 1}).bytes, kAnonymousBytes);
 }
 

@@ -99,7 +99,7 @@ add("two ranks that have nowhere to meet", TRAIN, 2, "WORLD_SIZE=2", "--nproc-pe
 add("`--launch 3` of a global batch of 4", TRAIN + " --launch 3 training.global_batch_size=4", 2, "3 or 6")
 add("`plan --gpu v100`", "plan --gpu v100", 2, "no code", "--gpu t4")
 add("`plan --gpu \"RTX 9090\"`", ["plan", "--gpu", "RTX 9090"], 2, "RTX 9090: unknown", "--gpu-gb")
-add("`plan --gpu a100`, of which there are two", "plan --gpu a100", 2, "there are several: a100-40, a100-80")
+add("`plan --gpu a100`, of which there are two", "plan --gpu a100", 2, "ambiguous; choose one of a100-40, a100-80")
 add("`plan --gpu-gb 24GB`", "plan --gpu-gb 24GB", 2, "--gpu-gb: must be a number, such as 24, not 24GB")
 add("`plan --model` of the Hub", "plan --gpu-gb 24 --model llava-hf/llava-1.5-7b-hf", 2, "did you mean llava-1.5-7b?")
 add("`plan --model` of a folder that is not there", "plan --gpu-gb 24 --model checkpoints/mine", 2, "there is no such folder", "hf download")

@@ -4,7 +4,7 @@
 
 #include "vlmtrain/planner/dry_run_process.h"
 
-// The tests, and the dry-run process that they start: this program with the argument `dry-run`.
+// The tests, and the dry-run process that they start: this program with the dry-run command.
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "dry-run") {
     vlmtrain::planner::serve_dry_runs();

@@ -9,8 +9,8 @@
 
 namespace vlmtrain::planner {
 
-/// A child process `vlmtrain rehearse` and the parent's ends of the connections to its workers. Other
-/// children do not inherit the connections. The owner closes them and waits for the process.
+/// A dry-run child process and the parent's ends of the connections to its workers. Other children
+/// do not inherit the connections. The owner closes them and waits for the process.
 struct SpawnedChild {
   pid_t process = -1;
   std::vector<int> connections;

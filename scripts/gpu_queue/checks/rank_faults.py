@@ -116,10 +116,10 @@ def shared_gpu(bench):
 
 
 def checks():
-    return [Check("rank 1 is killed", 40, lost("killed", signal.SIGKILL, "is gone"),
+    return [Check("rank 1 is killed", 40, lost("killed", signal.SIGKILL, " disconnected: it was killed"),
                   {"asked to stop instead": {"signal": signal.SIGTERM}, "no time to end": {"seconds": 0.1}}),
-            Check("rank 1 is killed in a long step", 60, lost("killed-in-step", signal.SIGKILL, "is gone", has_long_steps=True)),
-            Check("rank 1 is stopped", 50, lost("stopped", signal.SIGSTOP, "has not been heard of"),
+            Check("rank 1 is killed in a long step", 60, lost("killed-in-step", signal.SIGKILL, " disconnected: it was killed", has_long_steps=True)),
+            Check("rank 1 is stopped", 50, lost("stopped", signal.SIGSTOP, "has not responded for"),
                   {"killed instead": {"signal": signal.SIGKILL}}),
             Check("TERM to one, and the same command again", 40, stop_and_resume,
                   {"killed instead": {"signal": signal.SIGKILL}, "no checkpoint to go on from": {"without a checkpoint": True}}),

@@ -50,7 +50,7 @@ at::Tensor pad_rows(std::span<const std::vector<int64_t>> sequences) {
   at::Tensor rows = at::empty({std::ssize(sequences), static_cast<int64_t>(longest)}, at::kLong);
   auto* output = rows.mutable_data_ptr<int64_t>();
   for (const auto& tokens : sequences) {
-    VLMTRAIN_CHECK(!tokens.empty(), "a sequence without tokens");
+    VLMTRAIN_CHECK(!tokens.empty(), "expected a sequence with at least one token");
     std::fill_n(std::copy(tokens.begin(), tokens.end(), output), longest - tokens.size(), tokens.front());
     output += longest;
   }
@@ -170,9 +170,9 @@ std::string find_non_finite_parameter(const models::VisionLanguageModel& model) 
 void check_finite(const at::Tensor& logits, const models::VisionLanguageModel& model) {
   if (logits.is_meta() || at::isfinite(logits.amax(1)).all().item<bool>()) return;
   const std::string name = find_non_finite_parameter(model);
-  throw run_error("the model's logits are not finite, so that there is no answer: {}",
-                  name.empty() ? "its values overflow; compute in fp32 or bf16"
-                               : fmt::format("{} has values that are not; take an earlier checkpoint", name));
+  throw run_error("the model's logits are not finite: {}",
+                  name.empty() ? "activations overflow; use fp32 or bf16"
+                               : fmt::format("{} has non-finite values; use an earlier checkpoint", name));
 }
 
 std::vector<int64_t> choose_next_tokens(at::Tensor logits, std::span<Sequence> sequences,
@@ -203,10 +203,10 @@ nn::KeyValueCache make_cache(std::span<const Sequence> sequences, const Generate
 
 void validate(const SamplingSettings& settings) {
   const auto& [temperature, top_k, top_p, penalty, seed] = settings;
-  if (!(temperature >= 0)) throw usage_error("temperature {}: give 0 (always the most probable) or more", temperature);
-  if (top_k < 0) throw usage_error("top_k {}: give 0 (all tokens) or a number of tokens", top_k);
-  if (!(top_p > 0 && top_p <= 1)) throw usage_error("top_p {}: give more than 0 and at most 1 (all tokens)", top_p);
-  if (!(penalty > 0)) throw usage_error("repetition_penalty {}: give a number above 0; 1 is none", penalty);
+  if (!(temperature >= 0)) throw usage_error("temperature {}: must be at least 0 (greedy)", temperature);
+  if (top_k < 0) throw usage_error("top_k {}: must be 0 (all tokens) or a positive number of tokens", top_k);
+  if (!(top_p > 0 && top_p <= 1)) throw usage_error("top_p {}: must be above 0 and at most 1 (all tokens)", top_p);
+  if (!(penalty > 0)) throw usage_error("repetition_penalty {}: must be above 0 (1: no penalty)", penalty);
 }
 
 at::Tensor penalize_repetition(const at::Tensor& logits, std::span<const std::vector<int64_t>> previous_tokens,
@@ -217,7 +217,7 @@ at::Tensor penalize_repetition(const at::Tensor& logits, std::span<const std::ve
 }
 
 at::Tensor filter_logits(const at::Tensor& logits, const SamplingSettings& settings) {
-  VLMTRAIN_CHECK(settings.temperature > 0, "nothing is drawn at temperature {}", settings.temperature);
+  VLMTRAIN_CHECK(settings.temperature > 0, "sampling requires a positive temperature, got {}", settings.temperature);
   at::Tensor result = logits.to(at::kFloat) / settings.temperature;
   if (settings.top_k > 0) result = keep_top_k(result, settings.top_k);
   if (settings.top_p < 1) result = keep_top_p(result, settings.top_p);

@@ -65,8 +65,9 @@ GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups
     : shard_(shard), has_sharded_blocks_(!store.shard().covers_all()) {
   const memory::ComponentScope gradients(memory::Component::kGradients);
   VLMTRAIN_CHECK(groups >= 1, "{} groups of gradients", groups);
-  VLMTRAIN_CHECK(shard.covers_all() || groups == 1, "{} groups of gradients, each in parts", groups);
-  VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "part {} of {}", shard.rank, shard.count);
+  VLMTRAIN_CHECK(shard.covers_all() || groups == 1, "{} groups of gradients cannot be sharded", groups);
+  VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "rank {} of {} ranks is out of range", shard.rank,
+                 shard.count);
   for (const auto& parameter : store.all()) {
     if (!parameter.tensor.requires_grad()) continue;
     entries_.push_back({.name = parameter.name, .parameter = parameter.tensor});
@@ -95,7 +96,7 @@ GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups
   }
   for (size_t i = 0; i < entries_.size(); ++i) {
     VLMTRAIN_CHECK(torch::autograd::impl::post_acc_grad_hooks(entries_[i].parameter) == nullptr,
-                   "the gradients of {} are already summed", entries_[i].name);
+                   "{} belongs to other gradient buckets already", entries_[i].name);
     torch::autograd::impl::set_post_acc_grad_hooks(entries_[i].parameter, std::make_unique<GradientHook>(*this, i));
   }
 }
@@ -164,13 +165,13 @@ std::vector<int64_t> GradientBuckets::get_bucket_sizes() const {
 }
 
 void GradientBuckets::set_group(int64_t group) {
-  VLMTRAIN_CHECK(group >= 0 && group < groups(), "group {} of {}", group, groups());
+  VLMTRAIN_CHECK(group >= 0 && group < groups(), "group {} is out of range, number of groups: {}", group, groups());
   group_ = group;
 }
 
 void GradientBuckets::check_not_reduced(const Entry& entry) const {
   VLMTRAIN_CHECK(entry.bucket >= num_reduced_buckets_ && !(is_last_micro_batch_ && entry.in_last_micro_batch),
-                 "a gradient of {} after its sum was handed over", entry.name);
+                 "{} got a gradient after its bucket was reduced", entry.name);
 }
 
 void GradientBuckets::accumulate(size_t i) {
@@ -204,8 +205,7 @@ bool GradientBuckets::has_gradient(size_t i, int64_t group) const {
 
 at::Tensor GradientBuckets::sum(size_t i, int64_t group) const {
   VLMTRAIN_CHECK(has_gradient(i, group), "{} has no gradient", entries_[i].name);
-  VLMTRAIN_CHECK(entries_[i].block == nullptr, "the whole gradient of {}, of which each rank has a part",
-                 entries_[i].name);
+  VLMTRAIN_CHECK(entries_[i].block == nullptr, "the gradient of {} is sharded", entries_[i].name);
   return entries_[i].sums[static_cast<size_t>(group)];
 }
 

@@ -48,7 +48,7 @@ std::vector<at::Tensor> GradientBuckets::get_block_shards() const {
 void GradientBuckets::accumulate_block(size_t i) {
   Entry& entry = entries_[i];
   VLMTRAIN_CHECK(filling_bucket_ == kNone || filling_bucket_ == entry.bucket,
-                 "a gradient of {} while those of another block are made", entry.name);
+                 "{} got a gradient while another block's bucket is being filled", entry.name);
   filling_bucket_ = entry.bucket;
   block_buffers_[filling_buffer_]
       .narrow(0, entry.offset, entry.parameter.numel())
@@ -62,8 +62,7 @@ void GradientBuckets::reduce_block(const nn::ShardedBlock& block) {
   if (it == buckets_.end()) return;
   const at::NoGradGuard no_gradients;
   const auto index = static_cast<size_t>(it - buckets_.begin());
-  VLMTRAIN_CHECK(filling_bucket_ == kNone || filling_bucket_ == index,
-                 "gradients of another block than that which ran");
+  VLMTRAIN_CHECK(filling_bucket_ == kNone || filling_bucket_ == index, "the filled bucket belongs to another block");
   const at::Tensor full_bucket = block_buffers_[filling_buffer_].narrow(0, 0, it->elements);
   zero_unfilled(*it, full_bucket);
   filled_entries_.clear();

@@ -46,7 +46,8 @@ at::Tensor host_norm(const std::vector<at::Tensor>& tensors) {
   std::vector<Chunk> chunks;
   std::vector<at::Tensor> contiguous;  // keeps copies of strided tensors alive
   for (const auto& tensor : tensors) {
-    VLMTRAIN_CHECK(tensor.is_cpu() && tensor.scalar_type() == at::kFloat, "a norm of {}", tensor.toString());
+    VLMTRAIN_CHECK(tensor.is_cpu() && tensor.scalar_type() == at::kFloat, "expected an fp32 tensor on the CPU, got {}",
+                   tensor.toString());
     const at::Tensor& dense = contiguous.emplace_back(tensor.contiguous());
     const auto* const values = dense.const_data_ptr<float>();
     for (int64_t first = 0; first < dense.numel(); first += kNormChunkElements) {

@@ -92,7 +92,7 @@ std::vector<ShardedBlocks::Block>::iterator ShardedBlocks::find_block(size_t fir
 
 /// Exchanges `message` and plans the visits of a pass that covers the needs of all ranks.
 void ShardedBlocks::synchronize_pass(const std::string& message) {
-  VLMTRAIN_CHECK(consensus_ != nullptr, "blocks in parts, and nobody to bring them together with");
+  VLMTRAIN_CHECK(consensus_ != nullptr, "sharded blocks require a consensus among ranks");
   is_any_rank_active_ = false;
   requested_block_.reset();
   nn::PassSpec all{.vision_passes = 0, .text_model = false, .backward = false};
@@ -131,7 +131,7 @@ void ShardedBlocks::plan_visits(const nn::PassSpec& spec) {
 }
 
 void ShardedBlocks::begin_pass(const nn::PassSpec& spec) {
-  VLMTRAIN_CHECK(!is_in_pass_, "a pass over the model within another one");
+  VLMTRAIN_CHECK(!is_in_pass_, "a pass over the model is in progress already");
   reshard_all();
   synchronize_pass(encode_pass(spec));
   local_vision_passes_ = spec.vision_passes;
@@ -145,7 +145,7 @@ void ShardedBlocks::begin_pass(const nn::PassSpec& spec) {
 void ShardedBlocks::prepare_block(size_t first) {
   const auto it = find_block(first);
   if (it == blocks_.end()) return;
-  VLMTRAIN_CHECK(is_in_pass_, "a block is read outside of a pass");
+  VLMTRAIN_CHECK(is_in_pass_, "a block is read outside a pass");
   const auto block = static_cast<size_t>(it - blocks_.begin());
   size_t visit = current_visit_ == kNone ? 0 : current_visit_ + 1;
   const auto is_local = [&](const Visit& next) {
@@ -153,7 +153,7 @@ void ShardedBlocks::prepare_block(size_t first) {
   };
   const auto is_target = [&](const Visit& next) { return it->is_vision ? is_local(next) : next.block == block; };
   while (visit < visits_.size() && !is_target(visits_[visit])) ++visit;
-  VLMTRAIN_CHECK(visit < visits_.size(), "block {} is read once more than the ranks agreed on", block);
+  VLMTRAIN_CHECK(visit < visits_.size(), "block {} is read more often than the ranks agreed on", block);
   advance(visit);
 }
 
@@ -229,7 +229,7 @@ void ShardedBlocks::end_pass() {
 }
 
 void ShardedBlocks::join_remaining_passes() {
-  VLMTRAIN_CHECK(!is_in_pass_, "a pass that goes on cannot follow others");
+  VLMTRAIN_CHECK(!is_in_pass_, "cannot join other ranks' passes during a pass");
   reshard_all();
   for (;;) {
     synchronize_pass(std::string(kIdle));
@@ -247,9 +247,9 @@ void ShardedBlocks::join_remaining_passes() {
 }
 
 void ShardedBlocks::unshard_block(size_t first) {
-  VLMTRAIN_CHECK(!is_in_pass_, "a block is brought for reading within a pass");
+  VLMTRAIN_CHECK(!is_in_pass_, "cannot unshard a single block during a pass");
   const auto it = find_block(first);
-  VLMTRAIN_CHECK(it != blocks_.end(), "parameter {} begins no block in parts", first);
+  VLMTRAIN_CHECK(it != blocks_.end(), "parameter {} is not the first of a sharded block", first);
   if (it->is_gathered) return;
   reshard_all();
   synchronize_pass(fmt::format("{}{}", kReadRequest, it - blocks_.begin()));

@@ -44,7 +44,7 @@ class TextLoss {
 TextLoss::TextLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
                    const TaskSettings& tasks)
     : model_(model), label_tokens_(label_tokens), chunk_rows_(chunk_rows) {
-  VLMTRAIN_CHECK(label_tokens > 0, "a step without a label token");
+  VLMTRAIN_CHECK(label_tokens > 0, "a step needs at least one label token");
   const at::Tensor& weight = model.output_weight();
   if (tasks.is_multi_task()) tasks_.emplace(tasks, weight.size(1), weight.device());
 }
@@ -117,7 +117,7 @@ class TextAndMasksStepLoss final : public StepLoss {
 
  private:
   at::Tensor compute_mask_loss(const data::MaskBatch& masks, const at::Tensor& hidden) {
-    VLMTRAIN_CHECK(masks.targets.defined(), "masks to be learnt that are not known");
+    VLMTRAIN_CHECK(masks.targets.defined(), "the batch has no target masks");
     const at::Tensor logits = model_.mask_logits(masks, hidden, model_.vision_tiles_per_pass());
     const memory::ComponentScope loss(memory::Component::kLoss);
     std::vector<std::array<int64_t, 2>> sizes;

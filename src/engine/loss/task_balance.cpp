@@ -107,7 +107,7 @@ std::vector<TaskResult> make_task_results(std::span<const double> scalars, const
   if (counts.empty()) return results;
   const size_t scalars_per_task = scalars.size() / counts.size();
   VLMTRAIN_CHECK(scalars_per_task * counts.size() == scalars.size() && (scalars_per_task == 2 || scalars_per_task == 3),
-                 "{} numbers of {} tasks", scalars.size(), counts.size());
+                 "{} values do not match {} tasks", scalars.size(), counts.size());
   for (size_t task = 0; task < counts.size(); ++task) {
     const auto values = scalars.subspan(task * scalars_per_task, scalars_per_task);
     TaskResult& result = results.emplace_back(TaskResult{.counts = counts[task]});
@@ -197,7 +197,7 @@ void GradNorm::update(const std::vector<TaskResult>& results, const std::vector<
 
 void GradNorm::set_state(State state) {
   VLMTRAIN_CHECK(state.weights.size() == state_.weights.size() && state.first_losses.size() == state_.weights.size(),
-                 "weights of {} tasks for {}", state.weights.size(), state_.weights.size());
+                 "the state has weights of {} tasks, expected {}", state.weights.size(), state_.weights.size());
   state_ = std::move(state);
 }
 

@@ -63,7 +63,8 @@ AdamW::AdamW(const nn::ParameterStore& store, GradientBuckets& buckets, AdamWSet
   const auto fp32 = store.options().dtype(at::kFloat);
   for (const auto& parameter : store.all()) {
     if (!parameter.tensor.requires_grad()) continue;
-    VLMTRAIN_CHECK(entries_.size() < buckets.size(), "sums of {} gradients for more parameters", buckets.size());
+    VLMTRAIN_CHECK(entries_.size() < buckets.size(),
+                   "the buckets have {} gradients, fewer than there are trained parameters", buckets.size());
     const ElementRange range = buckets.local_range(entries_.size());
     const at::Tensor weight = get_local_weight(parameter, range, buckets.shard());
     // The master shares the storage of an fp32 weight.
@@ -75,8 +76,8 @@ AdamW::AdamW(const nn::ParameterStore& store, GradientBuckets& buckets, AdamWSet
     }
     entries_.push_back(std::move(entry));
   }
-  VLMTRAIN_CHECK(buckets.size() == entries_.size(), "sums of {} gradients for {} parameters", buckets.size(),
-                 entries_.size());
+  VLMTRAIN_CHECK(buckets.size() == entries_.size(), "the buckets have {} gradients for {} trained parameters",
+                 buckets.size(), entries_.size());
   if (settings.states != OptimizerStates::kFp32) make_compressed_groups(fp32);
   if (settings.loss_scale) loss_scale_.emplace(*settings.loss_scale, fp32);
   steps_ = at::zeros({static_cast<int64_t>(entries_.size())}, fp32);
@@ -89,7 +90,8 @@ OptimizerUpdate AdamW::prepare(const at::Tensor& loss, const at::Tensor& norm) c
   const at::NoGradGuard no_gradients;
   const memory::ComponentScope optimizer(memory::Component::kOptimizer);
   OptimizerUpdate update;
-  VLMTRAIN_CHECK(norm.defined() || buckets_.shard().covers_all(), "the norm of one part of {}", buckets_.shard().count);
+  VLMTRAIN_CHECK(norm.defined() || buckets_.shard().covers_all(), "the gradient norm is required with {} shards",
+                 buckets_.shard().count);
   update.grad_norm = norm.defined() ? norm : buckets_.norm();
   // The fused kernel divides the gradients by the loss scale and by max(1, norm / max_grad_norm).
   if (loss_scale_) {

@@ -103,8 +103,7 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
   }
   const auto fail = [&source](const std::string& name, std::string_view problem) {
     throw data_error(
-        "{}: {} {}; the run's model, frozen parts, precision and optimizer states must be those that the checkpoint "
-        "was made with",
+        "{}: {} {}; the run's model, frozen components, precision and optimizer states must match the checkpoint",
         source, name, problem);
   };
   std::set<std::string> expected_names;
@@ -114,9 +113,9 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
     if (const at::Tensor* const whole_tensor = saved.find_whole(tensor.name)) {
       const bool is_flat = tensor.is_sharded && !shard().covers_all();
       if (is_flat ? whole_tensor->numel() != tensor.total : whole_tensor->sizes() != tensor.values.sizes()) {
-        fail(tensor.name, "has another shape");
+        fail(tensor.name, "has a different shape");
       }
-      if (whole_tensor->scalar_type() != tensor.values.scalar_type()) fail(tensor.name, "has another type");
+      if (whole_tensor->scalar_type() != tensor.values.scalar_type()) fail(tensor.name, "has a different data type");
     }
   }
   const auto is_on_other_rank = [&](const std::string& name) {
@@ -125,12 +124,12 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
     });
   };
   for (const auto& name : saved.names()) {
-    if (!expected_names.contains(name) && !is_on_other_rank(name)) fail(name, "is not one of this run's");
+    if (!expected_names.contains(name) && !is_on_other_rank(name)) fail(name, "does not belong to this run's state");
   }
   for (const auto& tensor : expected) {
     const auto values =
         saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
-    if (!values) fail(tensor.name, "is not all there, or has another type");
+    if (!values) fail(tensor.name, "is incomplete or has a different data type");
     tensor.values.copy_(values->view(tensor.values.sizes()));
   }
   refresh_weights();
@@ -146,7 +145,7 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
   }
   const at::Tensor* const steps = saved.find_whole("steps");
   if (steps == nullptr || steps->sizes() != at::IntArrayRef{std::ssize(step_indices)}) {
-    throw data_error("{}: its steps are not those of its {} moments; copy the checkpoint again", source,
+    throw data_error("{}: the step counts do not match its {} moments; copy the checkpoint again", source,
                      step_indices.size());
   }
   const auto find_matching = [&](const StateTensor& tensor) -> std::optional<at::Tensor> {

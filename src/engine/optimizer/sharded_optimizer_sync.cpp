@@ -30,7 +30,7 @@ ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const Grad
       continue;
     }
     VLMTRAIN_CHECK(parameter.tensor.scalar_type() == store.options().dtype().toScalarType(),
-                   "{} is of another type than the other weights", parameter.name);
+                   "{} has a different data type than the other weights", parameter.name);
     gradient_indices[i] = gradient_index;
     members[buckets.bucket(gradient_index++)].push_back(i);
   }

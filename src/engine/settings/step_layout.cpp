@@ -34,9 +34,9 @@ MicroBatchSplit split_in_order(std::vector<int64_t> sizes) {
 
 MicroBatchSplit split_evenly(int64_t samples, int64_t size, const SplitConstraint& constraint) {
   VLMTRAIN_CHECK(size > 0 && constraint.unit > 0 && samples % constraint.unit == 0,
-                 "{} samples in micro-batches of {}, units of {}", samples, size, constraint.unit);
-  VLMTRAIN_CHECK(constraint.groups.empty() || std::ssize(constraint.groups) == samples, "groups of {} samples for {}",
-                 constraint.groups.size(), samples);
+                 "cannot split {} samples into micro-batches of {} with units of {}", samples, size, constraint.unit);
+  VLMTRAIN_CHECK(constraint.groups.empty() || std::ssize(constraint.groups) == samples,
+                 "groups are given for {} samples, expected {}", constraint.groups.size(), samples);
   const auto get_group = [&constraint](int64_t unit) {
     return constraint.groups.empty() ? 0 : constraint.groups[static_cast<size_t>(unit * constraint.unit)];
   };

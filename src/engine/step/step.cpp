@@ -67,7 +67,7 @@ class Accumulation {
                                                       : std::vector<int64_t>{}) {}
 
   AccumulationResult run() {
-    VLMTRAIN_CHECK(layout_.split.order.size() == input_.samples.size(), "a cut of {} samples for {}",
+    VLMTRAIN_CHECK(layout_.split.order.size() == input_.samples.size(), "the split has {} samples, expected {}",
                    layout_.split.order.size(), input_.samples.size());
     StepResult& result = output_.result;
     result.tasks = input_.objective.counts(input_.samples);
@@ -114,7 +114,7 @@ class Accumulation {
     const int64_t group = get_group(sample_indices.front());
     const bool is_common =
         std::ranges::all_of(sample_indices, [&](int64_t sample_index) { return get_group(sample_index) == group; });
-    VLMTRAIN_CHECK(is_common, "a micro-batch of several groups, whose gradients cannot be told apart");
+    VLMTRAIN_CHECK(is_common, "the samples of a micro-batch belong to several gradient groups");
     return group;
   }
 
@@ -167,11 +167,10 @@ at::Tensor pack_scalars(const StepResult& result) {
 }  // namespace
 
 PartialUpdateError::PartialUpdateError(const memory::OutOfMemory& out_of_memory)
-    : UserError(
-          ExitCode::kFailed,
-          fmt::format("{} ran out while the weights were being changed: {}; start again, and the run goes on from "
-                      "its last checkpoint; memory.mode=conservative leaves the driver more",
-                      memory::to_string(out_of_memory.kind), out_of_memory.reason)) {}
+    : UserError(ExitCode::kFailed,
+                fmt::format("{} ran out during the weight update: {}; restart to resume from the last checkpoint; "
+                            "memory.mode=conservative keeps more memory free",
+                            memory::to_string(out_of_memory.kind), out_of_memory.reason)) {}
 
 StepInput make_step_input(const Objective& objective, std::span<const data::Sample> samples) {
   return {.objective = objective, .samples = samples, .normalizers = objective.normalizers(samples)};

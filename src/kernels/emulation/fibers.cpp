@@ -98,7 +98,7 @@ bool release_warp(std::span<Fiber> lanes) {
   for (Fiber& lane : lanes) {
     if (!is_waiting(lane)) continue;
     if (lane.source_lane >= lanes.size() || !is_waiting(lanes[lane.source_lane]))
-      throw std::runtime_error("a kernel takes from a lane of its warp that does not offer");
+      throw std::runtime_error("a kernel shuffles from a lane that does not take part");
     lane.received = lanes[lane.source_lane].shuffle_value;
   }
   for (Fiber& lane : lanes) {
@@ -109,7 +109,7 @@ bool release_warp(std::span<Fiber> lanes) {
 
 void release_block(std::span<Fiber> fibers) {
   for (const Fiber& fiber : fibers) {
-    if (fiber.state != State::kAtBarrier) throw std::runtime_error("a barrier that not all threads of a block come to");
+    if (fiber.state != State::kAtBarrier) throw std::runtime_error("not all threads of a block reach a barrier");
   }
   for (Fiber& fiber : fibers) fiber.state = State::kReady;
 }

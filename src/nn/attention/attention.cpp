@@ -205,7 +205,7 @@ Segments Segments::from_lengths(std::vector<int64_t> lengths, at::Device device)
   auto* offset = offsets.mutable_data_ptr<int32_t>();
   *offset = 0;
   for (const int64_t length : segments.lengths) {
-    VLMTRAIN_CHECK(length > 0, "a segment of {} rows", length);
+    VLMTRAIN_CHECK(length > 0, "expected a segment with at least one row, got {}", length);
     segments.rows += length;
     segments.max_length = std::max(segments.max_length, length);
     *++offset = static_cast<int32_t>(segments.rows);
@@ -234,7 +234,7 @@ Segments Segments::to(at::Device device) const {
 }
 
 CacheSlots CacheSlots::make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
-  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "{} slots with {} lengths", starts.size(),
+  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "{} slots do not match {} lengths", starts.size(),
                  lengths.size());
   CacheSlots slots;
   slots.max_length = *std::ranges::max_element(lengths);
@@ -263,7 +263,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   VLMTRAIN_CHECK(query.size(0) == segments.rows && query.size(1) % key.size(1) == 0,
                  "{} rows for segments of {}, {} heads for {} key-value heads", query.size(0), segments.rows,
                  query.size(1), key.size(1));
-  VLMTRAIN_CHECK(!window || (causal && *window > 0), "a window goes with causal attention and has at least one row");
+  VLMTRAIN_CHECK(!window || (causal && *window > 0), "a sliding window requires causal attention and at least one row");
   if (window && segments.max_length <= *window) window.reset();
   const bool has_flash = query.is_cuda() && has_flash_kernel(query);
   if (window && !has_flash) return windowed_attention(query, key, value, segments, *window);
@@ -281,7 +281,8 @@ at::Tensor biased_attention(const at::Tensor& query, const at::Tensor& key, cons
                             const at::Tensor& bias) {
   VLMTRAIN_CHECK(bias.dim() == 4 && (bias.size(0) == 1 || bias.size(0) == query.size(0)) &&
                      bias.size(1) == query.size(2) && bias.size(2) == query.size(1) && bias.size(3) == key.size(1),
-                 "a bias of {} dimensions for {} rows and {} keys", bias.dim(), query.size(1), key.size(1));
+                 "a bias with {} dimensions does not match {} rows and {} keys", bias.dim(), query.size(1),
+                 key.size(1));
   const double scale = attention_scale(query);
   if (!query.is_cuda()) return composite_attention(query, key, value, bias, scale);
   return memory_efficient_attention(query, key, value, align_rows(bias).expand({query.size(0), -1, -1, -1}), scale);

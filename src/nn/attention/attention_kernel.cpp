@@ -163,7 +163,7 @@ class JoinedKernel : public AttentionKernel {
                                   const at::Tensor& value) const override {
     auto outputs = first_->forward(query, key, value);
     const auto extra = second_->forward(select_query_rows(query), select_key_rows(key), select_key_rows(value));
-    VLMTRAIN_CHECK(outputs.size() == extra.size(), "two kernels of attention that keep {} and {} tensors",
+    VLMTRAIN_CHECK(outputs.size() == extra.size(), "attention kernels that save {} and {} tensors cannot be joined",
                    outputs.size(), extra.size());
     merge(outputs[kOutput], outputs[kLogSumExp], extra[kOutput], extra[kLogSumExp]);
     outputs.insert(outputs.end(), extra.begin() + kKernelState, extra.end());

@@ -22,13 +22,15 @@ void KeyValueCache::begin_forward(const Segments& rows, std::optional<int64_t> w
   VLMTRAIN_CHECK(rows.lengths.size() == slots_.size(), "{} segments for {} cached sequences", rows.lengths.size(),
                  slots_.size());
   is_prefill_ = slots_.front().used == 0;
-  VLMTRAIN_CHECK(is_prefill_ || rows.max_length == 1, "{} rows of a sequence after its prompt", rows.max_length);
+  VLMTRAIN_CHECK(is_prefill_ || rows.max_length == 1, "expected one row per sequence after the prompt, got {}",
+                 rows.max_length);
   const at::Tensor row_indices = at::empty({rows.rows}, at::kLong);
   auto* row_index = row_indices.mutable_data_ptr<int64_t>();
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     const int64_t count = rows.lengths[i];
-    VLMTRAIN_CHECK(slot.used + count <= slot.capacity, "{} rows for a cache of {}", slot.used + count, slot.capacity);
+    VLMTRAIN_CHECK(slot.used + count <= slot.capacity, "{} rows exceed the cache capacity of {}", slot.used + count,
+                   slot.capacity);
     std::iota(row_index, row_index + count, slot.start + slot.used);
     row_index += count;
     slot.used += count;
@@ -56,7 +58,7 @@ void KeyValueCache::write(int64_t block, const at::Tensor& key, const at::Tensor
   blocks_.resize(std::max(blocks_.size(), static_cast<size_t>(block) + 1));
   BlockCache& block_cache = blocks_[static_cast<size_t>(block)];
   if (!block_cache.keys.defined()) {
-    VLMTRAIN_CHECK(is_prefill_, "block {} has not seen the prompts", block);
+    VLMTRAIN_CHECK(is_prefill_, "block {} was not part of the prefill", block);
     block_cache.keys = at::empty({total_rows_, key.size(1), key.size(2)}, key.options());
     block_cache.values = at::empty({total_rows_, value.size(1), value.size(2)}, value.options());
   }
@@ -65,7 +67,7 @@ void KeyValueCache::write(int64_t block, const at::Tensor& key, const at::Tensor
 }
 
 at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window) {
-  VLMTRAIN_CHECK(!is_prefill_, "a prompt is read through the cache, which holds rows of its own");
+  VLMTRAIN_CHECK(!is_prefill_, "cached attention is not available during the prefill");
   const BlockCache& block_cache = blocks_.at(static_cast<size_t>(block));
   return decode_attention(query, block_cache.keys, block_cache.values, find_slots(window));
 }

@@ -80,7 +80,8 @@ at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at
     return checkpoint->outputs_.back().front();
   }
   VLMTRAIN_CHECK(checkpoint->next_ < checkpoint->outputs_.size(),
-                 "attention for the {}th time in the second run of a block, not in its first", checkpoint->next_ + 1);
+                 "the recomputed block calls attention {} times, more often than its first forward pass",
+                 checkpoint->next_ + 1);
   return SavedAttention::apply(query, key, value,
                                c10::make_intrusive<AttentionCallCapsule>(
                                    AttentionCall{kernel, std::move(checkpoint->outputs_[checkpoint->next_++])}));

@@ -72,7 +72,8 @@ SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, c
     : segments_(std::move(segments)), window_(window), has_spans_(spans.rows.defined() && spans.length > 1) {
   if (window_ && segments_.max_length <= *window_) window_.reset();
   if (!has_spans_) return;
-  VLMTRAIN_CHECK(spans.rows.numel() % spans.length == 0, "{} rows in spans of {}", spans.rows.numel(), spans.length);
+  VLMTRAIN_CHECK(spans.rows.numel() % spans.length == 0, "{} rows are not divisible into spans of {}",
+                 spans.rows.numel(), spans.length);
   if (options.device().is_cuda() && has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), options.device())) {
     ExtraKeys extra = make_ahead_keys(spans);
     query_rows_ = std::move(extra.query_rows);
@@ -80,7 +81,7 @@ SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, c
     ahead_segments_ = Segments::uniform(spans.rows.numel() / spans.length, spans.length - 1, options.device());
     VLMTRAIN_CHECK(std::ssize(segments_.lengths) <= kMaxSegmentsPerLaunch &&
                        std::ssize(ahead_segments_.lengths) <= kMaxSegmentsPerLaunch,
-                   "{} samples with {} images are more than a launch takes", segments_.lengths.size(),
+                   "{} samples with {} images exceed the limit of a launch", segments_.lengths.size(),
                    ahead_segments_.lengths.size());
   } else {
     masks_ = make_masks(segments_, window_, spans, options);

@@ -35,7 +35,7 @@ at::Generator make_generator(at::Device device) {
 
 /// Returns the random streams of the scope's segments for `rows` rows.
 std::vector<kernels::DropoutStream> make_streams(int64_t rows, uint64_t layer) {
-  VLMTRAIN_CHECK(current_segments && !current_segments->empty(), "dropout outside a DropoutScope");
+  VLMTRAIN_CHECK(current_segments && !current_segments->empty(), "dropout requires a DropoutScope");
   const auto& segments = *current_segments;
   const int64_t total_shares =
       std::accumulate(segments.begin(), segments.end(), int64_t{0},
@@ -44,8 +44,8 @@ std::vector<kernels::DropoutStream> make_streams(int64_t rows, uint64_t layer) {
   streams.reserve(segments.size());
   int64_t first = 0;
   for (const DropoutSegment& segment : segments) {
-    VLMTRAIN_CHECK(segment.row_share * rows % total_shares == 0, "{} rows for dropout in {} of {} parts", rows,
-                   segment.row_share, total_shares);
+    VLMTRAIN_CHECK(segment.row_share * rows % total_shares == 0,
+                   "{} rows cannot be divided into {} of {} dropout shares", rows, segment.row_share, total_shares);
     streams.push_back({.key = derive_stream_seed(segment.seed, "dropout", {layer}), .first_row = first});
     first += segment.row_share * rows / total_shares;
   }

@@ -195,7 +195,7 @@ at::Tensor compute_linear_cross_entropy(const at::Tensor& hidden, const at::Tens
   VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0), "{} hidden states for {} labels",
                  hidden.size(0), labels.size(0));
   VLMTRAIN_CHECK(per_task == nullptr || per_task->task_one_hot.size(1) == labels.size(0),
-                 "tasks of {} labels for {} labels", per_task->task_one_hot.size(1), labels.size(0));
+                 "tasks are given for {} labels, expected {}", per_task->task_one_hot.size(1), labels.size(0));
   return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows, per_task);
 }
 
@@ -304,7 +304,8 @@ MaskLoss mask_loss(const at::Tensor& logits, const at::Tensor& targets,
                  "{} masks, {} targets and {} sizes", logits.size(0), targets.size(0), sizes.size());
   for (const auto& [rows, columns] : sizes) {
     VLMTRAIN_CHECK(rows > 0 && rows <= targets.size(1) && columns > 0 && columns <= targets.size(2),
-                   "{}×{} pixels of a target of {}×{}", rows, columns, targets.size(1), targets.size(2));
+                   "a mask of {}×{} does not fit in a target of {}×{}", rows, columns, targets.size(1),
+                   targets.size(2));
   }
   const MaskLossTerms terms{
       .targets = targets,

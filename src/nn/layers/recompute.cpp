@@ -63,9 +63,9 @@ bool requires_gradient(const at::Tensor& tensor) {
 
 [[noreturn]] void throw_capture_error(const std::string& source) {
   throw InternalError(fmt::format(
-      "nn::recompute: the block reads {}, which requires gradients and is neither its input nor one of its "
-      "parameters, so that its gradient would be lost; name it in `parameters`, detach it, or add it to the "
-      "hidden states outside of the block (models::BlockAddition)",
+      "nn::recompute: the block reads {}, which requires gradients but is neither its input nor one of its "
+      "parameters, so its gradient would be lost; add it to `parameters`, detach it, or add it to the hidden states "
+      "outside the block (models::BlockAddition)",
       source));
 }
 
@@ -145,7 +145,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
   VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
-                 "a parameter of a recomputed block that is a result of others");
+                 "the parameters of a recomputed block must be leaf tensors");
   const FirstForwardGuard first_forward(is_grad_needed());
   if (!requires_gradient(input) && std::ranges::none_of(parameters, requires_gradient)) {
     // No backward pass would follow that could find captured tensors.

@@ -67,11 +67,12 @@ PathPattern::PathPattern(const std::string& key, const std::string& expression) 
   compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(),
                                  PCRE2_ANCHORED | PCRE2_ENDANCHORED, &code, &offset, nullptr);
   if (compiled->code == nullptr) {
-    throw usage_error("{}: {} is no regular expression ({} at character {}); correct it, or give names of Linears", key,
-                      expression, get_pcre_message(code), offset);
+    throw usage_error(
+        "{}: {} is an invalid regular expression ({} at character {}); correct it, or list names of Linears", key,
+        expression, get_pcre_message(code), offset);
   }
   compiled->limits = pcre2_match_context_create(nullptr);
-  VLMTRAIN_CHECK(compiled->limits != nullptr, "no memory for a match");
+  VLMTRAIN_CHECK(compiled->limits != nullptr, "PCRE2 cannot allocate memory for a match");
   pcre2_set_match_limit(compiled->limits, kMaxMatchSteps);
   pcre2_set_depth_limit(compiled->limits, kMaxMatchSteps);
   pcre2_set_heap_limit(compiled->limits, kMaxHeapKib);
@@ -81,12 +82,12 @@ PathPattern::PathPattern(const std::string& key, const std::string& expression) 
 bool PathPattern::matches(const std::string& path) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
       pcre2_match_data_create_from_pattern(compiled_->code, nullptr), &pcre2_match_data_free);
-  VLMTRAIN_CHECK(data != nullptr, "no memory for a match");
+  VLMTRAIN_CHECK(data != nullptr, "PCRE2 cannot allocate memory for a match");
   const int result = pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(path.data()), path.size(), 0, 0,
                                  data.get(), compiled_->limits);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
-    throw usage_error("{}: {} takes too long on {} ({}); simplify it, or give names of Linears", compiled_->key,
+    throw usage_error("{}: {} takes too long on {} ({}); simplify it, or list names of Linears", compiled_->key,
                       compiled_->expression, path, get_pcre_message(result));
   }
   return true;

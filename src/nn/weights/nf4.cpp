@@ -235,7 +235,7 @@ at::Tensor Nf4Weight::dequantize() const {
   const at::NoGradGuard no_gradients;
   const std::vector<const Nf4Weight*> self{this};
   const AdjacentWeights single(self);
-  VLMTRAIN_CHECK(single.are_adjacent(), "an NF4 weight that lies in pieces");
+  VLMTRAIN_CHECK(single.are_adjacent(), "the blocks of an NF4 weight must be adjacent");
   return single.values().front();
 }
 

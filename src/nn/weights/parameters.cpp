@@ -15,7 +15,7 @@ InitialValues InitialValues::kaiming(int64_t fan_in, double gain) {
 }
 
 at::Tensor Parameter::values() const {
-  VLMTRAIN_CHECK(!sharded || sharded->is_unsharded(), "the values of {}, of which other processes have parts", name);
+  VLMTRAIN_CHECK(!sharded || sharded->is_unsharded(), "{} is sharded; unshard it before reading its values", name);
   return quantized ? quantized->dequantize() : tensor.detach();
 }
 
@@ -31,7 +31,7 @@ void Parameter::set_values(const at::Tensor& values) const {
 
 ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move(settings)) {
   if (settings_.quantization != Quantization::kNone) {
-    VLMTRAIN_CHECK(settings_.lora.has_value(), "quantised weights cannot be trained");
+    VLMTRAIN_CHECK(settings_.lora.has_value(), "quantized weights cannot be trained");
     quantizer_.emplace(settings_.quantization, settings_.options);
   }
   if (!settings_.lora) return;
@@ -141,7 +141,7 @@ void ParameterStore::shard_block(BlockRange& block) {
 
 at::Tensor ParameterStore::full_values(const Parameter& parameter) const {
   if (!parameter.sharded || parameter.sharded->is_unsharded()) return parameter.values();
-  VLMTRAIN_CHECK(block_unsharder_ != nullptr, "nothing brings {} together", parameter.name);
+  VLMTRAIN_CHECK(block_unsharder_ != nullptr, "cannot unshard {}: no unsharder is set", parameter.name);
   const auto block = std::ranges::find(blocks_, parameter.sharded, &BlockRange::sharded);
   block_unsharder_->unshard_block(block->first);
   return parameter.values();

@@ -188,7 +188,7 @@ std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_group(const std::v
     case Quantization::kNone:
       break;
   }
-  throw InternalError("a weight that is not quantised");
+  throw InternalError("the weight is not quantized");
 }
 
 std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {

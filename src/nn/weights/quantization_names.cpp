@@ -13,7 +13,7 @@ std::string to_string(Quantization quantization) {
   for (const auto& [name, value] : quantization_names()) {
     if (value == quantization) return name;
   }
-  throw InternalError("a quantization without a name");
+  throw InternalError("unknown quantization");
 }
 
 }  // namespace vlmtrain::nn

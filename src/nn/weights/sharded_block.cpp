@@ -148,7 +148,8 @@ void ShardedBlock::set_storage(void* buffer) {
 }
 
 void ShardedBlock::unshard(const at::Tensor& buffer) {
-  VLMTRAIN_CHECK(!is_unsharded_ && buffer.numel() >= bytes(), "a place of {} bytes for a block of {}", buffer.numel(),
+  VLMTRAIN_CHECK(!is_unsharded_ && buffer.numel() >= bytes(),
+                 "unshard() needs a resharded block and a large enough buffer: {} bytes for {}", buffer.numel(),
                  bytes());
   set_storage(buffer.is_meta() ? nullptr : buffer.mutable_data_ptr());
   is_unsharded_ = true;
@@ -172,7 +173,7 @@ at::Tensor ShardedBlock::slice_local(const Section& section, const StoredTensor&
 
 ElementRange ShardedBlock::local_range(size_t i) const {
   const Member& member = members_[i];
-  VLMTRAIN_CHECK(!member.quantized, "a piece of a quantised weight");
+  VLMTRAIN_CHECK(!member.quantized, "a quantized weight has no local range of values");
   const StoredTensor& stored = member.stored.front();
   const ElementRange local_range = find_local_range(section(member.kind), stored);
   const int64_t width = get_element_width(member.kind, stored.tensor);
@@ -181,7 +182,7 @@ ElementRange ShardedBlock::local_range(size_t i) const {
 
 at::Tensor ShardedBlock::local_slice(size_t i) const {
   const Member& member = members_[i];
-  VLMTRAIN_CHECK(!member.quantized, "a piece of a quantised weight");
+  VLMTRAIN_CHECK(!member.quantized, "a quantized weight has no local range of values");
   return slice_local(section(member.kind), member.stored.front());
 }
 
@@ -194,7 +195,7 @@ void ShardedBlock::set_values(size_t i, const at::Tensor& values) {
     if (range.count > 0) local_slice(i).copy_(values.reshape(-1).narrow(0, range.first, range.count));
     return;
   }
-  VLMTRAIN_CHECK(!is_unsharded_, "values for a block that is being used");
+  VLMTRAIN_CHECK(!is_unsharded_, "cannot set values while the block is unsharded");
   const at::Tensor buffer = at::empty({bytes()}, at::TensorOptions(at::kByte).device(device_));
   unshard(buffer);
   member.quantized->quantize(values);

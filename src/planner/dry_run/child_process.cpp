@@ -27,8 +27,8 @@ std::string describe_exit(pid_t process) {
   siginfo_t info{};
   if (waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOWAIT) != 0) return "ended";
   if (info.si_code == CLD_EXITED) return fmt::format("ended with exit code {}", info.si_status);
-  return fmt::format("was ended by signal {}{}", info.si_status,
-                     info.si_status == SIGKILL ? " (the kernel sends it where memory is short)" : "");
+  return fmt::format("was killed by signal {}{}", info.si_status,
+                     info.si_status == SIGKILL ? " (sent by the kernel when memory runs out)" : "");
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ void ChildProcess::send(const nlohmann::json& message, size_t worker) {
 nlohmann::json ChildProcess::receive() {
   if (auto answer = try_receive(0)) return *std::move(answer);
   throw InternalError(
-      fmt::format("the rehearsal process {} without an answer; its reason is above", describe_exit(process_)));
+      fmt::format("the dry-run process {} without an answer; see its messages above", describe_exit(process_)));
 }
 
 std::optional<nlohmann::json> ChildProcess::try_receive(size_t worker) {
@@ -114,8 +114,7 @@ void exit_without_parent(pid_t parent) {
 
 void exit_out_of_memory(int64_t bytes, int64_t max_bytes) {
   const std::string message = fmt::format(
-      "the rehearsal takes {} of this machine's memory, and {} is what it may take; is the model's configuration "
-      "right?",
+      "the dry run takes {} of this machine's memory, more than its limit of {}; check the model's configuration",
       format_bytes(bytes), format_bytes(max_bytes));
   flockfile(stdout);  // never unlocked: nothing may follow this answer
   write_line(stdout, {{"error", {{"code", static_cast<int>(ExitCode::kFailed)}, {"message", message}}}});

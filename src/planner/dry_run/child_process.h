@@ -16,9 +16,9 @@
 
 namespace vlmtrain::planner {
 
-/// A child process `vlmtrain dry-run` on a virtual GPU. Requests and answers are lines of JSON
-/// (protocol.h). The child may have several workers, each with its own connection. The child dies
-/// with this process (watch_parent()). Not thread-safe, except for terminate().
+/// A dry-run child process on a virtual GPU. Requests and answers are lines of JSON (protocol.h). The
+/// child may have several workers, each with its own connection. The child dies with this process
+/// (watch_parent()). Not thread-safe, except for terminate().
 class ChildProcess {
  public:
   /// Starts the child, or takes the one that this process inherited (spawned_child.h), and returns

@@ -276,7 +276,7 @@ Cost& Cost::operator+=(const Cost& other) {
 }
 
 CostRecorder::CostRecorder(const memory::Gpu& gpu, at::ScalarType dtype) {
-  VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "operations are counted on a virtual card only");
+  VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "operations are counted only on a virtual GPU");
   cost_totals().reset(compute_rates(gpu, dtype));
   handle_ = at::addGlobalCallback(at::RecordFunctionCallback(on_operation_start, on_operation_end)
                                       .needsInputs(true)

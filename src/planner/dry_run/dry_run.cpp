@@ -58,8 +58,8 @@ class DryRunner {
     DryRunSession run(job_, device_, request_.with_training);
     const size_t first_step_event = trace_ ? trace_->events().size() : 0;
     size_t last_step_event = first_step_event;
-    VLMTRAIN_CHECK(request_.splits.empty() || request_.splits.size() == request_.steps.size(), "{} cuts of {} steps",
-                   request_.splits.size(), request_.steps.size());
+    VLMTRAIN_CHECK(request_.splits.empty() || request_.splits.size() == request_.steps.size(),
+                   "{} micro-batch splits for {} steps", request_.splits.size(), request_.steps.size());
     for (size_t i = 0; i < request_.steps.size(); ++i) {
       const auto& samples = request_.steps[i];
       const bool is_last = i + 1 == request_.steps.size();
@@ -153,7 +153,7 @@ engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<con
 }
 
 DryRunResult dry_run(const Job& job, const DryRunRequest& request, at::Device device) {
-  VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "a rehearsal needs a virtual card");
+  VLMTRAIN_CHECK(vgpu::find_interface() != nullptr, "a dry run needs a virtual GPU");
   const auto start = Clock::now();
   memory::release_unused(device);
   DryRunResult result = DryRunner(job, request, device).run();

@@ -163,7 +163,7 @@ void DryRunSession::evaluate(const EvaluationBatch& batch) const {
 }
 
 UserError dry_run_out_of_host_memory(const std::string& reason) {
-  return run_error("the rehearsal process ran out of the host's memory: {}; give the job more, such as SLURM's --mem",
+  return run_error("the dry-run process ran out of host memory: {}; request more, for example with SLURM's --mem",
                    reason);
 }
 

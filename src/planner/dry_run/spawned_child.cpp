@@ -42,7 +42,7 @@ struct SocketPair {
 SocketPair make_socket_pair() {
   std::array<int, 2> sockets{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
-    throw run_error("no connection to a rehearsal process can be made: {}", std::strerror(errno));
+    throw run_error("cannot connect to a dry-run process: {}", std::strerror(errno));
   }
   return {sockets[0], sockets[1]};
 }
@@ -139,7 +139,7 @@ SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers) {
   for (const int connection : child_ends) close(connection);
   if (error == 0) return child;
   for (const int connection : child.connections) close(connection);
-  throw run_error("the rehearsal process cannot be started: {}", std::strerror(error));
+  throw run_error("cannot start the dry-run process: {}", std::strerror(error));
 }
 
 void pass_child_through_exec(const SpawnedChild& child) {

@@ -85,7 +85,7 @@ std::string Interconnect::to_string() const {
     text = fmt::format("{} ({:.0f} GB/s each way)", is_nvlink ? "NVLink" : "PCI Express", gpu_bandwidth / kGiga);
   }
   if (nodes > 1) {
-    text += fmt::format("{}a network of {:g} Gbit/s a machine", text.empty() ? "" : " and ",
+    text += fmt::format("{}a network of {:g} Gbit/s per node", text.empty() ? "" : " and ",
                         network_bandwidth * kBitsPerByte / kGiga);
   }
   return text;

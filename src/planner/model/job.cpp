@@ -42,7 +42,7 @@ int64_t Workload::samples_per_rank() const {
 }
 
 int64_t num_steps_to_sample(int64_t samples_per_step) {
-  VLMTRAIN_CHECK(samples_per_step > 0, "a step of {} samples", samples_per_step);
+  VLMTRAIN_CHECK(samples_per_step > 0, "expected a positive number of samples per step, got {}", samples_per_step);
   return std::clamp(kMaxSampledSamples / samples_per_step, kMinSampledSteps, kMaxSampledSteps);
 }
 
@@ -97,7 +97,7 @@ std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, in
 
 std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-  VLMTRAIN_CHECK(sum > 0, "shares of nothing");
+  VLMTRAIN_CHECK(sum > 0, "expected shares with a positive sum");
   std::vector<int64_t> counts;
   std::vector<double> remainders;
   counts.reserve(shares.size());

@@ -94,7 +94,7 @@ nlohmann::ordered_json MemoryCostTable::to_json() const {
 MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, const std::string& source) {
   const auto read_count = [&](const nlohmann::ordered_json& object, const char* key) {
     const auto value = io::get<int64_t>(object, key, source);
-    if (value < 0) throw data_error("{}: {}: is {}, which no cost can be", source, key, value);
+    if (value < 0) throw data_error("{}: {}: must not be negative, is {}", source, key, value);
     return value;
   };
   MemoryCostTable table{.base_bytes = read_count(json, "base_bytes"),
@@ -368,10 +368,10 @@ std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::Sa
 
 engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
                                         const engine::SplitConstraint& rule) {
-  VLMTRAIN_CHECK(!shapes.empty() && rule.unit > 0 && std::ssize(shapes) % rule.unit == 0, "{} samples in units of {}",
-                 shapes.size(), rule.unit);
-  VLMTRAIN_CHECK(rule.groups.empty() || rule.groups.size() == shapes.size(), "groups of {} samples for {}",
-                 rule.groups.size(), shapes.size());
+  VLMTRAIN_CHECK(!shapes.empty() && rule.unit > 0 && std::ssize(shapes) % rule.unit == 0,
+                 "cannot split {} samples into units of {}", shapes.size(), rule.unit);
+  VLMTRAIN_CHECK(rule.groups.empty() || rule.groups.size() == shapes.size(),
+                 "groups are given for {} samples, expected {}", rule.groups.size(), shapes.size());
   const auto groups = group_units(shapes, table, rule);
   std::vector<MicroBatchBins> bins;
   int64_t max_bytes = 0;

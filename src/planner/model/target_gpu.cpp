@@ -123,7 +123,7 @@ std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
   };
   if (!matches.empty()) {
     const auto names = sort_names(matches, [](const memory::Gpu* gpu) { return gpu->name; });
-    throw usage_error("gpu {}: there are several: {}; name one of them", name, join_names(names));
+    throw usage_error("gpu {}: ambiguous; choose one of {}", name, join_names(names));
   }
   const auto gpu_names = sort_names(memory::gpus(), &memory::Gpu::name);
   const auto mig_names = sort_names(memory::mig_slices(), &memory::Gpu::name);
@@ -132,11 +132,12 @@ std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
   const auto closest = find_nearest(name, all_names);
   const std::string hint = closest ? fmt::format("did you mean {}? ", *closest) : "";
   if (name.find("mig") != std::string::npos) {
-    throw usage_error("gpu {}: unknown; {}the known MIG instances are {}; a run on another takes what its driver says",
-                      name, hint, join_names(mig_names));
+    throw usage_error(
+        "gpu {}: unknown; {}the known MIG instances are {}; on any other one, a run uses the driver's values", name,
+        hint, join_names(mig_names));
   }
-  throw usage_error("gpu {}: unknown; {}for another card vlmtrain plan takes --gpu-gb; the known ones are {}", name,
-                    hint, join_names(gpu_names));
+  throw usage_error("gpu {}: unknown; {}for another GPU, set vlmtrain plan --gpu-gb; the known GPUs are {}", name, hint,
+                    join_names(gpu_names));
 }
 
 std::string format_gigabytes(int64_t bytes) {
@@ -148,9 +149,8 @@ std::string format_gigabytes(int64_t bytes) {
 TargetGpu find_target_gpu(const std::string& name) {
   if (const auto* const unsupported = memory::find_unsupported_gpu(name); unsupported != nullptr) {
     throw usage_error(
-        "gpu {}: {} has compute capability {}.{}, and LibTorch for CUDA 13 has no code for cards below 7.5 (Turing: "
-        "T4, RTX 20); no run on it is possible: plan for a newer card, such as --gpu t4, or train on the CPU (--device "
-        "cpu)",
+        "gpu {}: {} has compute capability {}.{}, but LibTorch for CUDA 13 has no code for GPUs below 7.5 (Turing: "
+        "T4, RTX 20); choose a newer GPU, such as --gpu t4, or train on the CPU (--device cpu)",
         name, unsupported->device_name, unsupported->architecture / 10, unsupported->architecture % 10);
   }
   const auto matches = find_matching_gpus(name);
@@ -169,8 +169,8 @@ TargetGpu make_target_gpu(double nominal_gigabytes) {
   constexpr double kMinGigabytes = 1;
   constexpr double kMaxGigabytes = 1024;
   if (!(nominal_gigabytes >= kMinGigabytes && nominal_gigabytes <= kMaxGigabytes)) {
-    throw usage_error("gpu-gb {}: must be a card's size in gigabytes, from {} to {}", nominal_gigabytes, kMinGigabytes,
-                      kMaxGigabytes);
+    throw usage_error("gpu-gb {}: must be the GPU's memory size in gigabytes, from {} to {}", nominal_gigabytes,
+                      kMinGigabytes, kMaxGigabytes);
   }
   const auto* const size_class =
       std::find_if(kSizeClasses.begin(), kSizeClasses.end(),
@@ -179,7 +179,7 @@ TargetGpu make_target_gpu(double nominal_gigabytes) {
   const auto pages = static_cast<int64_t>(std::floor(nominal_gigabytes * kGiB * kReportedShare / kPageBytes));
   const int64_t bytes = pages * kPageBytes;
   return {gpu, bytes, gpu->context_bytes, gpu->context_measured,
-          fmt::format("a card of {:g} GB (its driver reports about {}; architecture and speed of an {})",
+          fmt::format("a GPU with {:g} GB (its driver reports about {}; architecture and speed of an {})",
                       nominal_gigabytes, format_gigabytes(bytes), gpu->device_name)};
 }
 
@@ -189,7 +189,7 @@ bool supports_precision(const memory::Gpu& gpu, engine::Precision precision) {
 
 TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   if (!memory::has_kernel_code(device.architecture)) {
-    throw run_error("{}: LibTorch for CUDA 13 has no code for compute capability {}.{}; take another card", device.name,
+    throw run_error("{}: LibTorch for CUDA 13 has no code for compute capability {}.{}; use another GPU", device.name,
                     device.architecture / 10, device.architecture % 10);
   }
   // A MIG slice that is not in the table belongs to the GPU whose name it begins with.

@@ -53,8 +53,8 @@ std::filesystem::path find_stub_folder() {
       std::ranges::find_if(candidates, [](const auto& folder) { return std::filesystem::is_directory(folder); });
   const auto& best_folder = existing_folder == candidates.end() ? candidates.front() : *existing_folder;
   throw run_error(
-      "the stand-ins for the CUDA libraries are missing: no {} in {} (nor in {}); build them with the program (cmake "
-      "--build --preset release), or copy the folder vgpu beside it",
+      "the stub CUDA libraries are missing: no {} in {} (nor in {}); build them with the program (cmake --build "
+      "--preset release), or copy the folder vgpu next to it",
       find_missing_library(best_folder).value_or(kCoreLibrary), best_folder.string(), candidates.back().string());
 }
 
@@ -75,8 +75,7 @@ bool references_cuda(const std::string& library) {
 bool contains_space(const std::filesystem::path& folder) {
   if (folder.string().find_first_of(":;") != std::string::npos) {
     throw run_error(
-        "{}: rehearsals cannot load libraries from a folder with a colon or semicolon in its name; move the "
-        "program",
+        "{}: dry runs cannot load libraries from a folder with a colon or semicolon in its name; move the program",
         folder.string());
   }
   return folder.string().find(' ') != std::string::npos;
@@ -144,8 +143,8 @@ void require_address_space() {
     return;
   }
   throw run_error(
-      "a virtual card needs 18 TB of address space, of which it takes no memory, and this process may not have that "
-      "({}): raise the limit (ulimit -v unlimited); SLURM's --mem bounds memory without it",
+      "a virtual GPU reserves 18 TB of address space (no memory), which exceeds this process's limit ({}); raise it "
+      "(ulimit -v unlimited); SLURM's --mem limits memory without it",
       std::strerror(errno));
 }
 
@@ -160,14 +159,14 @@ void restart_on_virtual_gpu(const VirtualGpu& gpu) {
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   }
   restart_program();
-  throw run_error("this program cannot be started again on a virtual card: {}", std::strerror(errno));
+  throw run_error("cannot restart this program on a virtual GPU: {}", std::strerror(errno));
 }
 
 void reject_stub_libraries() {
   if (is_on_virtual_gpu() && std::getenv(kIntendedVariable) == nullptr) {
     throw usage_error(
-        "the stand-ins for the CUDA libraries are preloaded, so there is no real card in this process; take them out "
-        "of LD_PRELOAD, or ask for a virtual card with --device virtual:{}",
+        "the stub CUDA libraries are preloaded, so this process has no real GPU; remove them from LD_PRELOAD, or "
+        "select a virtual GPU with --device virtual:{}",
         vgpu::find_interface()->gpu_name());
   }
 }

@@ -81,10 +81,10 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
         *request_.limit_gigabytes, to_gigabytes(request_.available.bytes),
         [this](double candidate_gigabytes) { return suffices(compute_limit(request_.mode, candidate_gigabytes)); });
     if (gigabytes) {
-      add(fmt::format("memory.limit_gb={:g}", *gigabytes), "lets the run take more of the memory that there is",
+      add(fmt::format("memory.limit_gb={:g}", *gigabytes), "allows the run more of the available memory",
           compute_limit(request_.mode, gigabytes));
     } else if (const CpuMemoryLimit full_limit = compute_limit(request_.mode, std::nullopt); suffices(full_limit)) {
-      add("memory.limit_gb=auto", "lets the run take all the memory that there is", full_limit);
+      add("memory.limit_gb=auto", "allows the run all available memory", full_limit);
     }
     return list;
   }

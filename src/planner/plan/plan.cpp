@@ -23,20 +23,19 @@ namespace {
 void check_request(const Job& job, const TargetGpu& target, const Workload& workload,
                    const StepConstraints& constraints) {
   if (!supports_precision(*target.gpu, job.precision)) {
-    throw usage_error("{} does not compute in {}; choose training.precision=fp32 or fp16, or another card",
+    throw usage_error("{} does not support {}; choose training.precision=fp32 or fp16, or another GPU",
                       target.gpu->device_name, engine::to_string(job.precision));
   }
   if (workload.global_batch_size % workload.world_size != 0) {
     throw usage_error(
-        "the global batch of {} {} cannot be shared equally by {} ranks; it is kept exactly, so choose a multiple of "
-        "the ranks",
+        "the global batch of {} {} cannot be divided equally among {} ranks; choose a multiple of the number of ranks",
         workload.global_batch_size, workload.packed ? "packs" : "samples", workload.world_size);
   }
   const int64_t samples_per_rank = workload.samples_per_rank();
   if (constraints.micro_batch_size && samples_per_rank % *constraints.micro_batch_size != 0) {
     throw usage_error(
-        "a micro-batch of {} does not divide the {} samples that a rank has of the global batch of {}; choose one of "
-        "{}, or auto",
+        "a micro-batch of {} does not divide the {} samples per rank of the global batch of {}; choose one of {}, or "
+        "auto",
         *constraints.micro_batch_size, samples_per_rank, workload.global_batch_size,
         fmt::join(find_divisors(samples_per_rank), ", "));
   }

@@ -64,13 +64,13 @@ std::string use_lora(SavingsState& state, const PlanRequest& request) {
     state.request.job.lora = request.job.lora;
     return {};
   }
-  if (!can_have_adapters(request.job.frozen)) return "nothing is trained that takes adapters";
+  if (!can_have_adapters(request.job.frozen)) return "no trained component can have adapters";
   state.request.job.lora = make_lora_settings(request.job, request.flags.lora_rank);
   return {};
 }
 
 std::string use_nf4(SavingsState& state, const PlanRequest& /*request*/) {
-  if (!state.request.job.lora) return "weights that are trained are not quantised, and there is no LoRA";
+  if (!state.request.job.lora) return "trained weights cannot be quantized, and LoRA is not enabled";
   state.request.job.quantization = nn::Quantization::kNf4;
   return {};
 }

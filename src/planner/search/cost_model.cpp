@@ -27,7 +27,7 @@ double get_model_seconds(const StepCosts& costs) {
 }  // namespace
 
 CostModel::CostModel(const ProbeResults& probes) {
-  VLMTRAIN_CHECK(probes.one_sample.costs && probes.one_sample.detail, "the first probe comes with costs and detail");
+  VLMTRAIN_CHECK(probes.one_sample.costs && probes.one_sample.detail, "the first probe must have costs and detail");
   const StepCosts& costs = *probes.one_sample.costs;
   vision_blocks_ = probes.one_sample.detail->vision_blocks;
   language_blocks_ = probes.one_sample.detail->language_blocks;

@@ -23,7 +23,7 @@ UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig
   return UserError(
       ExitCode::kDoesNotFit,
       fmt::format(
-          "{} ({} tokens, {} in {} tiles{}) needs more than {} GB, more than any card has; take fewer or smaller "
+          "{} ({} tokens, {} in {} tiles{}) needs more than {} GB, more than any GPU has; use fewer or smaller "
           "images{}",
           is_single ? "a sample" : fmt::format("a micro-batch of {} such samples", step_config.micro_batch_size),
           shape.tokens, data::describe_media(shape), shape.pixel_rows,
@@ -196,7 +196,7 @@ void PlanEvaluator::prefetch_probe(const StepConfig& step_config, const SampleBa
 
 const DryRunResult& PlanEvaluator::get_result(const StepConfig& step_config, bool with_timeline) {
   const auto entry = entries_.begin() + (find_entry(step_config) - entries_.cbegin());
-  VLMTRAIN_CHECK(entry != entries_.end(), "a plan that was not rehearsed");
+  VLMTRAIN_CHECK(entry != entries_.end(), "the plan has not been dry-run");
   if (with_timeline && entry->result.detail->timeline.empty()) {
     DryRunRequest request = make_full_request(step_config, batches_[entry->batch]);
     request.with_timeline = true;
@@ -207,7 +207,7 @@ const DryRunResult& PlanEvaluator::get_result(const StepConfig& step_config, boo
 
 const SampleBatch& PlanEvaluator::get_batch(const StepConfig& step_config) const {
   const auto entry = find_entry(step_config);
-  VLMTRAIN_CHECK(entry != entries_.end(), "a plan that was not rehearsed");
+  VLMTRAIN_CHECK(entry != entries_.end(), "the plan has not been dry-run");
   return batches_[entry->batch];
 }
 

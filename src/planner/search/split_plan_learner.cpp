@@ -285,7 +285,7 @@ class SplitPlanLearner {
 }  // namespace
 
 MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<MeasuredMicroBatch>& micro_batches) {
-  VLMTRAIN_CHECK(!micro_batches.empty(), "a cost table of no rehearsals");
+  VLMTRAIN_CHECK(!micro_batches.empty(), "a cost table needs at least one dry run");
   const auto min_bytes =
       static_cast<double>(std::ranges::min_element(micro_batches, {}, &MeasuredMicroBatch::bytes)->bytes);
   const double headroom = std::max(1.0, static_cast<double>(table.limit_bytes) - min_bytes);
@@ -318,7 +318,7 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
 }
 
 SplitPlan learn_split_plan(MicroBatchDryRun& dry_run, const SplitProblem& problem) {
-  VLMTRAIN_CHECK(!problem.sampled_steps.empty(), "no steps to cut");
+  VLMTRAIN_CHECK(!problem.sampled_steps.empty(), "no steps to split");
   return SplitPlanLearner(dry_run, problem).run();
 }
 

@@ -25,7 +25,7 @@ bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
   if (!change.job.lora || change.job.quantization != nn::Quantization::kNone) return false;
   change.job.quantization = quantization;
   change.arguments.push_back("model.quantization=" + nn::to_string(quantization));
-  change.description += fmt::format("{}holds the frozen Linears in {} bits", change.description.empty() ? "" : " and ",
+  change.description += fmt::format("{}stores the frozen Linears in {} bits", change.description.empty() ? "" : " and ",
                                     quantization == nn::Quantization::kNf4 ? 4 : 8);
   return true;
 }
@@ -50,12 +50,11 @@ bool add_sharding(engine::Sharding sharding, const char* description, JobChange&
 }
 
 bool shard_optimizer_state(JobChange& change) {
-  return add_sharding(engine::Sharding::kOptimizer, "has each rank hold a part of the optimizer's state", change);
+  return add_sharding(engine::Sharding::kOptimizer, "shards the optimizer state over the ranks", change);
 }
 
 bool shard_weights(JobChange& change) {
-  return add_sharding(engine::Sharding::kFull,
-                      "has each rank hold a part of weights, gradients and the optimizer's state", change);
+  return add_sharding(engine::Sharding::kFull, "shards weights, gradients and optimizer state over the ranks", change);
 }
 
 bool use_8_bit_optimizer_state(JobChange& change) {
@@ -63,7 +62,7 @@ bool use_8_bit_optimizer_state(JobChange& change) {
   if (states == engine::OptimizerStates::k8Bit) return false;
   states = engine::OptimizerStates::k8Bit;
   change.arguments.push_back("training.optimizer_states=" + engine::to_string(states));
-  change.description = "holds the optimizer's moments in 8 bits";
+  change.description = "stores the optimizer's moments in 8 bits";
   return true;
 }
 
@@ -75,7 +74,7 @@ bool freeze_vision_tower(JobChange& change) {
     change.job.lora->excluded_components.push_back(nn::Component::kVisionTower);
   }
   change.arguments.emplace_back("model.freeze_vision_tower=true");
-  change.description = "leaves the vision tower as it is";
+  change.description = "freezes the vision tower";
   return true;
 }
 

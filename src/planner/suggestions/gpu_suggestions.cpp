@@ -73,7 +73,7 @@ std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
   };
   const auto aggressive_limit = compute_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
   if (needed_bytes() <= aggressive_limit.limit_bytes) {
-    add("memory.mode=aggressive", fmt::format("keeps {:g} % of the card free instead of {:g} %",
+    add("memory.mode=aggressive", fmt::format("keeps {:g} % of the GPU's memory free instead of {:g} %",
                                               aggressive_limit.margin_percent, plan_.limit.margin_percent));
   }
   if (!request_.limit_gigabytes) return list;
@@ -82,9 +82,9 @@ std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
     return needed_bytes() <= compute_limit(request_.mode, candidate_gigabytes).limit_bytes;
   });
   if (gigabytes) {
-    add(fmt::format("memory.limit_gb={:g}", *gigabytes), "lets the run take more of the card");
+    add(fmt::format("memory.limit_gb={:g}", *gigabytes), "allows the run more of the GPU's memory");
   } else if (needed_bytes() <= compute_limit(request_.mode, std::nullopt).limit_bytes) {
-    add("memory.limit_gb=auto", "lets the run take all of the card");
+    add("memory.limit_gb=auto", "allows the run all of the GPU's memory");
   }
   return list;
 }
@@ -142,11 +142,11 @@ Suggestion make_suggestion(const GpuCandidate& candidate, int64_t reserved_bytes
                            const PlanRequest& request) {
   const FlagSyntax& flags = request.flags;
   Suggestion suggestion{.arguments = {},
-                        .note = "a larger card",
+                        .note = "a larger GPU",
                         .makes_it_fit = true,
                         .total_bytes = reserved_bytes + limit.context_bytes + limit.communication_bytes};
   if (flags.gpu.empty()) {
-    suggestion.note = fmt::format("a card of {} GB or more", candidate.name);
+    suggestion.note = fmt::format("a GPU with {} GB or more", candidate.name);
     if (request.limit_gigabytes) suggestion.note += ", with memory.limit_gb=auto";
   } else {
     suggestion.arguments = format_arguments(flags.gpu, candidate.name);
@@ -191,12 +191,12 @@ std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_m
     const auto missing_bytes = cost_model.reserved_bytes(step_config.micro_batch_size, {}) - plan.limit.limit_bytes;
     const double seconds_without = cost_model.micro_batch_seconds(step_config.micro_batch_size, {});
     const double seconds_with = cost_model.micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
-    add(fmt::format("with {} more nothing would be recomputed: steps about {:.0f} % shorter",
+    add(fmt::format("with {} more memory, nothing would be recomputed and steps would be about {:.0f} % shorter",
                     format_size(std::max<int64_t>(missing_bytes, 0)), 100 * (1 - seconds_without / seconds_with)));
   }
   const int64_t unused_bytes = plan.limit.limit_bytes - plan.best.peaks.reserved_bytes;
   if (step_config.micro_batch_size == plan.workload.samples_per_rank()) {
-    add(fmt::format("the whole share of the global batch is one micro-batch; {} stay free beside the margin",
+    add(fmt::format("each rank's share of the global batch is one micro-batch; {} remain free beyond the margin",
                     format_size(unused_bytes)));
   }
   return suggestions;
@@ -211,8 +211,7 @@ std::vector<Suggestion> suggest_changes_that_fit(const PlanRequest& request, con
   if (suggestions.empty()) {
     suggestions.push_back(
         {.arguments = {},
-         .note =
-             "neither smaller samples nor LoRA on weights of 4 bits nor a larger card would do; take a smaller model",
+         .note = "smaller samples, LoRA on 4-bit weights or a larger GPU do not suffice; use a smaller model",
          .makes_it_fit = false});
   }
   return suggestions;

@@ -185,8 +185,7 @@ std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min
 
 void append_required_bytes(std::vector<Suggestion>& suggestions) {
   for (auto& suggestion : suggestions) {
-    suggestion.note =
-        fmt::format("{}; {:.1f} GB are enough then", suggestion.note, to_gigabytes(suggestion.total_bytes));
+    suggestion.note = fmt::format("{}; requires {:.1f} GB", suggestion.note, to_gigabytes(suggestion.total_bytes));
   }
 }
 
@@ -271,7 +270,7 @@ class LimitSearch {
   Suggestion make_suggestion(const LimitPoint& point) const {
     std::string note = limit_.description;
     if (num_dropped_ > 0)
-      note += fmt::format(", which leaves out {} of {} samples", with_commas(num_dropped_), with_commas(num_samples_));
+      note += fmt::format(", which drops {} of {} samples", with_commas(num_dropped_), with_commas(num_samples_));
     return {.arguments = format_arguments(limit_.argument_format, point.limit),
             .note = std::move(note),
             .makes_it_fit = true,

@@ -32,7 +32,7 @@ uint64_t round_up(uint64_t value, uint64_t unit) {
 uint64_t reserve_inaccessible_range(uint64_t bytes) {
   void* const address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address != MAP_FAILED) return reinterpret_cast<uint64_t>(address);
-  report({"no address space for the card's memory (is there a limit, ulimit -v?)"});
+  report({"cannot reserve address space for the GPU's memory; check the limit, ulimit -v"});
   return 0;
 }
 

@@ -85,9 +85,10 @@ void FaultInjector::read_environment() {
       schedule(static_cast<FaultPoint>(setting->call), setting->first, setting->count);
       windows_[setting->call].kernel = setting->kernel;
     } else {
-      report({"VLMTRAIN_VGPU_FAIL=", text, " is not CALL:FIRST or CALL:FIRST+COUNT with a CALL of launch, ",
+      report({"VLMTRAIN_VGPU_FAIL=", text,
+              " is ignored; expected CALL:FIRST or CALL:FIRST+COUNT with CALL one of launch, ",
               "launch@KERNEL, cublas_create, host_allocation, device_allocation, illegal_address, "
-              "illegal_address@KERNEL: nothing fails for it"});
+              "illegal_address@KERNEL"});
     }
   }
 }

@@ -32,7 +32,7 @@ Trace::Trace() {
   const char* const path = std::getenv(kTraceFile);
   if (path == nullptr || *path == '\0') return;
   file_ = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kTracePermissions);
-  if (file_ < 0) report({kTraceFile, "=", path, " cannot be written: ", std::strerror(errno), ": no trace"});
+  if (file_ < 0) report({kTraceFile, "=", path, " cannot be opened: ", std::strerror(errno), "; tracing is off"});
 }
 
 void Trace::add(std::initializer_list<std::string_view> pieces) {
@@ -42,7 +42,7 @@ void Trace::add(std::initializer_list<std::string_view> pieces) {
   for (const auto piece : pieces) line_.append(line_.empty() ? "" : " ").append(piece);
   line_.push_back('\n');
   if (write(file_, line_.data(), line_.size()) != static_cast<ssize_t>(line_.size())) {
-    report({kTraceFile, ": a line could not be written: ", std::strerror(errno), ": the trace ends"});
+    report({kTraceFile, ": cannot write a line: ", std::strerror(errno), "; the trace ends here"});
     close(file_);
     file_ = -1;
   }
@@ -71,7 +71,7 @@ void record_unknown_call(UnknownCall& call) {
   call.reported = true;
   call.next = unknown_calls.first;
   unknown_calls.first = &call;
-  report({call.name, " is not modelled; it answers \"not supported\" (docs/virtual-gpu.md)"});
+  report({call.name, " is not implemented; it returns \"not supported\" (docs/virtual-gpu.md)"});
 }
 
 void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context) {

@@ -26,7 +26,7 @@ std::optional<Number> parse_number_env(const char* name, Number default_value, c
   Number value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size() && value >= 0) return value;
-  report({name, "=", text, " is not a number of ", unit, ": there is no device"});
+  report({name, "=", text, " is not a number of ", unit, "; no device is created"});
   return std::nullopt;
 }
 
@@ -47,7 +47,7 @@ const memory::Gpu* find_configured_gpu() {
   if (gpu != nullptr) return gpu;
   std::string names;
   for (const auto& listed_gpu : memory::gpus()) names.append(" ").append(listed_gpu.name);
-  report({"VLMTRAIN_VGPU_NAME=", name, " is unknown: there is no device; known are", names});
+  report({"VLMTRAIN_VGPU_NAME=", name, " is unknown; no device is created; the known GPUs are", names});
   return nullptr;
 }
 

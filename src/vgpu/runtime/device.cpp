@@ -48,7 +48,7 @@ constexpr std::array kErrors{
 };
 
 const ErrorText& find_error_text(cudaError_t error) {
-  static constexpr ErrorText kUnknownError{cudaErrorUnknown, "cudaErrorUnknown", "an error that no stand-in gives"};
+  static constexpr ErrorText kUnknownError{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
   const auto* const it = std::ranges::find(kErrors, error, &ErrorText::error);
   return it == kErrors.end() ? kUnknownError : *it;
 }

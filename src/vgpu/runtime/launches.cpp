@@ -81,7 +81,7 @@ cudaError_t reject(const Rejection& rejection, const Launch& launch, const char*
 cudaError_t launch_kernel(const void* host_function, const Launch& launch) {
   Kernel* const kernel = kernel_registry().find_kernel(host_function);
   if (kernel == nullptr) {
-    return reject({cudaErrorInvalidDeviceFunction, "no library has registered the kernel"}, launch, "?");
+    return reject({cudaErrorInvalidDeviceFunction, "the kernel is not registered"}, launch, "?");
   }
   if (virtual_gpu() == nullptr) return set_last_error(cudaErrorNoDevice);
   const Rejection rejection = validate(launch, *kernel);

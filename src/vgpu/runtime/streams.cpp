@@ -31,7 +31,7 @@ DeviceClock::DeviceClock() {
   if (error == std::errc() && end == text.data() + text.size() && microseconds >= 0) {
     kernel_duration_ = std::chrono::microseconds(microseconds);
   } else {
-    report({kVariable, "=", text, " is not a number of microseconds: kernels take no time"});
+    report({kVariable, "=", text, " is not a number of microseconds; kernels take no time"});
   }
 }
 

@@ -70,7 +70,7 @@ TEST_F(PlanCommandTest, RejectsInvalidRanks) {
   };
   EXPECT_THAT(refusal({"--world-size", "6", "--nodes", "4"}), HasSubstr("choose a multiple of the nodes"));
   EXPECT_THAT(refusal({"--nodes", "2"}), HasSubstr("--world-size 1 on --nodes 2"));
-  EXPECT_THAT(refusal({"--world-size", "5"}), HasSubstr("cannot be shared equally by 5 ranks"));
+  EXPECT_THAT(refusal({"--world-size", "5"}), HasSubstr("cannot be divided equally among 5 ranks"));
   for (const char* number : {"0", "nan", "-5"}) {
     EXPECT_THAT(refusal({"--world-size", "2", "--network-gbit", number}), HasSubstr("--network-gbit"));
   }
@@ -278,8 +278,8 @@ TEST_F(PlanCommandTest, ReportsMissingStubLibraries) {
           .wait();
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_THAT(result.out, IsEmpty());
-  EXPECT_THAT(result.err, AllOf(HasSubstr("stand-ins for the CUDA libraries are missing"), HasSubstr("elsewhere/vgpu"),
-                                HasSubstr("copy the folder vgpu beside it")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the stub CUDA libraries are missing"), HasSubstr("elsewhere/vgpu"),
+                                HasSubstr("copy the folder vgpu next to it")));
   std::filesystem::copy(std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "vgpu", folder() / "elsewhere/vgpu",
                         std::filesystem::copy_options::recursive);
   const Result command_with_suggestion =

@@ -75,7 +75,8 @@ TEST_P(LostRankTest, EndsAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(By, LostRankTest,
-                         testing::Values(Loss{SIGKILL, "is gone", 15s}, Loss{SIGSTOP, "has not been heard of", 30s}),
+                         testing::Values(Loss{SIGKILL, " disconnected: it was killed", 15s},
+                                         Loss{SIGSTOP, "has not responded for", 30s}),
                          [](const auto& instance) { return instance.param.signal == SIGKILL ? "Kill" : "Stop"; });
 
 /// The launcher does not wait for a rank that cannot end by itself.
@@ -95,7 +96,7 @@ TEST_F(RanksTest, SuspendedRankEndsTheLaunch) {
   const Result result = launcher.wait();
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
   EXPECT_EQ(result.exit_code, 5) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("has not been heard of"));
+  EXPECT_THAT(result.err, HasSubstr("has not responded for"));
   EXPECT_NE(kill(second, 0), 0) << "it is still there";
 }
 

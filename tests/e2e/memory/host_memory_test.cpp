@@ -236,7 +236,7 @@ TEST_F(HostMemoryTest, SplitsAStepAboveTheLimit) {
   const Result result = train({"training.micro_batch_size=4", "memory.recompute=none", "memory.allow_splits=true",
                                compute_limit(ample, standing + 0.7 * (peak - standing), /*count_cached=*/false)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("over the run's limit of"));
+  EXPECT_THAT(result.err, HasSubstr("would exceed the run's limit of"));
   EXPECT_GT(plan()["measured"]["refused_allocations"], 0);
   EXPECT_LE(plan()["measured"]["allocated_peak_bytes"], plan()["limit_bytes"]);
   expect_losses(losses);
@@ -260,7 +260,7 @@ TEST_F(HostMemoryTest, RetriesAStepAboveTheLimitOnAllRanks) {
                     compute_limit(ample, standing + 0.7 * (peak - standing), /*count_cached=*/false)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(read_text(folder() / "run/events.jsonl") + read_text(folder() / "run/rank-1.log"),
-              AllOf(HasSubstr("over the run's limit of"), HasSubstr("memory ran out (rank 1: ")));
+              AllOf(HasSubstr("would exceed the run's limit of"), HasSubstr("memory ran out (rank 1: ")));
   expect_losses(losses);
 }
 
@@ -280,8 +280,8 @@ TEST_F(HostMemoryShellTest, AddressSpaceLimitBoundsARun) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_LT(plan()["available_bytes"], kKibibytes * 1024);
   // The machine may have less memory than the limit.
-  if (plan()["available_limited_by"] != "the machine's free memory") {
-    EXPECT_EQ(plan()["available_limited_by"], "the limit of address space, ulimit -v");
+  if (plan()["available_limited_by"] != "the machine's available memory") {
+    EXPECT_EQ(plan()["available_limited_by"], "the address space limit, ulimit -v");
   }
 }
 

@@ -136,7 +136,7 @@ TEST_F(VirtualGpuTest, RejectsATooSmallLimitWithSuggestions) {
   const Result result = train_on_test_gpu({"memory.limit_gb=0.55"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("does not fit"), HasSubstr("memory.limit_gb="), Not(HasSubstr("--gpu ")),
-                                Not(HasSubstr("a card of"))));
+                                Not(HasSubstr("a GPU with"))));
   EXPECT_FALSE(std::filesystem::exists(folder() / kVirtualRun / "metrics.jsonl"));
 }
 
@@ -177,7 +177,7 @@ class PreloadedStubLibrariesTest : public VirtualGpuTest {
   void expect_refused(const std::vector<std::string>& arguments) const {
     const Result result = run_with_stand_ins(arguments);
     EXPECT_EQ(result.exit_code, 2) << result.err;
-    EXPECT_THAT(result.err, AllOf(HasSubstr("stand-ins for the CUDA libraries are preloaded"), HasSubstr("LD_PRELOAD"),
+    EXPECT_THAT(result.err, AllOf(HasSubstr("the stub CUDA libraries are preloaded"), HasSubstr("LD_PRELOAD"),
                                   HasSubstr("--device virtual:rtx4090")));
   }
 };

@@ -232,7 +232,7 @@ TEST_F(LoraTest, RejectsWrongSettings) {
               AllOf(HasSubstr("q_porj (did you mean q_proj?)"), HasSubstr("nonsense"), HasSubstr("down_proj"),
                     HasSubstr("model.text_model.layers.")));
   EXPECT_THAT(refused_training(2, {"lora.rank=4", "lora.target_modules=[\"q_proj(\"]"}),
-              HasSubstr("is no regular expression"));
+              HasSubstr("is an invalid regular expression"));
   EXPECT_THAT(refused_training(2, {"lora.rank=4", "lora.target_modules=[]"}), HasSubstr("lora.target_modules: empty"));
   EXPECT_THAT(refused_training(2, {"lora.target_modules=[q_proj]"}), HasSubstr("lora.rank is 0"));
   EXPECT_THAT(refused_training(2, {"lora.rank=-1", "lora.alpha=0", "lora.dropout=1"}),

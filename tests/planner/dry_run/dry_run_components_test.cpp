@@ -94,9 +94,9 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
 
 /// The fused kernel updates compressed states in place, while ATen decompresses chunks of them.
 TEST_P(ComponentsTest, FusedKernelsNeedNoChunks) {
-  if (GetParam().states == engine::OptimizerStates::kFp32) GTEST_SKIP() << "of fp32 states nobody takes any";
+  if (GetParam().states == engine::OptimizerStates::kFp32) GTEST_SKIP() << "fp32 states need no chunks";
   if (!std::filesystem::exists(std::filesystem::path(VLMTRAIN_BINARY).parent_path() / "libvlmtrain_kernels.so")) {
-    GTEST_SKIP() << "own kernels are not built";
+    GTEST_SKIP() << "custom kernels are not built";
   }
   Job job = with_precision(model_.job(), GetParam().precision);
   job.frozen = GetParam().frozen;

@@ -73,8 +73,7 @@ TEST_F(DryRunTest, OutOfMemoryIsReportedAndTheProcessContinues) {
   const DryRunResult next_result = process.dry_run(small);
   EXPECT_FALSE(next_result.out_of_memory);
   DryRunProcess new_process(tiny.job(), {.gpu = "h100", .memory_bytes = 4 * kGiB});
-  EXPECT_EQ(list_peaks(next_result), list_peaks(new_process.dry_run(small)))
-      << "what did not fit has left nothing behind";
+  EXPECT_EQ(list_peaks(next_result), list_peaks(new_process.dry_run(small))) << "a failed dry run leaves nothing";
 
   process.set_job(model_.job());
   EXPECT_TRUE(process.dry_run(request(make_step_config(4), 4)).out_of_memory);

@@ -24,8 +24,8 @@ TEST(InterconnectTest, DependOnTheGpuFormFactor) {
   EXPECT_EQ(make_interconnect(gpu("rtx4090"), 2, 1, 100).gpu_bandwidth, 31.5e9);
   EXPECT_FALSE(make_interconnect(gpu("h100-mig-3g.40gb"), 2, 1, 100).is_nvlink);
   EXPECT_EQ(make_interconnect(gpu("rtx4090"), 4, 2, 25).to_string(),
-            "PCI Express (32 GB/s each way) and a network of 25 Gbit/s a machine");
-  EXPECT_EQ(make_interconnect(gpu("rtx4090"), 2, 2, 25).to_string(), "a network of 25 Gbit/s a machine");
+            "PCI Express (32 GB/s each way) and a network of 25 Gbit/s per node");
+  EXPECT_EQ(make_interconnect(gpu("rtx4090"), 2, 2, 25).to_string(), "a network of 25 Gbit/s per node");
 }
 
 TEST(CommunicationTest, RingAllReduceSendsTwiceTheOtherRanksShare) {
@@ -58,7 +58,7 @@ TEST(CommunicationTest, ReductionsAreHiddenByTheBackwardPass) {
   EXPECT_NEAR(estimate_communication(two_ranks, collectives, 3, 1).exposed_seconds, 1, kHops);
   const Communication long_micro_batch = estimate_communication(two_ranks, collectives, 300, 1);
   EXPECT_NEAR(long_micro_batch.seconds, 3, kHops);
-  EXPECT_NEAR(long_micro_batch.exposed_seconds, 1, kHops) << "the last one comes behind it";
+  EXPECT_NEAR(long_micro_batch.exposed_seconds, 1, kHops) << "the last one follows it";
 }
 
 TEST(CommunicationTest, AllGathersAreHiddenByTheNextForwardPass) {
@@ -77,7 +77,7 @@ TEST(CommunicationTest, AllGathersAreHiddenByTheNextForwardPass) {
   EXPECT_NEAR(estimate_communication(two_ranks, collectives, 1.5, 1).exposed_seconds, 1.5, kHops)
       << "half of the gather is hidden";
   EXPECT_NEAR(estimate_communication(two_ranks, collectives, 300, 1).exposed_seconds, 1, kHops)
-      << "the last sum comes behind";
+      << "the last reduction follows";
 }
 
 TEST(CommunicationTest, TheSlowestLinkOfTheRingLimitsTheBandwidth) {

@@ -56,9 +56,10 @@ TEST(FindTargetGpuTest, AcceptsNamesOfDriversAndUsers) {
   EXPECT_EQ(find_target_gpu("RTX 4060 Ti 8GB").gpu->name, "rtx4060ti-8");
   EXPECT_EQ(find_target_gpu("4060ti 16").gpu->name, "rtx4060ti-16");
   EXPECT_THAT(get_usage_error([] { find_target_gpu("4060 Ti"); }),
-              HasSubstr("there are several: rtx4060ti-16, rtx4060ti-8;"));
-  EXPECT_THAT(get_usage_error([] { find_target_gpu("a100"); }), HasSubstr("there are several: a100-40, a100-80;"));
-  EXPECT_THAT(get_usage_error([] { find_target_gpu("rtx"); }), HasSubstr("there are several: "));
+              testing::EndsWith("ambiguous; choose one of rtx4060ti-16, rtx4060ti-8"));
+  EXPECT_THAT(get_usage_error([] { find_target_gpu("a100"); }),
+              testing::EndsWith("ambiguous; choose one of a100-40, a100-80"));
+  EXPECT_THAT(get_usage_error([] { find_target_gpu("rtx"); }), HasSubstr("ambiguous; choose one of "));
   for (const char* name : {"RTX 4085", "NVIDIA", "-", "3060 8GB", "4090 48GB", "24GB"}) {
     EXPECT_THAT(get_usage_error([&] { find_target_gpu(name); }), HasSubstr("unknown")) << name;
   }
@@ -70,7 +71,7 @@ TEST(FindTargetGpuTest, AnUnknownNameIsAnErrorWithASuggestion) {
       AllOf(HasSubstr("rtx409"), HasSubstr("did you mean rtx4090?"), HasSubstr("a100-40"), HasSubstr("--gpu-gb")));
   EXPECT_THAT(get_usage_error([] { find_target_gpu("something quite different"); }),
               AllOf(HasSubstr("unknown"), Not(HasSubstr("did you mean"))));
-  EXPECT_THAT(get_usage_error([] { find_target_gpu(""); }), HasSubstr("known ones"));
+  EXPECT_THAT(get_usage_error([] { find_target_gpu(""); }), HasSubstr("the known GPUs are"));
 }
 
 TEST(MakeTargetGpuBySizeTest, HasTheMemoryThatDriversReport) {
@@ -214,7 +215,7 @@ TEST(MakeTargetGpuForDeviceTest, AMigInstanceIsPlannedAsItself) {
                                                     .multiprocessors = 28,
                                                     .total_bytes = 42'300'000'000,
                                                     .free_bytes = 41'900'000'000});
-  EXPECT_EQ(other_instance.gpu->name, "a100-80") << "the card that it is a part of";
+  EXPECT_EQ(other_instance.gpu->name, "a100-80") << "the GPU that it is a part of";
   EXPECT_EQ(other_instance.multiprocessors, 28);
   EXPECT_THAT(other_instance.description, HasSubstr("with 28 multiprocessors"));
 }
@@ -231,7 +232,7 @@ TEST(MemoryLimitTest, IsTheMemoryLessContextAndMargin) {
     const MemoryLimit limit = compute_memory_limit(target, mode, std::nullopt, 1);
     EXPECT_EQ(limit.gpu_bytes, target.memory_bytes);
     EXPECT_EQ(limit.context_bytes, target.context_bytes);
-    EXPECT_EQ(limit.communication_bytes, 0) << "one card does not communicate";
+    EXPECT_EQ(limit.communication_bytes, 0) << "one GPU does not communicate";
     EXPECT_EQ(limit.margin_percent, get_margin_percent(mode));
     EXPECT_EQ(limit.margin_bytes,
               std::llround(static_cast<double>(target.memory_bytes) * limit.margin_percent / 100.0));

@@ -91,7 +91,7 @@ TEST(PreloadEnvironmentTest, KeepsPreloadedLibrariesExceptCuda) {
   const auto variables = read_environment();
   EXPECT_THAT(variables.at("LD_PRELOAD"), testing::StartsWith(harmless + ":libjemalloc.so:/"));
   EXPECT_THAT(variables.at("LD_PRELOAD"), testing::Not(HasSubstr("libprofiler")));
-  EXPECT_FALSE(variables.contains("LD_LIBRARY_PATH")) << "the stand-ins are named by their paths";
+  EXPECT_FALSE(variables.contains("LD_LIBRARY_PATH")) << "the stub libraries are named by their paths";
 }
 
 TEST(GpuEnvironmentTest, DescribesTheGpuOnly) {

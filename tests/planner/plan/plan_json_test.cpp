@@ -47,15 +47,15 @@ TEST(PlanJsonTest, SuggestionsHaveTextAndArguments) {
                              .note = "trains adapters",
                              .makes_it_fit = true,
                              .total_bytes = 77},
-                            {.arguments = {}, .note = "a card of 80 GB or more"}};
+                            {.arguments = {}, .note = "a GPU with 80 GB or more"}};
   const auto suggestions = unfit_plan.to_json()["suggestions"];
   ASSERT_EQ(suggestions.size(), 2U);
   EXPECT_EQ(suggestions[0]["text"], "lora.rank=8 model.quantization=nf4: trains adapters");
   EXPECT_EQ(suggestions[0]["arguments"], (std::vector<std::string>{"lora.rank=8", "model.quantization=nf4"}));
   EXPECT_EQ(suggestions[0]["makes_it_fit"], true);
   EXPECT_EQ(suggestions[0]["total_bytes"], 77);
-  EXPECT_EQ(suggestions[1]["text"], "a card of 80 GB or more");
-  EXPECT_TRUE(suggestions[1]["total_bytes"].is_null()) << "not rehearsed";
+  EXPECT_EQ(suggestions[1]["text"], "a GPU with 80 GB or more");
+  EXPECT_TRUE(suggestions[1]["total_bytes"].is_null()) << "not dry-run";
 }
 
 }  // namespace

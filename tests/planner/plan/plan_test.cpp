@@ -88,7 +88,7 @@ TEST_F(TinyPlanTest, TheSuggestedGpuHasMemoryForCommunication) {
   };
   const Suggestion single_rank = larger(2, 1);
   const Suggestion multi_rank = larger(4, 2);
-  EXPECT_THAT(single_rank.note, testing::ContainsRegex("a card of [0-9]+ GB or more; [0-9]+.[0-9] GB are enough then"));
+  EXPECT_THAT(single_rank.note, testing::ContainsRegex("a GPU with [0-9]+ GB or more; requires [0-9]+.[0-9] GB"));
   EXPECT_EQ(multi_rank.note.substr(0, multi_rank.note.find(';')),
             single_rank.note.substr(0, single_rank.note.find(';')));
   EXPECT_EQ(
@@ -142,7 +142,8 @@ TEST_F(TinyPlanTest, TheRankThatNeedsMostIsReported) {
 TEST_F(TinyPlanTest, ReportsTheFreeMemoryOfASingleMicroBatch) {
   const Plan plan = make_plan(request(2));
   ASSERT_FALSE(plan.suggestions.empty());
-  EXPECT_THAT(plan.suggestions.back().text(), testing::ContainsRegex("; 2[0-9].[0-9] GB stay free beside the margin"));
+  EXPECT_THAT(plan.suggestions.back().text(),
+              testing::ContainsRegex("; 2[0-9].[0-9] GB remain free beyond the margin"));
 }
 
 TEST_F(TinyPlanTest, PlansTextOnlySamples) {

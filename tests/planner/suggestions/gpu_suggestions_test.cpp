@@ -125,7 +125,7 @@ TEST_F(PlanTest, SuggestsAHigherLimitOnTheSameGpu) {
     std::vector<std::string> texts;
     for (const auto& suggestion : plan.suggestions) texts.push_back(suggestion.text());
     EXPECT_THAT(texts, Contains(HasSubstr("memory.limit_gb=")));
-    EXPECT_THAT(texts, Not(Contains(HasSubstr("card of"))));
+    EXPECT_THAT(texts, Not(Contains(HasSubstr("GPU with"))));
     EXPECT_THAT(texts, Not(Contains(HasSubstr("--gpu"))));
   }
 }
@@ -166,7 +166,7 @@ TEST_F(PlanTest, SuggestsALargerGpuWithoutAFlag) {
   ASSERT_FALSE(plan.fits);
   const Suggestion& last = plan.suggestions.back();
   EXPECT_THAT(last.arguments, IsEmpty());
-  EXPECT_THAT(last.text(), HasSubstr("a card of "));
+  EXPECT_THAT(last.text(), HasSubstr("a GPU with "));
   for (const auto& suggestion : plan.suggestions) EXPECT_THAT(suggestion.text(), Not(HasSubstr("--")));
 }
 

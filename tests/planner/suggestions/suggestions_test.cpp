@@ -90,7 +90,7 @@ TEST_F(SuggestLowerLimitTest, SuggestsALargeMultipleThatFits) {
 }
 
 TEST_F(SuggestLowerLimitTest, ReportsTheDroppedSamples) {
-  EXPECT_THAT(suggest(20'000)->text(), HasSubstr("takes no longer sample, which leaves out 2,500 of 10,000 samples"));
+  EXPECT_THAT(suggest(20'000)->text(), HasSubstr("takes no longer sample, which drops 2,500 of 10,000 samples"));
   EXPECT_EQ(suggest(60'000)->note, "takes no longer sample");
   num_dropped_ = 5'001;
   EXPECT_FALSE(suggest(20'000)) << "that is another data set";
