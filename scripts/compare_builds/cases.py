@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from material import PRESETS, SEED, inputs
-from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, digest, page_data, run_files, trace, without
+from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, digest, json_lines, page_data, run_files, trace, without
 
 # Four steps of four samples in two micro-batches; all that depends on time or on the machine's memory is fixed.
 TRAINING = {
@@ -192,10 +192,9 @@ def use(preset):
         evaluated = program.run(folder, ["eval", "--config", "train.yaml", "--checkpoint", model, "--device", "cpu", "--answers", "answers.jsonl", "--json"])
         answered = program.run(folder, ["generate", "--checkpoint", model, "--image", f"{INPUTS}/data/1.png", "--prompt", "what colour is it?",
                                         "--device", "cpu", "--json"])
-        answers = folder / "answers.jsonl"
         return {"exit codes": [evaluated[0], answered[0]], "evaluation": summary(evaluated[1], MEASURED_IN_RUNS),
                 "answer": summary(answered[1], MEASURED_IN_RUNS),
-                "answers": answers.read_text() if answers.exists() else None}
+                "answers": json_lines(folder / "answers.jsonl")}
     return Case(name, outcome)
 
 
