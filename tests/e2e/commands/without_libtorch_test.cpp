@@ -42,7 +42,7 @@ class WithoutLibTorchTest : public CommandTest {
 };
 
 TEST_F(WithoutLibTorchTest, PrintsHelpVersionAndOptions) {
-  expect_answer({"--help"}, 0, "what a run needs on a GPU");
+  expect_answer({"--help"}, 0, "that a run needs on a GPU");
   expect_answer({"--version"}, 0, ".");
   for (const char* const command :
        {"train", "plan", "inspect", "doctor", "init", "eval", "generate", "merge", "options", "report", "rehearse"}) {
