@@ -88,8 +88,9 @@ TEST_F(WithoutLibTorchTest, ReportsAMissingCoreProgram) {
   const Result result = Process(folder(), {"report", "run"}, 0, program).wait();
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_THAT(result.out, IsEmpty());
-  EXPECT_THAT(result.err, AllOf(StartsWith("vlmtrain: error: "), HasSubstr("elsewhere/vlmtrain-core cannot be started"),
-                                HasSubstr("No such file or directory"), HasSubstr("copy it there")));
+  EXPECT_THAT(result.err,
+              AllOf(StartsWith("vlmtrain: error: "), HasSubstr("elsewhere/vlmtrain-core: cannot be started"),
+                    HasSubstr("No such file or directory"), HasSubstr("copy it there")));
 }
 
 }  // namespace
