@@ -134,7 +134,7 @@ void declare(OptionTable& table, DataOptions& options) {
   table.add_enum(
       "data.on_too_long", options.on_too_long,
       {{"shrink", LongSamplePolicy::kShrink}, {"drop", LongSamplePolicy::kDrop}, {"fail", LongSamplePolicy::kFail}},
-      "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are scaled down "
+      "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are downscaled "
       "until the sample fits, to a minimum size (docs/data.md). A sample that still does not fit is a bad sample. "
       "drop: the sample is dropped and counted, whatever data.on_bad_sample is. fail: it is a bad sample.");
   table.add("data.packing", options.packing,
@@ -155,7 +155,7 @@ void declare(OptionTable& table, DataOptions& options) {
             "Maximum number of images per sample. A sample with more is a bad sample. auto: no limit.",
             std::optional{allow_auto(at_least<int64_t>(1))});
   table.add("data.image_max_pixels", options.image_max_pixels,
-            "Maximum number of pixels per image, width x height. Larger images are scaled down. auto: the limit of the "
+            "Maximum number of pixels per image, width x height. Larger images are downscaled. auto: the limit of the "
             "model's processor.",
             std::optional{allow_auto(at_least<int64_t>(1))});
   table.add("data.mask_image_size", options.mask_image_size,

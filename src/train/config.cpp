@@ -238,8 +238,8 @@ void check_micro_batch(const Config& config) {
   const int64_t global_batch_size = config.training.global_batch_size;
   if (!size || config.data.packing || (*size <= global_batch_size && global_batch_size % *size == 0)) return;
   throw usage_error(
-      "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch is kept exactly, "
-      "so choose a divisor of it, or auto",
+      "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch size is exact, so "
+      "choose a divisor, or auto",
       *size, global_batch_size);
 }
 
@@ -247,19 +247,19 @@ void check_sharding(const Config& config, int64_t world_size) {
   const auto sharding = config.distributed.sharding.value_or(engine::Sharding::kNone);
   if (sharding == engine::Sharding::kNone) return;
   if (world_size == 1) {
-    spdlog::info("distributed.sharding: one rank has nothing to share");
+    spdlog::info("distributed.sharding: has no effect with one rank");
     return;
   }
   if (config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
     throw usage_error(
-        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad compares whole gradients, of "
-        "which a rank has a part then; choose distributed.sharding=none",
+        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad requires whole gradients, but a rank "
+        "then has only a part of them; choose distributed.sharding=none",
         engine::to_string(sharding));
   }
   if (engine::shards_blocks(sharding) && config.lora.use_dora) {
     throw usage_error(
-        "distributed.sharding={} and lora.use_dora=true: DoRA takes the lengths of all rows of the weights that it "
-        "adapts, of which a rank has a part then; choose distributed.sharding=optimizer, or LoRA without it",
+        "distributed.sharding={} and lora.use_dora=true: DoRA requires the norms of all rows of the adapted weights, "
+        "but a rank then has only a part of them; choose distributed.sharding=optimizer, or LoRA without DoRA",
         engine::to_string(sharding));
   }
 }
@@ -271,15 +271,15 @@ void check_world_size(const Config& config, int64_t world_size) {
   if (global_batch_size % world_size != 0) {
     const int64_t lower = global_batch_size / world_size * world_size;
     throw usage_error(
-        "training.global_batch_size: {} cannot be divided among {} ranks; the global batch is kept exactly, so choose "
+        "training.global_batch_size: {} cannot be divided among {} ranks; the global batch size is exact, so choose "
         "{}{}, or another number of ranks",
         global_batch_size, world_size, lower > 0 ? fmt::format("{} or ", lower) : "", lower + world_size);
   }
   const auto& micro_batch_size = config.training.micro_batch_size;
   if (micro_batch_size && !config.data.packing && global_batch_size / world_size % *micro_batch_size != 0) {
     throw usage_error(
-        "training.micro_batch_size: {} does not divide the {} samples that each of {} ranks has of a global batch of "
-        "{}; choose a divisor of it, or auto",
+        "training.micro_batch_size: {} does not divide the {} samples per rank ({} ranks, global batch size {}); "
+        "choose a divisor, or auto",
         *micro_batch_size, global_batch_size / world_size, world_size, global_batch_size);
   }
   check_global_batch_tokens(config, world_size);
@@ -288,8 +288,8 @@ void check_world_size(const Config& config, int64_t world_size) {
 void check_global_batch_tokens(const Config& config, int64_t world_size) {
   if (world_size > 1 && config.training.balance.global_batch_tokens) {
     throw usage_error(
-        "training.global_batch_tokens: is {}, but how many samples a step has is not agreed on by several ranks yet; "
-        "train in one process, or set training.global_batch_size alone",
+        "training.global_batch_tokens: {} is not supported with several ranks; train with one rank, or set "
+        "training.global_batch_size alone",
         *config.training.balance.global_batch_tokens);
   }
 }

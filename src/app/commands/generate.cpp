@@ -56,7 +56,7 @@ void check_length(const GenerateArguments& arguments, const io::Record& record, 
   constexpr const char* kAdvice = "shorten it, or give fewer or smaller images and videos";
   try {
     if (const auto shrunk = processor.process_prompt_headers(record, 0).shrunk) {
-      spdlog::info("the prompt has {} tokens, so its images and videos are scaled down: {} tokens remain",
+      spdlog::info("the prompt has {} tokens, so its images and videos are downscaled: {} tokens remain",
                    shrunk->tokens, shrunk->tokens_after);
     }
   } catch (const data::SampleTooLongError& error) {

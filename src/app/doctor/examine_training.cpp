@@ -134,8 +134,8 @@ nlohmann::ordered_json make_facts(const train::SmokeRun& run) {
 std::optional<engine::Precision> choose_precision(const memory::Gpu& gpu, const DoctorContext& context,
                                                   Section& section) {
   if (planner::supports_precision(gpu, context.precision)) return context.precision;
-  const std::string text = fmt::format("{} does not compute in {}: set training.precision=fp16 or fp32",
-                                       gpu.device_name, engine::to_string(context.precision));
+  const std::string text = fmt::format("{} does not support {}: set training.precision=fp16 or fp32", gpu.device_name,
+                                       engine::to_string(context.precision));
   if (!context.config.empty()) {
     section.fail(text);
     return std::nullopt;

@@ -29,7 +29,7 @@ std::optional<int64_t> parse_mask_number(const fs::path& file) {
 
 void check_draws_masks(const models::Processor& processor, const std::string& checkpoint) {
   if (processor.predicts_masks()) return;
-  throw usage_error("--mask-out: the model of {} does not predict masks; omit it, or give a checkpoint of prs_med",
+  throw usage_error("--mask-out: the model of {} predicts no masks; omit it, or give a checkpoint of prs_med",
                     checkpoint);
 }
 

@@ -134,7 +134,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
          .current = train::compute_max_pixels(workload),
          .find_min = [pixels = train::compute_min_pixels(workload)] { return pixels; },
          .multiple = train::compute_pixel_unit(workload),
-         .description = "scales down larger images",
+         .description = "downscales larger images",
          .measure = {}},
         [](int64_t value, PlanArguments&, train::Config& config) { config.data.image_max_pixels = value; });
   }
@@ -203,8 +203,8 @@ std::vector<std::string> SyntheticSamples::remarks() const {
   for (const auto& variant : variants_) {
     if (variant.original_tokens == 0) continue;
     notes.push_back(
-        fmt::format("a sample of {} tokens is longer than data.max_length={}: its images are scaled down, and {} "
-                    "tokens remain (data.on_too_long=shrink)",
+        fmt::format("a sample of {} tokens is longer than data.max_length={}: its images are downscaled, and {} tokens "
+                    "remain (data.on_too_long=shrink)",
                     with_commas(variant.original_tokens), config_.data.max_length, with_commas(variant.shape.tokens)));
   }
   const auto usable = filter_accepted(variants_);

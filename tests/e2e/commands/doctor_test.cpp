@@ -209,7 +209,7 @@ TEST_F(DoctorTest, ChecksConfigurationsAndTheirFiles) {
   refused("data.train=none.json", "config: ");
   refused("data.tarin=none.json", "unknown key data.tarin; did you mean data.train?");
   refused("training.micro_batch_size=3", "training.global_batch_size");
-  refused("training.precision=bf16", "Tesla T4 does not compute in bf16");
+  refused("training.precision=bf16", "Tesla T4 does not support bf16");
   refused("training.task_weighting=fixed", "data.train has only one task");
   refused("data.image_root=/nowhere", "samples cannot be used");
   refused("lora.target_modules=[nope]", "lora");

@@ -47,8 +47,7 @@ TEST_F(MaskCommandsTest, RejectsModelsWithoutMasks) {
   const Result other_answer =
       ask(checkpoint().string(), {"--image", image_file_, "--prompt", "x", "--mask-out", "out"});
   EXPECT_EQ(other_answer.exit_code, 2);
-  EXPECT_THAT(other_answer.err,
-              AllOf(HasSubstr("--mask-out"), HasSubstr("does not predict masks"), HasSubstr("prs_med")));
+  EXPECT_THAT(other_answer.err, AllOf(HasSubstr("--mask-out"), HasSubstr("predicts no masks"), HasSubstr("prs_med")));
   const Result command_line = ask("model", {"--prompt", "x", "--mask-out", "out"});
   EXPECT_EQ(command_line.exit_code, 2);
   EXPECT_THAT(command_line.err, AllOf(HasSubstr("the input has no image"), HasSubstr("--image")));
