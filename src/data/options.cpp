@@ -169,7 +169,8 @@ void declare(OptionTable& table, DataOptions& options) {
       "brighter or darker. Empty: none. Texts are not changed: omit flip if they mention left or right.",
       std::optional{are_augmentations()});
   table.add("data.video_fps", options.video_fps,
-            "Number of frames sampled per second of video. A folder of frames has no frame rate and is used whole.",
+            "Number of frames sampled per second of video. A folder of frames has no frame rate: all its frames are "
+            "used, up to data.video_max_frames.",
             std::optional{exceeds(0.0)});
   table.add("data.video_max_frames", options.video_max_frames,
             "Maximum number of frames sampled per video. Longer videos are sampled at larger intervals.",
