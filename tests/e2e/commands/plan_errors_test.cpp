@@ -285,7 +285,7 @@ TEST_F(PlanCommandTest, ReportsMissingStubLibraries) {
   const Result command_with_suggestion =
       Process(folder(), {"plan", "--gpu-gb", "24", "--model", "smolvlm-tiny"}, 0, folder() / "elsewhere/vlmtrain")
           .wait();
-  EXPECT_EQ(command_with_suggestion.exit_code, 0) << "the remedy works: " << command_with_suggestion.err;
+  EXPECT_EQ(command_with_suggestion.exit_code, 0) << "the suggestion works: " << command_with_suggestion.err;
 }
 
 TEST_F(PlanCommandTest, ReportsTooLittleMemoryForTheTimeline) {
