@@ -57,17 +57,16 @@ bool is_thread_start_failure(const std::exception& error) {
 ExitCode report_unexpected_error(const std::exception& error) {
   if (const auto out_of_memory = memory::detect_out_of_memory(error)) {
     const bool on_host = out_of_memory->kind == memory::MemoryKind::kHost;
-    std::fprintf(stderr, "vlmtrain: error: %s is full: %s; free memory there%s, or take a smaller model\n",
+    std::fprintf(stderr, "vlmtrain: error: %s is full: %s; free memory there%s, or use a smaller model\n",
                  std::string(memory::to_string(out_of_memory->kind)).c_str(),
                  to_printable(out_of_memory->reason).c_str(), on_host ? ", ask for more (SLURM's --mem)" : "");
     return ExitCode::kDoesNotFit;
   }
   if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
-    std::fprintf(
-        stderr,
-        "vlmtrain: error: the device failed: %s; start again, and training goes on from its last checkpoint; if "
-        "it happens again, look at the driver's log (dmesg) and try another device\n",
-        to_printable(get_first_line(error.what())).c_str());
+    std::fprintf(stderr,
+                 "vlmtrain: error: the device failed: %s; run the same command again to resume from the last "
+                 "checkpoint; if it fails again, check the driver's log (dmesg) and try another device\n",
+                 to_printable(get_first_line(error.what())).c_str());
     return ExitCode::kFailed;
   }
   if (is_thread_start_failure(error)) {
@@ -102,7 +101,7 @@ ExitCode run_command(const CommandLine& command_line) {
     exit_on_signal(command_line.command());
     memory::limit_threads_to_quota();
     const auto* const command = std::ranges::find(kCommands, command_line.command(), &CommandRunner::name);
-    VLMTRAIN_CHECK(command != std::end(kCommands), "{} does nothing", command_line.command());
+    VLMTRAIN_CHECK(command != std::end(kCommands), "command {} has no implementation", command_line.command());
     code = command->run(command_line.arguments());
   } catch (...) {
     failure = std::current_exception();
@@ -124,8 +123,9 @@ int run(std::vector<std::string> arguments) {
 }
 
 ExitCode dry_run() {
-  if (!planner::is_on_virtual_gpu()) throw usage_error("dry-run: started by vlmtrain plan only, on a virtual card");
-  spdlog::set_level(spdlog::level::off);  // stdout is for answers; the process that asks has its own log
+  if (!planner::is_on_virtual_gpu())
+    throw usage_error("dry-run: internal command that only vlmtrain plan starts, on a virtual GPU");
+  spdlog::set_level(spdlog::level::off);  // stdout is for answers; the process that sends requests has its own log
   planner::serve_dry_runs();
   return ExitCode::kSuccess;
 }

@@ -49,7 +49,7 @@ std::string read_config_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw usage_error("{}: cannot be read; give an existing file to --config", path.string());
   std::string text = read_prefix(file, kMaxConfigBytes + 1);
-  if (file.bad()) throw usage_error("{}: cannot be read to its end; check the disk or network", path.string());
+  if (file.bad()) throw usage_error("{}: cannot be read completely; check the disk or network", path.string());
   if (text.size() > kMaxConfigBytes) {
     throw usage_error("{}: is longer than {} bytes; give a configuration to --config", path.string(), kMaxConfigBytes);
   }
@@ -74,7 +74,7 @@ std::string describe_yaml_error(std::string_view text, int line, std::string_vie
     if (candidate < 0) continue;
     const std::string_view content = get_line(candidate);
     if (content.substr(0, content.find_first_not_of(" \t")).find('\t') != std::string_view::npos) {
-      return fmt::format("{} is indented with a tab; YAML takes spaces only",
+      return fmt::format("{} is indented with a tab; YAML allows only spaces",
                          candidate == line ? "this line" : "the line above");
     }
   }

@@ -114,7 +114,7 @@ std::string SubprocessResult::describe_exit() const {
 
 SubprocessResult run_in_subprocess(const std::function<void()>& work, double timeout_seconds) {
   std::array<int, 2> pipe{};
-  if (pipe2(pipe.data(), O_CLOEXEC) != 0) throw run_error("no pipe can be made: {}", std::strerror(errno));
+  if (pipe2(pipe.data(), O_CLOEXEC) != 0) throw run_error("cannot create a pipe: {}", std::strerror(errno));
   std::fflush(nullptr);
   const pid_t parent = getpid();
   const pid_t child = fork();
@@ -123,7 +123,7 @@ SubprocessResult run_in_subprocess(const std::function<void()>& work, double tim
   if (child < 0) {
     const int error = errno;
     close(pipe[0]);
-    throw run_error("no further process can be started: {}; see ulimit -u", std::strerror(error));
+    throw run_error("cannot start another process: {}; check ulimit -u", std::strerror(error));
   }
   SubprocessResult result;
   const auto deadline = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(

@@ -33,7 +33,7 @@ std::optional<double> parse_number(const std::string& text) {
   return !text.empty() && end == text.c_str() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-/// Rejects numbers that are no share, such as a percentage. Any other text is the name of a file.
+/// Rejects numbers that are not a share, such as a percentage. Any other text is the name of a file.
 Check<std::string> is_share_or_path() {
   return {"a path, or a share between 0 and 1 such as 0.05", [](const std::string& value) {
             if (value.ends_with('%') && parse_number(value.substr(0, value.size() - 1))) return false;
@@ -43,7 +43,8 @@ Check<std::string> is_share_or_path() {
 }
 
 Check<std::map<std::string, std::string>> are_known_columns() {
-  return {fmt::format("of the names {}", fmt::join(io::kRenamableColumns, ", ")), [](const auto& columns) {
+  return {fmt::format("a map whose keys are among {}", fmt::join(io::kRenamableColumns, ", ")),
+          [](const auto& columns) {
             return std::ranges::all_of(columns, [](const auto& column) {
               return std::ranges::find(io::kRenamableColumns, column.first) != io::kRenamableColumns.end() &&
                      !column.second.empty();
@@ -62,7 +63,7 @@ constexpr std::array<AugmentOption, 3> kAugmentOptions{{{"flip", 1.0, &image::Au
                                                         {"brightness", 1.0, &image::AugmentSettings::brightness}}};
 
 Check<std::map<std::string, std::string>> are_augmentations() {
-  return {"of flip (a probability), rotation (degrees, up to 180) and brightness (a share, up to 1)",
+  return {"a map of flip (probability), rotation (degrees, up to 180) and brightness (share, up to 1)",
           [](const auto& settings) {
             return std::ranges::all_of(settings, [](const auto& setting) {
               const auto option =
@@ -90,113 +91,112 @@ std::optional<double> parse_hold_out_share(const DataOptions& options) {
 
 void declare(OptionTable& table, DataOptions& options) {
   constexpr int64_t kMaxWorkers = 1024;  // a larger number is a typing error; no host has as many cores
-  table.describe_section("data", "What is learnt from, and how it is read.");
+  table.describe_section("data", "Training and evaluation data, and how it is read.");
   table.add_structured(
       "data.train", "path or list of sources", [&options] { return options.train.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.train.set(value); },
-      "What to train on: a file of JSON, JSON Lines, Parquet or a WebDataset tar; a pattern such as `data/*.parquet`; "
-      "a "
-      "folder of shards; or a list of such and of `{path, weight, task, image_root}`. With "
-      "`weight` each source has that share of what is drawn, whatever its size; with `repeat` instead an epoch goes "
-      "through it so often. `task` is that of all its samples (docs/data.md).");
+      "Training data: a JSON, JSON Lines, Parquet or WebDataset tar file; a pattern such as `data/*.parquet`; a folder "
+      "of shards; or a list of these and of `{path, weight, task, image_root}`. `weight` sets the source's share of "
+      "the drawn samples, whatever its size. `repeat` instead sets how often an epoch goes through the source. `task` "
+      "applies to all samples of the source (docs/data.md).");
   table.add_structured(
       "data.task_shares", "tasks with shares", [&options] { return options.task_shares.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.task_shares.set(value); },
-      "Shares of the tasks in what is drawn, such as `{vqa: 0.75, caption: 0.25}`, or `[vqa=0.75, caption=0.25]`; or a "
-      "schedule, `[{step: 0, shares: {vqa: 1, caption: 0}}, {step: 500, shares: {vqa: 1, caption: 1}}]`. Empty: tasks "
-      "come as the data set has them (docs/data.md).");
+      "Shares of the tasks among the drawn samples, such as `{vqa: 0.75, caption: 0.25}` or `[vqa=0.75, "
+      "caption=0.25]`; or a schedule, `[{step: 0, shares: {vqa: 1, caption: 0}}, {step: 500, shares: {vqa: 1, caption: "
+      "1}}]`. Empty: tasks occur as often as in the data set (docs/data.md).");
   table.add_enum(
       "data.curriculum", options.curriculum,
       {{"none", Curriculum::kNone}, {"length", Curriculum::kLength}, {"images", Curriculum::kImages}},
-      "What the first epoch begins with: short samples, or samples of few images. It goes through the samples in 16 "
-      "stages, in random order within each; later epochs are in random order.");
+      "Order of the first epoch. length: short samples first. images: samples with few images first. The epoch goes "
+      "through the samples in 16 stages, in random order within each. none, and later epochs: random order.");
   table.add("data.eval", options.eval,
-            "What to evaluate on, as data.train; or a share of its samples such as 0.05, which are then held out of "
-            "training, drawn by training.seed; empty: none.",
+            "Evaluation data, as data.train; or a share of its samples such as 0.05, which are held out of training "
+            "and drawn with training.seed. Empty: none.",
             std::optional{is_share_or_path()});
   table.add("data.columns", options.columns,
-            "What the fields or columns of the data are called, where it is not as in docs/data.md: "
-            "`{question: prompt, answer: label, image: photo}`. Also one by one: `data.columns.answer=label`.",
+            "Names of the fields or columns in the data, if they differ from docs/data.md: `{question: prompt, answer: "
+            "label, image: photo}`. One entry can be set alone: `data.columns.answer=label`.",
             std::optional{are_known_columns()});
   table.add("data.ignore_keys", options.ignore_keys,
-            "Keys of records, turns and content blocks that are left out before a record is read, such as "
-            "`[weight, tools]`: for data sets with keys that alter learning and are not supported (docs/data.md).");
+            "Keys that are removed from records, turns and content blocks before a record is read, such as `[weight, "
+            "tools]`. For data sets with keys that change training and are not supported (docs/data.md).");
   table.add("data.image_root", options.image_root,
-            "Folder that relative paths of images and videos start from; empty: the folder of the data file.");
+            "Folder for relative paths of images and videos. Empty: the folder of the data file.");
   table.add_enum("data.outside_image_root", options.outside_image_root,
                  {{"allow", OutsideImageRoot::kAllow}, {"refuse", OutsideImageRoot::kRefuse}},
-                 "Whether samples may name files outside of the folder that relative paths start from. refuse: one "
-                 "that does, by an absolute path, by `..` or through a link, is a bad sample.");
-  table.add(
-      "data.max_length", options.max_length,
-      "Most tokens of a sample, image tokens included; what becomes of a longer one, data.on_too_long says: it is "
-      "not cut.",
-      std::optional{at_least<int64_t>(1)});
+                 "Whether samples may refer to files outside of the folder for relative paths. refuse: a sample that "
+                 "does so, by an absolute path, by `..` or through a link, is a bad sample.");
+  table.add("data.max_length", options.max_length,
+            "Maximum number of tokens per sample, image tokens included. `data.on_too_long` decides what happens to "
+            "longer samples; none is truncated.",
+            std::optional{at_least<int64_t>(1)});
   table.add_enum(
       "data.on_too_long", options.on_too_long,
       {{"shrink", LongSamplePolicy::kShrink}, {"drop", LongSamplePolicy::kDrop}, {"fail", LongSamplePolicy::kFail}},
-      "What becomes of a sample of more than data.max_length tokens. shrink: its pictures, then the frames "
-      "of its videos, lose pixels until it fits, down to a floor (docs/data.md); where it does not fit "
-      "then, it is a bad sample. drop: it is left out and counted, whatever data.on_bad_sample says. fail: "
-      "it is a bad sample.");
+      "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are downscaled "
+      "until the sample fits, to a minimum size (docs/data.md). A sample that still does not fit is a bad sample. "
+      "drop: the sample is dropped and counted, whatever data.on_bad_sample is. fail: it is a bad sample.");
   table.add("data.packing", options.packing,
-            "Samples are put into packs of up to `data.pack_max_tokens`, and training.global_batch_size counts packs. "
-            "Without it samples lie end to end too, and are not padded: packs make steps of equally many tokens "
-            "(docs/data.md).");
+            "If true, samples are combined into packs of up to `data.pack_max_tokens` tokens, and "
+            "training.global_batch_size counts packs. If false, samples are also concatenated without padding; packs "
+            "give steps an equal number of tokens (docs/data.md).");
   table.add("data.pack_max_tokens", options.pack_max_tokens,
-            "Most tokens of a pack, image tokens included; a sample with more is a bad sample.",
+            "Maximum number of tokens per pack, image tokens included. A sample with more is a bad sample.",
             std::optional{at_least<int64_t>(1)});
   table.add("data.pack_max_images", options.pack_max_images,
-            "Most images of a pack, videos included; a sample with more is a bad sample.",
+            "Maximum number of images per pack, videos included. A sample with more is a bad sample.",
             std::optional{at_least<int64_t>(1)});
   table.add("data.pack_max_tiles", options.pack_max_tiles,
-            "Most tiles of a pack, or patches where a model takes pictures in their own resolution. auto: no limit.",
+            "Maximum number of tiles per pack, or of patches if the model takes images in their own resolution. auto: "
+            "no limit.",
             std::optional{allow_auto(at_least<int64_t>(1))});
   table.add("data.max_images_per_sample", options.max_images_per_sample,
-            "Most images of a sample; one with more is a bad sample. auto: no limit.",
+            "Maximum number of images per sample. A sample with more is a bad sample. auto: no limit.",
             std::optional{allow_auto(at_least<int64_t>(1))});
   table.add("data.image_max_pixels", options.image_max_pixels,
-            "Most pixels of an image, width x height; a larger one is made smaller. auto: what the model's own "
-            "processor allows.",
+            "Maximum number of pixels per image, width x height. Larger images are downscaled. auto: the limit of the "
+            "model's processor.",
             std::optional{allow_auto(at_least<int64_t>(1))});
   table.add("data.mask_image_size", options.mask_image_size,
-            "Of a model that draws masks: side in pixels of the square that its mask encoder sees a picture in. auto: "
-            "what the model's config.json says.",
+            "For models that predict masks: side in pixels of the square input of the mask encoder. auto: the value in "
+            "the model's config.json.",
             std::optional{allow_auto(between<int64_t>(16, 8192))});
-  table.add("data.augment", options.augment,
-            "How pictures, and their masks with them, are changed at random in training: `{flip: 0.5, rotation: 10, "
-            "brightness: 0.2}` mirrors half of them left to right, turns each by up to 10 degrees either way and makes "
-            "it up to a fifth brighter or darker. Empty: not at all. No word is changed: leave flip out where texts "
-            "say left or right.",
-            std::optional{are_augmentations()});
+  table.add(
+      "data.augment", options.augment,
+      "Random augmentation of images and their masks during training. `{flip: 0.5, rotation: 10, brightness: 0.2}` "
+      "mirrors half of the images left to right, rotates each by up to 10 degrees either way and makes it up to 20 % "
+      "brighter or darker. Empty: none. Texts are not changed: omit flip if they mention left or right.",
+      std::optional{are_augmentations()});
   table.add("data.video_fps", options.video_fps,
-            "Frames of a video that are looked at, a second; a folder of frames has no seconds and is taken whole.",
+            "Number of frames sampled per second of video. A folder of frames has no frame rate: all its frames are "
+            "used, up to data.video_max_frames.",
             std::optional{exceeds(0.0)});
   table.add("data.video_max_frames", options.video_max_frames,
-            "Most frames of a video that are looked at; from a longer one they are taken further apart.",
+            "Maximum number of frames sampled per video. Longer videos are sampled at larger intervals.",
             std::optional{at_least<int64_t>(2)});
   table.add_enum("data.video_layout", options.video_layout,
                  {{"released", VideoLayout::kReleased}, {"transformers5", VideoLayout::kTransformers5}},
-                 "How a video of a Qwen model stands among the tokens (docs/models.md): as in the code that the "
-                 "checkpoints were released with, which vLLM serves them by, or as transformers from 5.3 on.");
+                 "Token layout of videos in Qwen models (docs/models.md). released: as in the code that was released "
+                 "with the checkpoints, which vLLM also uses. transformers5: as in transformers 5.3 and later.");
   declare(table, options.volume);
   table.add_enum("data.on_bad_sample", options.on_bad_sample,
                  {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
-                 "What to do with a sample that cannot be used: stop and name it, or go on without it and count it in "
-                 "ledger.json. The next sample of the order takes its place (docs/data.md).");
+                 "Handling of samples that cannot be used. fail: stop and report the sample. skip: continue without it "
+                 "and count it in ledger.json. The next sample in the order takes its place (docs/data.md).");
   table.add("data.check_at_start", options.check_at_start,
-            "Look at every sample of `data.train` before the first step: records, paths, headers of images and videos, "
-            "lengths. false: for storage where to open each file takes long; bad samples are found when their turn "
-            "comes, and a plan is made for 512 samples spread over the data set (docs/data.md).");
-  table.add("data.num_workers", options.num_workers, "Threads that decode and tokenize ahead of the training step.",
+            "If true, every sample of `data.train` is checked before the first step: records, paths, headers of images "
+            "and videos, lengths. false: for storage on which opening each file is slow. Bad samples are then found "
+            "when they are read, and the plan is based on 512 samples spread over the data set (docs/data.md).");
+  table.add("data.num_workers", options.num_workers,
+            "Number of threads that decode and tokenize ahead of the training step.",
             std::optional{between<int64_t>(1, kMaxWorkers)});
-  table.add(
-      "data.chat_template", options.chat_template,
-      "The template that turns a conversation into text (docs/chat-templates.md). auto: the checkpoint's own; where it "
-      "has none, its family's. Else the name of one that the checkpoint or the program has, or a file that ends with "
-      "`.jinja`; saved checkpoints then carry that one.");
+  table.add("data.chat_template", options.chat_template,
+            "Template that turns a conversation into text (docs/chat-templates.md). auto: the checkpoint's own, or its "
+            "family's if it has none. Otherwise the name of a template of the checkpoint or of the program, or a file "
+            "that ends with `.jinja`. Saved checkpoints then contain that template.");
   table.add("data.chat_template_date", options.chat_template_date,
-            "What a template takes for today's date, such as 2026-11-22. auto: the day on which the run begins.",
+            "Date that a template uses as today's date, such as 2026-11-22. auto: the day on which the run starts.",
             std::optional{is_date_or_auto()});
 }
 

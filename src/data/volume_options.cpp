@@ -72,7 +72,7 @@ bool is_range(const ordered_json& value) {
 
 std::optional<std::string> set_percentiles(const ordered_json& value, std::array<double, 2>& percentiles) {
   if (!is_range(value) || value[0] < 0 || value[1] > 100) {
-    return "must be two numbers from 0 to 100 that rise, such as [0.5, 99.5]";
+    return "must be two increasing numbers from 0 to 100, such as [0.5, 99.5]";
   }
   percentiles = value.get<std::array<double, 2>>();
   return std::nullopt;
@@ -81,7 +81,7 @@ std::optional<std::string> set_percentiles(const ordered_json& value, std::array
 std::optional<std::string> set_windows(const ordered_json& value, std::vector<std::array<double, 2>>& windows) {
   const bool is_list = value.is_array() && (value.empty() || value.size() == 3) && std::ranges::all_of(value, is_range);
   if (!is_range(value) && !is_list) {
-    return "must be the values that become black and white, such as [-160, 240], or three such for red, green and blue";
+    return "must be the values for black and white, such as [-160, 240], or three such pairs for red, green and blue";
   }
   windows = is_list ? value.get<std::vector<std::array<double, 2>>>() : std::vector{value.get<std::array<double, 2>>()};
   return std::nullopt;
@@ -98,56 +98,58 @@ void declare(OptionTable& table, VolumeOptions& options) {
   using image::SlicePlane;
   using image::VolumeNormalization;
   table.add_enum("data.volume.as", options.use, {{"volume", VolumeUse::kVolume}, {"slices", VolumeUse::kSlices}},
-                 "What a scan (NIfTI) is to the model: a volume, of a family that takes volumes; or slices, so many "
-                 "pictures at its mark, of any family that takes several (docs/volumes.md).");
+                 "How a model receives a scan (NIfTI). volume: as a volume, for families that take volumes. slices: as "
+                 "several images at its placeholder, for families that take several images (docs/volumes.md).");
   add_axes<int64_t>(
       table, "data.volume.size", options.size, [](int64_t side) { return side >= 8 && side <= kMaxVoxelsPerAxis; },
-      fmt::format("must be auto, a number of voxels from 8 to {} or three such, towards right, front and top",
+      fmt::format("must be auto, a number of voxels from 8 to {}, or three such numbers, towards right, front and top",
                   kMaxVoxelsPerAxis),
-      "Voxels of the grid that volumes are brought to: one number, or three, towards the subject's right, front and "
-      "top. auto: what the model was made for.");
+      "Size in voxels of the grid that volumes are resampled to: one number, or three, towards the subject's right, "
+      "front and top. auto: the size that the model was made for.");
   add_axes<double>(
       table, "data.volume.spacing", options.spacing,
       [](double spacing) { return spacing >= kMinSpacing && spacing <= kMaxSpacing; },
-      fmt::format("must be auto, a number of mm from {} to {} or three such", kMinSpacing, kMaxSpacing),
-      "Millimetres from voxel to voxel; what then lies beyond data.volume.size is cropped, what is missing padded with "
-      "0. auto: the whole field of view is brought to that size, whatever its spacing.");
-  table.add_enum("data.volume.normalization", options.normalization,
-                 {{"zscore", VolumeNormalization::kZScore},
-                  {"zscore_foreground", VolumeNormalization::kZScoreForeground},
-                  {"percentile", VolumeNormalization::kPercentile},
-                  {"window", VolumeNormalization::kWindow},
-                  {"none", VolumeNormalization::kNone}},
-                 "How values become comparable. zscore: mean 0 and deviation 1 of all voxels, or of those that are "
-                 "not 0 (zscore_foreground). percentile: data.volume.percentiles become 0 and 1, what lies beyond "
-                 "too. window: the same of data.volume.window, for CT.");
+      fmt::format("must be auto, a number of mm from {} to {}, or three such numbers", kMinSpacing, kMaxSpacing),
+      "Voxel spacing in millimeters. Voxels beyond data.volume.size are then cropped, and missing ones are padded with "
+      "0. auto: the whole field of view is resampled to that size, whatever its spacing.");
+  table.add_enum(
+      "data.volume.normalization", options.normalization,
+      {{"zscore", VolumeNormalization::kZScore},
+       {"zscore_foreground", VolumeNormalization::kZScoreForeground},
+       {"percentile", VolumeNormalization::kPercentile},
+       {"window", VolumeNormalization::kWindow},
+       {"none", VolumeNormalization::kNone}},
+      "Normalization of voxel values. zscore: mean 0 and standard deviation 1 over all voxels. zscore_foreground: the "
+      "same over the voxels that are not 0. percentile: data.volume.percentiles are mapped to 0 and 1, and values "
+      "beyond them are clipped. window: the same with data.volume.window, for CT.");
   table.add_structured(
       "data.volume.percentiles", "list of two numbers", [&options] { return ordered_json(options.percentiles); },
       [&options](const ordered_json& value) { return set_percentiles(value, options.percentiles); },
-      "The percentiles of a volume that become 0 and 1 with data.volume.normalization=percentile.");
+      "Percentiles of a volume that data.volume.normalization=percentile maps to 0 and 1.");
   table.add_structured(
       "data.volume.window", "list of two numbers, or of three such lists",
       [&options] { return windows_to_json(options.windows); },
       [&options](const ordered_json& value) { return set_windows(value, options.windows); },
-      "The values that become 0 and 1 with data.volume.normalization=window, or black and white in slices: in CT "
-      "[-160, 240] for soft tissue. Slices may have three windows, of red, green and blue. Empty: of slices the "
+      "Values that data.volume.normalization=window maps to 0 and 1, or that are black and white in slices; in CT "
+      "[-160, 240] for soft tissue. Slices may have three windows, for red, green and blue. Empty: slices use the "
       "percentiles 0.5 and 99.5.");
   table.add_enum("data.volume.series", options.series,
                  {{"refuse", SeriesUse::kRefused}, {"mean", SeriesUse::kMean}, {"frames", SeriesUse::kFrames}},
-                 "What becomes of a file with a time axis (functional MRI). refuse: it is a bad sample. mean: the "
-                 "mean of its frames is one volume. frames: up to data.volume.max_frames of them, spread evenly, "
-                 "are a volume each, at the same mark.");
-  table.add("data.volume.max_frames", options.max_frames, "Most frames of a series that are looked at.",
+                 "Handling of files with a time axis (functional MRI). refuse: a bad sample. mean: the mean of the "
+                 "frames is one volume. frames: up to data.volume.max_frames frames, evenly spaced, are a volume each, "
+                 "at the same placeholder.");
+  table.add("data.volume.max_frames", options.max_frames, "Maximum number of frames used per series.",
             std::optional{between<int64_t>(1, 4096)});
   table.add_enum("data.volume.dtype", options.dtype, {{"float32", at::kFloat}, {"float16", at::kHalf}},
-                 "What values of volumes are kept in until the model has them: float16 halves their memory and "
-                 "their way to the device.");
-  table.add("data.volume.slices", options.slices, "Most slices of a volume with data.volume.as=slices, spread evenly.",
+                 "Data type in which volumes are stored until the model receives them. float16 halves their memory and "
+                 "the data copied to the device.");
+  table.add("data.volume.slices", options.slices,
+            "Maximum number of slices per volume with data.volume.as=slices, evenly spaced.",
             std::optional{between<int64_t>(1, 4096)});
   table.add_enum(
       "data.volume.plane", options.plane,
       {{"axial", SlicePlane::kAxial}, {"coronal", SlicePlane::kCoronal}, {"sagittal", SlicePlane::kSagittal}},
-      "How slices lie.");
+      "Orientation of the slices.");
 }
 
 image::VolumeSettings VolumeOptions::volume_settings(image::Axes<int64_t> default_size) const {
@@ -161,8 +163,8 @@ image::VolumeSettings VolumeOptions::volume_settings(image::Axes<int64_t> defaul
   if (normalization != image::VolumeNormalization::kWindow) return settings;
   if (windows.size() != 1) {
     throw usage_error(
-        "data.volume.normalization=window: data.volume.window names {} windows; give the values that become 0 and 1, "
-        "such as data.volume.window=[-160,240]",
+        "data.volume.normalization=window: data.volume.window has {} windows; set the values that are mapped to 0 and "
+        "1, such as data.volume.window=[-160,240]",
         windows.size());
   }
   settings.window = windows.front();

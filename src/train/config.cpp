@@ -16,35 +16,34 @@ namespace {
 constexpr int64_t kMaxAutoMicroBatchSize = 8;
 
 void declare(OptionTable& table, ModelOptions& options) {
-  table.describe_section("model", "The checkpoint that training starts from, and what of it stays as it is.");
+  table.describe_section("model", "Checkpoint that training starts from, and its frozen parts.");
   table.add("model.path", options.path,
             "Folder of a checkpoint in Hugging Face layout: config.json, *.safetensors, tokenizer.json, …");
-  table.add(
-      "model.adapter", options.adapter,
-      "Folder of a LoRA adapter in PEFT's layout for `model.path`, which training goes on with. It brings its own "
-      "rank, alpha and targets; of the section `lora` only `lora.dropout` counts.");
+  table.add("model.adapter", options.adapter,
+            "Folder of a LoRA adapter for `model.path` in PEFT's layout, from which training continues. Rank, alpha "
+            "and targets are those of the adapter; of the section `lora` only `lora.dropout` applies.");
   table.add("model.freeze_vision_tower", options.freeze_vision_tower,
-            "The vision tower's weights stay as they are; with LoRA it gets no adapters.");
+            "If true, the vision tower is frozen; with LoRA it gets no adapters.");
   table.add("model.freeze_projector", options.freeze_projector,
-            "The projector's weights stay as they are; with LoRA it gets no adapters.");
+            "If true, the projector is frozen; with LoRA it gets no adapters.");
   table.add("model.freeze_language_model", options.freeze_language_model,
-            "The language model's weights stay as they are, embeddings and output included; with LoRA it gets no "
+            "If true, the language model is frozen, embeddings and output projection included; with LoRA it gets no "
             "adapters.");
   table.add("model.freeze_mask_encoder", options.freeze_mask_encoder,
-            "Of a model that draws masks: the weights of the encoder of their pictures stay as they are. What decodes "
-            "masks is always trained, with LoRA too (docs/masks.md).");
+            "If true, the mask encoder of models that predict masks is frozen. The mask decoder is always trained, "
+            "with LoRA too (docs/masks.md).");
   table.add("model.allow_missing", options.allow_missing,
-            "Modules or tensors that the checkpoint may lack, by names of their path (`multi_modal_projector`); they "
-            "start at random values, and the log names them. Else what is missing is an error.");
+            "Modules or tensors that the checkpoint may lack, by names in their path (`multi_modal_projector`). They "
+            "start at random values, and the log lists them. Any other missing tensor is an error.");
   table.add("model.allow_unexpected", options.allow_unexpected,
-            "Modules or tensors that the checkpoint may have beyond what config.json asks for; they are left out, and "
-            "the log names them.");
+            "Modules or tensors that the checkpoint may have in addition to those that config.json requires. They are "
+            "ignored, and the log lists them.");
   table.add("model.resize_embeddings", options.resize_embeddings,
-            "Embedding and output projection may have another number of rows than `vocab_size` in config.json: new "
-            "rows start as the mean of the others, rows too many are left out.");
+            "If true, embedding and output projection may have a number of rows other than `vocab_size` in "
+            "config.json. New rows start as the mean of the others; excess rows are dropped.");
   table.add_enum("model.quantization", options.quantization, nn::quantization_names(),
-                 "With LoRA: how the weights of all Linears but the output projection are held, in the formats of "
-                 "bitsandbytes (docs/lora.md). nf4: 4 bits, doubly quantised, as QLoRA. int8: 8 bits.");
+                 "With LoRA: quantization of the weights of all Linears but the output projection, in the formats of "
+                 "bitsandbytes (docs/lora.md). nf4: 4 bits with double quantization, as in QLoRA. int8: 8 bits.");
 }
 
 /// Above the hidden sizes of all models; catches a value that was meant for another key.
@@ -62,26 +61,27 @@ Check<std::vector<std::string>> check_entry_lengths() {
 
 void declare(OptionTable& table, LoraOptions& options) {
   table.describe_section("lora",
-                         "Low-rank adapters beside weights that all stay as they are (docs/lora.md). Checkpoints then "
-                         "hold the adapters only, in PEFT's layout.");
+                         "Low-rank adapters for frozen weights (docs/lora.md). Checkpoints then contain only the "
+                         "adapters, in PEFT's layout.");
   table.add("lora.rank", options.rank, "Rank of the adapters. 0: no LoRA, the weights themselves are trained.",
             std::optional{between<int64_t>(0, kMaxLoraRank)});
   table.add("lora.alpha", options.alpha, "An adapter's output is multiplied by alpha / rank.",
             std::optional{exceeds(0.0)});
-  table.add("lora.dropout", options.dropout, "Share of an adapter's inputs that are set to zero in training.",
+  table.add("lora.dropout", options.dropout, "Probability with which inputs of an adapter are set to zero in training.",
             std::optional{between_half_open(0.0, 1.0)});
-  table.add("lora.target_modules", options.target_modules,
-            "The Linears that get adapters. Each entry is `all-linear` (all but the output projection), the end of a "
-            "path by whole names (`q_proj`, `mlp.fc1`), or a regular expression of the whole path "
-            "(`.*text_model.*(q\\|v)_proj`).",
-            std::optional{check_entry_lengths()});
+  table.add(
+      "lora.target_modules", options.target_modules,
+      "Linears that get adapters. Each entry is `all-linear` (all but the output projection), the end of a path by "
+      "whole names (`q_proj`, `mlp.fc1`), or a regular expression for the whole path (`.*text_model.*(q\\|v)_proj`).",
+      std::optional{check_entry_lengths()});
   table.add("lora.modules_to_save", options.modules_to_save,
-            "Modules that are trained themselves and kept with the adapter, by the last names of their path: "
+            "Modules that are trained in full and saved with the adapter, by the last names of their path: "
             "`multi_modal_projector`, `embed_tokens`. Their Linears get no adapters.",
             std::optional{check_entry_lengths()});
-  table.add("lora.use_rslora", options.use_rslora, "Multiplies by alpha / √rank instead (rank-stabilised LoRA).");
+  table.add("lora.use_rslora", options.use_rslora,
+            "If true, an adapter's output is multiplied by alpha / √rank instead (rank-stabilized LoRA).");
   table.add("lora.use_dora", options.use_dora,
-            "Trains the length of each row of the adapted weight as well (weight-decomposed LoRA, DoRA).");
+            "If true, the norm of each row of the adapted weight is trained as well (weight-decomposed LoRA, DoRA).");
 }
 
 const std::vector<std::pair<std::string, BestMetric>> kBestMetrics{
@@ -91,66 +91,70 @@ void declare(OptionTable& table, EvaluationOptions& options) {
   constexpr int64_t kMaxAnswerTokens = 10'000'000;
   constexpr int64_t kMaxEvalBatchSize = 1'000'000;
   table.add("training.eval_steps", options.steps,
-            "An evaluation on `data.eval` after every so many steps, at the end of each epoch and of the run "
-            "(docs/evaluation.md). `auto`: at the ends only. 0: none.",
+            "Number of steps between evaluations on `data.eval`, which also run at the end of each epoch and of the "
+            "run (docs/evaluation.md). `auto`: only at these ends. 0: no evaluation.",
             std::optional{allow_auto(between<int64_t>(0, engine::kMaxSteps))});
   table.add("training.eval_samples", options.samples,
-            "Samples of `data.eval` that are evaluated, spread over the file, the same each time. `auto`: all.",
+            "Number of samples of `data.eval` to evaluate, spread over the file, the same each time. `auto`: all.",
             std::optional{allow_auto(at_least<int64_t>(1))});
   table.add("training.eval_answers", options.answers,
-            "An evaluation also has the model answer, hence exact match. `false`: only the loss, which is faster.");
-  table.add("training.eval_max_new_tokens", options.max_new_tokens, "Most tokens of an answer in an evaluation.",
+            "If true, an evaluation also generates answers and reports exact match. `false`: only the loss, which is "
+            "faster.");
+  table.add("training.eval_max_new_tokens", options.max_new_tokens,
+            "Maximum number of tokens per answer in an evaluation.",
             std::optional{between<int64_t>(1, kMaxAnswerTokens)});
   table.add("training.eval_batch_size", options.batch_size,
-            "Samples that an evaluation computes at once. `auto`: the most that fit, which is planned.",
+            "Number of samples per evaluation batch. `auto`: the most that fit, chosen by the planner.",
             std::optional{allow_auto(between<int64_t>(1, kMaxEvalBatchSize))});
   table.add_enum("training.best_metric", options.best_metric, kBestMetrics,
-                 "What the best checkpoint is best by: the lowest loss, the largest share of exact answers, or the "
-                 "largest Dice of the masks, of a model that draws some. Between equal values the lower loss decides.");
+                 "Metric that selects the best checkpoint: the lowest loss, the largest share of exact answers, or, "
+                 "for models that predict masks, the largest Dice. Among equal values the lowest loss decides.");
   table.add("training.early_stopping_patience", options.patience,
-            "The run ends, well, after so many evaluations in a row without improvement. 0: never.",
+            "Number of consecutive evaluations without improvement after which the run ends successfully. 0: never.",
             std::optional{at_least<int64_t>(0)});
 }
 
 void declare(OptionTable& table, OutputOptions& options) {
-  table.describe_section("output", "Where results go.");
-  table.add("output.dir", options.dir, "The run's folder: configuration, metrics, ledger, checkpoints.");
-  table.add_enum("output.dtype", options.dtype,
-                 {{"auto", OutputDtype::kAuto},
-                  {"fp32", OutputDtype::kFp32},
-                  {"bf16", OutputDtype::kBf16},
-                  {"fp16", OutputDtype::kFp16}},
-                 "Type of the weights in checkpoints. auto: each as in the checkpoint that training started from, "
-                 "frozen ones to the bit; trained ones are rounded from their fp32 values (docs/models.md).");
+  table.describe_section("output", "Folder, checkpoints and reports of the run.");
+  table.add("output.dir", options.dir, "Folder of the run: configuration, metrics, ledger, checkpoints.");
+  table.add_enum(
+      "output.dtype", options.dtype,
+      {{"auto", OutputDtype::kAuto},
+       {"fp32", OutputDtype::kFp32},
+       {"bf16", OutputDtype::kBf16},
+       {"fp16", OutputDtype::kFp16}},
+      "Data type of the weights in checkpoints. auto: that of each weight in the checkpoint that training started "
+      "from. Frozen weights stay bit-exact; trained ones are rounded from their fp32 values (docs/models.md).");
   table.add("output.save_steps", options.save_steps,
-            "Steps between checkpoints; one is always written at the end. 0: at the end only.",
+            "Number of steps between checkpoints; one is always written at the end. 0: only at the end.",
             std::optional{at_least<int64_t>(0)});
-  table.add("output.save_total_limit", options.save_total_limit, "Checkpoints kept; older ones are removed.",
-            std::optional{at_least<int64_t>(1)});
+  table.add("output.save_total_limit", options.save_total_limit,
+            "Maximum number of checkpoints to keep; older ones are removed.", std::optional{at_least<int64_t>(1)});
   table.add_alias("output.keep", "output.save_total_limit");
   table.add("output.keep_best", options.keep_best,
-            "Where there are evaluations: writes a checkpoint at the step that is the best so far, and keeps it beside "
-            "those of `output.save_total_limit`; `checkpoints/best` is a link to it.");
+            "If true and the run has evaluations, a checkpoint is written at each step that is the best so far. It is "
+            "kept in addition to those of `output.save_total_limit`, and `checkpoints/best` links to it.");
   table.add_enum("output.async_save", options.async_save,
                  {{"auto", AsyncSave::kAuto}, {"true", AsyncSave::kTrue}, {"false", AsyncSave::kFalse}},
-                 "Training goes on while a checkpoint is written, from copies of the trained values and the "
-                 "optimizer's states in the host's memory. `auto`: where there is room for them (docs/memory.md). "
-                 "`false`: the next step waits until it is written.");
+                 "Whether training continues while a checkpoint is written, from copies of the trained values and the "
+                 "optimizer's states in host memory. `auto`: if the copies fit (docs/memory.md). `false`: the next "
+                 "step waits until the checkpoint is written.");
   table.add("output.sample_predictions", options.sample_predictions,
-            "At each checkpoint the model answers this many samples of `data.eval`, or of `data.train` where there is "
-            "none; report.html and TensorBoard show them. 0: none.",
+            "Number of samples of `data.eval`, or of `data.train` if it is empty, that the model answers at each "
+            "checkpoint. report.html and TensorBoard show the answers. 0: none.",
             std::optional{at_least<int64_t>(0)});
   table.add("output.sample_predictions_share", options.sample_predictions_share,
-            "Share of the time since the first step that these answers may take at most: where they take longer, fewer "
-            "samples are asked at a checkpoint, in turn, and at the run's end at least one. 1: always all.",
+            "Maximum share of the time since the first step that these answers may take. If they take longer, fewer "
+            "samples are answered per checkpoint, in turn, and at least one at the end of the run. 1: always all.",
             std::optional{between(0.0, 1.0)});
-  table.add("output.report", options.report, "Writes report.html while the run goes.");
-  table.add("output.tensorboard", options.tensorboard, "Writes event files for TensorBoard.");
-  table.add("output.log_samples", options.log_samples, "Writes the ids of each step's samples to samples.jsonl.");
+  table.add("output.report", options.report, "If true, report.html is written during the run.");
+  table.add("output.tensorboard", options.tensorboard, "If true, event files for TensorBoard are written.");
+  table.add("output.log_samples", options.log_samples,
+            "If true, the ids of each step's samples are written to samples.jsonl.");
 }
 
 void declare(OptionTable& table, DistributedOptions& options) {
-  table.describe_section("distributed", "What several ranks share (docs/several-ranks.md).");
+  table.describe_section("distributed", "Sharding and rendezvous of several ranks (docs/several-ranks.md).");
   table.add_enum(
       "distributed.sharding", options.sharding,
       {{"none", engine::Sharding::kNone},
@@ -158,14 +162,14 @@ void declare(OptionTable& table, DistributedOptions& options) {
        {"full", engine::Sharding::kFull},
        {"hybrid", engine::Sharding::kHybrid},
        {"auto", std::nullopt}},
-      "`none`: each rank holds all. `optimizer`: each holds and moves a part of AdamW's moments and fp32 "
-      "master weights (ZeRO's first stage). `full`: of all blocks' weights and gradients, too; a block's weights are "
-      "brought together just before it runs (ZeRO's third stage, FSDP). `hybrid`: that among the ranks of a machine, "
-      "and each machine holds all. `auto`: what fits, and of that what is predicted to be faster. One rank has nothing "
-      "to share.");
+      "Sharding of the training state among the ranks. `none`: each rank holds everything. `optimizer`: each rank "
+      "holds and updates a part of AdamW's moments and fp32 master weights (ZeRO stage 1). `full`: also a part of the "
+      "weights and gradients of all blocks; a block's weights are gathered just before it runs (ZeRO stage 3, FSDP). "
+      "`hybrid`: `full` among the ranks of a node, and each node holds everything. `auto`: of the settings that fit, "
+      "the one with the shortest predicted step time. No effect with one rank.");
   constexpr int64_t kDaySeconds = 86'400;
   table.add("distributed.rendezvous_seconds", options.rendezvous_seconds,
-            "Seconds within which all ranks have to be there: more where nodes or containers start far apart.",
+            "Seconds within which all ranks must connect; increase it if nodes or containers start far apart.",
             std::optional{between<int64_t>(1, kDaySeconds)});
 }
 
@@ -181,18 +185,16 @@ OptionTable declare(Config& config) {
   declare(table, config.lora);
   data::declare(table, config.data);
   engine::declare(table, config.training);
-  table.add_enum(
-      "training.resume", config.resume,
-      {{"auto", ResumePolicy::kAuto}, {"changed", ResumePolicy::kChanged}, {"never", ResumePolicy::kNever}},
-      "`auto`: go on from the newest checkpoint in output.dir, if there is one; where other settings would make "
-      "another run of it, refuse. `changed`: go on with these other settings, as far as they may change "
-      "(docs/resuming.md). `never`: refuse to start where there is a checkpoint.");
-  table.add_enum(
-      "training.schedule_from", config.schedule_origin,
-      {{"start", ScheduleOrigin::kStart}, {"change", ScheduleOrigin::kChange}},
-      "Where warm-up and course of the learning rate begin. `start`: at the run's first step, and they span all its "
-      "steps. `change`: where `training.resume: changed` last changed learning rates, schedule, steps or data; they "
-      "span the steps that were left then (docs/resuming.md).");
+  table.add_enum("training.resume", config.resume,
+                 {{"auto", ResumePolicy::kAuto}, {"changed", ResumePolicy::kChanged}, {"never", ResumePolicy::kNever}},
+                 "Handling of checkpoints in output.dir. `auto`: resume from the newest one, if any; refuse if the "
+                 "settings would make it a different run. `changed`: resume with the changed settings, as far as they "
+                 "may change (docs/resuming.md). `never`: refuse to start if a checkpoint exists.");
+  table.add_enum("training.schedule_from", config.schedule_origin,
+                 {{"start", ScheduleOrigin::kStart}, {"change", ScheduleOrigin::kChange}},
+                 "Start of warm-up and learning rate schedule. `start`: the run's first step; they span all its steps. "
+                 "`change`: the step at which `training.resume: changed` last changed learning rates, schedule, steps "
+                 "or data; they span the steps that remained then (docs/resuming.md).");
   declare(table, config.evaluation);
   planner::declare(table, config.memory);
   declare(table, config.output);
@@ -237,8 +239,8 @@ void check_micro_batch(const Config& config) {
   const int64_t global_batch_size = config.training.global_batch_size;
   if (!size || config.data.packing || (*size <= global_batch_size && global_batch_size % *size == 0)) return;
   throw usage_error(
-      "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch is kept exactly, "
-      "so choose a divisor of it, or auto",
+      "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch size is exact, so "
+      "choose a divisor, or auto",
       *size, global_batch_size);
 }
 
@@ -246,19 +248,19 @@ void check_sharding(const Config& config, int64_t world_size) {
   const auto sharding = config.distributed.sharding.value_or(engine::Sharding::kNone);
   if (sharding == engine::Sharding::kNone) return;
   if (world_size == 1) {
-    spdlog::info("distributed.sharding: one rank has nothing to share");
+    spdlog::info("distributed.sharding: has no effect with one rank");
     return;
   }
   if (config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
     throw usage_error(
-        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad compares whole gradients, of "
-        "which a rank has a part then; choose distributed.sharding=none",
+        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad requires whole gradients, but a rank "
+        "then has only a part of them; choose distributed.sharding=none",
         engine::to_string(sharding));
   }
   if (engine::shards_blocks(sharding) && config.lora.use_dora) {
     throw usage_error(
-        "distributed.sharding={} and lora.use_dora=true: DoRA takes the lengths of all rows of the weights that it "
-        "adapts, of which a rank has a part then; choose distributed.sharding=optimizer, or LoRA without it",
+        "distributed.sharding={} and lora.use_dora=true: DoRA requires the norms of all rows of the adapted weights, "
+        "but a rank then has only a part of them; choose distributed.sharding=optimizer, or LoRA without DoRA",
         engine::to_string(sharding));
   }
 }
@@ -270,15 +272,15 @@ void check_world_size(const Config& config, int64_t world_size) {
   if (global_batch_size % world_size != 0) {
     const int64_t lower = global_batch_size / world_size * world_size;
     throw usage_error(
-        "training.global_batch_size: {} cannot be divided among {} ranks; the global batch is kept exactly, so choose "
+        "training.global_batch_size: {} cannot be divided among {} ranks; the global batch size is exact, so choose "
         "{}{}, or another number of ranks",
         global_batch_size, world_size, lower > 0 ? fmt::format("{} or ", lower) : "", lower + world_size);
   }
   const auto& micro_batch_size = config.training.micro_batch_size;
   if (micro_batch_size && !config.data.packing && global_batch_size / world_size % *micro_batch_size != 0) {
     throw usage_error(
-        "training.micro_batch_size: {} does not divide the {} samples that each of {} ranks has of a global batch of "
-        "{}; choose a divisor of it, or auto",
+        "training.micro_batch_size: {} does not divide the {} samples per rank ({} ranks, global batch size {}); "
+        "choose a divisor, or auto",
         *micro_batch_size, global_batch_size / world_size, world_size, global_batch_size);
   }
   check_global_batch_tokens(config, world_size);
@@ -287,8 +289,8 @@ void check_world_size(const Config& config, int64_t world_size) {
 void check_global_batch_tokens(const Config& config, int64_t world_size) {
   if (world_size > 1 && config.training.balance.global_batch_tokens) {
     throw usage_error(
-        "training.global_batch_tokens: is {}, but how many samples a step has is not agreed on by several ranks yet; "
-        "train in one process, or set training.global_batch_size alone",
+        "training.global_batch_tokens: {} is not supported with several ranks; train with one rank, or set "
+        "training.global_batch_size alone",
         *config.training.balance.global_batch_tokens);
   }
 }

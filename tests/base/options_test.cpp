@@ -133,7 +133,7 @@ TEST_F(OptionsTest, ExplainsKeysOfOtherTrainers) {
 
 TEST_F(OptionsTest, ReportsIndentationErrorsWithTheirLine) {
   EXPECT_THAT(get_error("run:\n\tsteps: 7\n"),
-              HasSubstr(":2: this line is indented with a tab; YAML takes spaces only"));
+              HasSubstr(":2: this line is indented with a tab; YAML allows only spaces"));
   EXPECT_THAT(get_error("run:\n  steps: 7\n\trate: 1\n"), HasSubstr(":3: this line is indented with a tab"));
   EXPECT_THAT(get_error("run:\n  steps: 7\n   rate: 1\n"), HasSubstr(":3: is not YAML (illegal map value): this line"));
   EXPECT_THAT(get_error("run: {name: a: b}\n"), HasSubstr("is not YAML"));

@@ -134,7 +134,7 @@ add("a section twice", TRAIN, 2, "training stands twice", prepare=top_level("tra
 add("a key in the wrong section", TRAIN, 2, "did you mean training.epochs?", prepare=setting("epochs: 3", "data"))
 add("a word where a number belongs", TRAIN + " training.learning_rate=small", 2, "must be a number, not small")
 add("`training.precision: float16`", TRAIN + " training.precision=float16", 2, "must be one of bf16, fp16, fp32, not float16")
-add("a micro-batch that does not divide the batch", TRAIN + " training.global_batch_size=16 training.micro_batch_size=3", 2, "choose a divisor of it, or auto")
+add("a micro-batch that does not divide the batch", TRAIN + " training.global_batch_size=16 training.micro_batch_size=3", 2, "choose a divisor, or auto")
 add("no `output.dir`", TRAIN, 2, "output.dir: the folder for the run", prepare=config("model:\n  path: model\ndata:\n  train: data.json\n"))
 add("`output.dir` that is a file", TRAIN + " output.dir=data.json", 2, "a file has that name")
 add("NF4 without LoRA", TRAIN + " model.quantization=nf4", 2, "set lora.rank")

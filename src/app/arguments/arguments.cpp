@@ -38,19 +38,21 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   const auto add = [&](const char* flag, auto& value, const char* description) {
     return command.add_option(flag, value, description)->take_last();
   };
-  add("--images", arguments.images, "images of a sample [1; beside a video 0]");
-  add("--image-size", arguments.image_size, "their size in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
-  add("--masks", arguments.masks, "masks that a sample's answers stand for [one an image, where the model draws them]");
-  add("--image-mix,--mix", arguments.image_mix, "or shares of samples by their images, such as 1:0.5,2:0.25,3:0.25")
+  add("--images", arguments.images, "number of images per sample [1; with a video 0]");
+  add("--image-size", arguments.image_size,
+      "size of the images in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
+  add("--masks", arguments.masks, "number of masks in a sample's answers [one per image if the model predicts masks]");
+  add("--image-mix,--mix", arguments.image_mix,
+      "alternatively, shares of the samples by number of images, such as 1:0.5,2:0.25,3:0.25")
       ->check(not_empty());
-  add("--video-frames", arguments.video_frames, "frames of a sample's video; all of them are looked at");
-  add("--fps", arguments.fps, "or, with this rate, data.video_fps of them a second");
-  add("--video-size", arguments.video_size, "a frame's size in pixels [--image-size]");
-  add("--volumes", arguments.volumes, "volumes of a sample, of a model that takes them [1]");
+  add("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
+  add("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
+  add("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
+  add("--volumes", arguments.volumes, "number of volumes per sample, for models that take volumes [1]");
   add("--volume-size", arguments.volume_size,
-      "their size in voxels, XxYxZ or one number for all three [what the model was made for]");
-  add("--text-tokens", arguments.text_tokens, "tokens of question and answer of a sample [256]");
-  add("--answer-tokens", arguments.answer_tokens, "tokens of these that are learnt [64]");
+      "size of the volumes in voxels, XxYxZ or one number for all three [the size that the model was made for]");
+  add("--text-tokens", arguments.text_tokens, "tokens of question and answer per sample [256]");
+  add("--answer-tokens", arguments.answer_tokens, "label tokens among these [64]");
 }
 
 void declare(CLI::App& command, TrainArguments& arguments) {
@@ -58,11 +60,11 @@ void declare(CLI::App& command, TrainArguments& arguments) {
   command.add_option("overrides", arguments.overrides, "key=value, such as training.max_steps=100");
   command
       .add_option("--device", arguments.device,
-                  "auto, cpu, cuda, cuda:N, or virtual:CARD to rehearse the run on a card such as h100")
+                  "auto, cpu, cuda, cuda:N, or virtual:NAME for a dry run on a virtual GPU such as h100")
       ->capture_default_str();
   command
       .add_option("--nproc-per-node,--launch", arguments.nproc_per_node,
-                  "train in so many processes of this machine; torchrun and srun start them without it")
+                  "number of ranks to start on this machine; torchrun and srun start ranks without this option")
       ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
       ->capture_default_str();
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
@@ -90,47 +92,47 @@ std::vector<std::string> PlanArguments::all_overrides() const {
 }
 
 void declare(CLI::App& command, PlanArguments& arguments) {
-  command.add_option("--gpu-gb", arguments.gpu_gigabytes, "size of the card in gigabytes, as shops count them")
+  command.add_option("--gpu-gb", arguments.gpu_gigabytes, "memory of the GPU in GB, as vendors state it")->take_last();
+  command.add_option("--gpu", arguments.gpu, "or the name of the GPU, such as rtx4090 or a100-40 (docs/planner.md)")
       ->take_last();
-  command.add_option("--gpu", arguments.gpu, "or its name, such as rtx4090 or a100-40 (docs/planner.md)")->take_last();
   command.add_option("--config", arguments.config, "YAML file; the samples are those of its data.train");
   command.add_option("overrides", arguments.overrides,
-                     "key=value, such as memory.recompute=none; of a key that is given twice the last counts");
+                     "key=value, such as memory.recompute=none; the last value of a key applies");
   add_key_flag(command, arguments, "--model", "model.path", "checkpoint folder or name of a preset");
-  add_key_flag(command, arguments, "--global-batch", "training.global_batch_size", "samples of a step");
-  add_key_flag(command, arguments, "--micro-batch", "training.micro_batch_size", "samples of a pass, or auto");
+  add_key_flag(command, arguments, "--global-batch", "training.global_batch_size", "samples per step");
+  add_key_flag(command, arguments, "--micro-batch", "training.micro_batch_size", "samples per micro-batch, or auto");
   add_key_flag(command, arguments, "--precision", "training.precision", "bf16, fp16 or fp32");
   add_key_flag(command, arguments, "--optimizer-states", "training.optimizer_states", "fp32, bf16 or 8bit");
   add_key_flag(command, arguments, "--quantization", "model.quantization", "none, nf4 or int8; with LoRA");
   add_key_flag(command, arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
   add_key_flag(command, arguments, "--sharding", "distributed.sharding",
-               "none, optimizer, full, hybrid or auto; of several ranks");
+               "none, optimizer, full, hybrid or auto; for several ranks");
   add_key_flag(command, arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
-  add_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "most memory to take, in GB of 10⁹ bytes");
+  add_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "maximum memory in GB of 10⁹ bytes");
   declare_sample_flags(command, arguments.samples);
   command
       .add_option("--finetune", arguments.finetune,
-                  fmt::format("full, or lora with lora.rank (else {}); without --model lora", kDefaultLoraRank))
+                  fmt::format("full, or lora with lora.rank [{}]; default without --model: lora", kDefaultLoraRank))
       ->check(CLI::IsMember({"full", "lora"}))
       ->take_last();
   command.add_option("--tokenizer", arguments.tokenizer,
-                     "tokenizer.json of a preset's model, to measure the samples of data.train with");
+                     "tokenizer.json for a preset, to tokenize the samples of data.train");
   command
       .add_option("--world-size", arguments.world_size,
-                  "ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
+                  "number of ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
       ->check(CLI::Range(int64_t{1}, distributed::kMaxRanks))
       ->capture_default_str();
-  command.add_option("--nodes", arguments.nodes, "machines that the ranks are on, as many on each")
+  command.add_option("--nodes", arguments.nodes, "number of nodes, each with the same number of ranks")
       ->check(CLI::Range(int64_t{1}, distributed::kMaxRanks))
       ->capture_default_str();
   command
       .add_option("--network-gbit", arguments.network_gbit,
-                  "what one of them sends to another, in 10⁹ bits a second, for the predicted time")
+                  "bandwidth between two nodes in 10⁹ bits per second, for the predicted time")
       ->check(CLI::Range(0.1, 1e5))
       ->capture_default_str();
   command.add_option("--timeline", arguments.timeline, "write the memory of a step over time to this HTML file");
   command.add_flag("--compare", arguments.compare,
-                   "also what 16 bits, recomputation, 8-bit states, LoRA and NF4 save, one after another");
+                   "also print what 16 bits, recomputation, 8-bit states, LoRA and NF4 save, one after another");
   command.add_flag("--json", arguments.json, "print the plan as one JSON object on stdout");
 }
 
@@ -138,38 +140,40 @@ void declare(CLI::App& command, InspectArguments& arguments) {
   command.add_option("--config", arguments.config, "YAML file; data.train names the data")->required();
   command.add_option("overrides", arguments.overrides, "key=value, such as data.max_length=4096");
   command
-      .add_option("--html", arguments.html, "write all of it to this HTML file, with pictures as the model gets them")
+      .add_option("--html", arguments.html,
+                  "write the full report to this HTML file, with images as the model receives them")
       ->check(not_empty());
-  command.add_flag("--json", arguments.json, "print it as one JSON object on stdout");
-  command.add_flag("--decode", arguments.decode, "decode every picture and video, not only their headers");
+  command.add_flag("--json", arguments.json, "print the report as one JSON object on stdout");
+  command.add_flag("--decode", arguments.decode, "decode every image and video, not only their headers");
   command
-      .add_option("--samples", arguments.samples, "samples to show as they are trained on, the first that are drawn")
+      .add_option("--samples", arguments.samples,
+                  "number of samples to show as they are trained on, the first in training order")
       ->check(CLI::Range(int64_t{0}, kMaxShownSamples))
       ->capture_default_str();
-  command.add_option("--record", arguments.records, "and this one, by its id or its place from 1; may be repeated")
+  command.add_option("--record", arguments.records, "also show this record, by id or position from 1; may be repeated")
       ->expected(1)
       ->take_all();
   command
       .add_option("--gpu", arguments.gpu_flags.gpu,
-                  "predict the memory of the largest samples on this card, as plan does")
+                  "predict the memory of the largest samples on this GPU, as plan does")
       ->take_last();
-  command.add_option("--gpu-gb", arguments.gpu_flags.gpu_gigabytes, "or on one of this size")->take_last();
-  command.add_option("--tokenizer", arguments.tokenizer, "tokenizer.json of a preset's model");
+  command.add_option("--gpu-gb", arguments.gpu_flags.gpu_gigabytes, "or on a GPU of this size in GB")->take_last();
+  command.add_option("--tokenizer", arguments.tokenizer, "tokenizer.json for a preset");
 }
 
 void declare(CLI::App& command, DoctorArguments& arguments) {
   CLI::Option* const config =
-      command.add_option("--config", arguments.config, "a run's YAML file, whose files are looked at too")
+      command.add_option("--config", arguments.config, "YAML file of a run, whose files are checked too")
           ->check(not_empty());
   command.add_option("overrides", arguments.overrides, "key=value, with --config")->needs(config);
-  command.add_option("--output-dir", arguments.output_dir, "folder for results, instead of the present one")
+  command.add_option("--output-dir", arguments.output_dir, "folder for results, instead of the current one")
       ->check(not_empty())
       ->excludes(config);
   command
       .add_option("--device", arguments.device,
-                  "what to train on: auto, cpu, cuda, cuda:N, or virtual:CARD such as virtual:h100")
+                  "device to train on: auto, cpu, cuda, cuda:N, or virtual:NAME such as virtual:h100")
       ->capture_default_str();
-  command.add_flag("--json", arguments.json, "print all that was found as one JSON object on stdout");
+  command.add_flag("--json", arguments.json, "print all findings as one JSON object on stdout");
 }
 
 void declare(CLI::App& command, InitArguments& arguments) {
@@ -182,8 +186,8 @@ void declare(CLI::App& command, InitArguments& arguments) {
       ->check(CLI::ExistingFile);
   command
       .add_option("--text-model", arguments.text_model,
-                  "folder of a LLaVA or LLaVA-Med whose weights, tokenizer and config a prs-med preset takes over; for "
-                  "brain-llava also of a Llama, Mistral or Qwen2, of which the text model is taken")
+                  "folder of a LLaVA or LLaVA-Med whose weights, tokenizer and config a prs-med preset uses; for "
+                  "brain-llava also of a Llama, Mistral or Qwen2, whose text model is used")
       ->check(not_empty());
   command
       .add_option(
@@ -197,16 +201,17 @@ void declare(CLI::App& command, InitArguments& arguments) {
           "tower for a brain-llava preset: a .pt, .pth or .safetensors file with the weights of MONAI's ViT, or "
           "the folder of one")
       ->check(CLI::ExistingPath);
-  command.add_option("--tower-heads", arguments.tower_heads, "its heads [the preset's; else one for 64 features]")
+  command
+      .add_option("--tower-heads", arguments.tower_heads,
+                  "number of attention heads of the tower [the preset's; else one per 64 features]")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}));
-  command.add_option(
-      "--volume-size", arguments.volume_size,
-      "the volumes that it has positions for, in voxels: XxYxZ or one number for all three [the preset's; "
-      "else a cube]");
-  command.add_option("--seed", arguments.seed, "seed of the weights that start at random")
+  command.add_option("--volume-size", arguments.volume_size,
+                     "volume size in voxels that the tower has positions for: XxYxZ or one number for all three [the "
+                     "preset's; else a cube]");
+  command.add_option("--seed", arguments.seed, "seed of the randomly initialized weights")
       ->check(non_negative())
       ->capture_default_str();
-  command.add_option("--dtype", arguments.dtype, "type of the random weights [float32]")
+  command.add_option("--dtype", arguments.dtype, "data type of the random weights [float32]")
       ->check(CLI::IsMember(weight_dtype_names()));
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
@@ -220,20 +225,20 @@ void declare(CLI::App& command, EvalArguments& arguments) {
       ->check(not_empty());
   command
       .add_option("--base", arguments.base,
-                  "folder of an adapter's base checkpoint, where it is not the one that it names")
+                  "folder of an adapter's base checkpoint, if it is not the one that adapter_config.json names")
       ->check(not_empty());
   command.add_option("overrides", arguments.overrides, "key=value, such as data.eval=held_out.json");
   command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--answers", arguments.answers, "write every answer to this JSON Lines file");
-  command.add_option("--max-new-tokens", arguments.max_new_tokens, "most tokens of an answer")
+  command.add_option("--max-new-tokens", arguments.max_new_tokens, "maximum number of tokens per answer")
       ->check(CLI::Range(int64_t{1}, kMaxNewTokens))
       ->capture_default_str();
   command
       .add_option("--batch-size", arguments.batch_size,
-                  "samples that are computed at once; auto: the most that fit, up to 32 on a GPU and 16 on the CPU")
+                  "samples per batch; auto: the most that fit, up to 32 on a GPU and 16 on the CPU")
       ->capture_default_str();
   command.add_option("--mask-out", arguments.mask_out,
-                     "folder for each sample's picture with its masks, the true ones outlined in green: ID.png");
+                     "folder for each sample's image with its masks, the true ones outlined in green: ID.png");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
 
@@ -245,7 +250,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
       ->check(not_empty());
   command
       .add_option("--base", arguments.base,
-                  "folder of an adapter's base checkpoint, where it is not the one that it names")
+                  "folder of an adapter's base checkpoint, if it is not the one that adapter_config.json names")
       ->check(not_empty());
   command.add_option("--image", arguments.images, "image file; may be given several times")->check(CLI::ExistingFile);
   command.add_option("--video", arguments.videos, "video file or folder of frames; may be given several times")
@@ -253,79 +258,85 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--volume", arguments.volumes, "scan (NIfTI: .nii, .nii.gz); may be given several times")
       ->allow_extra_args(false)
       ->check(CLI::ExistingFile);
-  command.add_option("--modality", arguments.modalities, "of the volumes, such as T1w: one for all, or one for each")
+  command
+      .add_option("--modality", arguments.modalities,
+                  "modality of the volumes, such as T1w: one for all, or one for each")
       ->allow_extra_args(false);
   command.add_option("--prompt", arguments.prompt,
-                     "question; <image> (of volumes too) and <video> mark the places of images and videos, else they "
-                     "stand first");
-  command.add_option("--system", arguments.system, "system text before the question, where the chat template has one");
-  command.add_option("--data", arguments.data, "file of conversations: ask the last question of a record of it")
+                     "question; <image> (also for volumes) and <video> mark the positions of images and videos, which "
+                     "otherwise come first");
+  command.add_option("--system", arguments.system, "system prompt, if the chat template supports one");
+  command
+      .add_option("--data", arguments.data, "file of conversations; the model answers the last question of one record")
       ->check(CLI::ExistingFile);
-  command.add_option("--record", arguments.record, "the record's id, or its place from 1; the first one if not given");
+  command.add_option("--record", arguments.record, "id of the record, or its position from 1 [the first record]");
   command
       .add_option("--chat-template", arguments.chat_template,
-                  "auto: the checkpoint's own; else as data.chat_template (docs/chat-templates.md)")
+                  "auto: the checkpoint's own; otherwise as data.chat_template (docs/chat-templates.md)")
       ->capture_default_str();
   command.add_flag(
       "--show-prompt", arguments.show_prompt,
-      "print what the model reads and stop; of a record of --data as it is trained on, with what is learnt "
-      "marked");
-  command.add_option("--max-new-tokens", arguments.max_new_tokens, "most tokens of the answer")
+      "print the model's input and stop; for a record of --data as it is trained on, with the label tokens marked");
+  command.add_option("--max-new-tokens", arguments.max_new_tokens, "maximum number of tokens of the answer")
       ->check(CLI::Range(int64_t{1}, kMaxNewTokens))
       ->capture_default_str();
   auto& sampling = arguments.sampling;
   command
       .add_option("--temperature", sampling.temperature,
-                  "0: the most probable token each time; above: tokens are drawn, from logits divided by it")
+                  "0: the most probable token each time; above 0: sampling from logits divided by it")
       ->capture_default_str();
-  command.add_option("--top-k", sampling.top_k, "draw from the k most probable tokens; 0: from all")
+  command.add_option("--top-k", sampling.top_k, "sample from the k most probable tokens; 0: from all")
       ->capture_default_str();
-  command.add_option("--top-p", sampling.top_p, "draw from the fewest tokens that have more than this probability")
+  command
+      .add_option("--top-p", sampling.top_p,
+                  "sample from the fewest tokens that together have more than this probability")
       ->capture_default_str();
   command
       .add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "above 1: tokens that occurred, in the prompt too, are less likely")
+                  "above 1: makes tokens that occurred before, also in the prompt, less likely")
       ->capture_default_str();
-  command.add_option("--seed", sampling.seed, "of the draws; the same seed gives the same answer")
+  command.add_option("--seed", sampling.seed, "seed of sampling; the same seed gives the same answer")
       ->check(non_negative())
       ->capture_default_str();
   command.add_flag("!--no-cache", arguments.use_cache,
-                   "run the model over the whole sequence for each token; slow, for comparison");
+                   "run the model over the whole sequence for each token, without a KV cache; slow, for comparison");
   command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command.add_option("--precision", arguments.precision, "what the model computes in")
+  command.add_option("--precision", arguments.precision, "data type of the model's computation")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
   command.add_option("--mask-out", arguments.mask_out,
-                     "folder for the masks that the answer stands for: mask_1.png, … and overlay.png");
+                     "folder for the masks of the answer: mask_1.png, … and overlay.png");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
   // The name is not "overrides", which would accept any key: an unknown flag is no key here.
   command.add_option(
       "volume_settings", arguments.volume_settings,
-      "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; else media are read as the "
-      "checkpoint's run read them. Of --data also data.columns, data.ignore_keys and data.image_root");
+      "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; default: the settings of the run "
+      "that wrote the checkpoint. With --data also data.columns, data.ignore_keys and data.image_root");
 }
 
 void declare(CLI::App& command, MergeArguments& arguments) {
   command
-      .add_option("--adapter", arguments.adapter, "folder of a LoRA adapter in PEFT's layout, or of a run (its newest)")
+      .add_option("--adapter", arguments.adapter,
+                  "folder of a LoRA adapter in PEFT's layout, or of a run (its newest adapter)")
       ->required()
       ->check(not_empty());
   command.add_option("--out", arguments.out, "new folder for the checkpoint")->required()->check(not_empty());
   command
       .add_option("--base", arguments.base,
-                  "folder of the adapter's base checkpoint, where it is not the one that it names")
+                  "folder of the adapter's base checkpoint, if it is not the one that adapter_config.json names")
       ->check(not_empty());
   command
       .add_option("--dtype", arguments.dtype,
-                  "type of all weights of the checkpoint; auto: each as the base has it; float32 keeps changes that 16 "
-                  "bits round away")
+                  "data type of all weights of the checkpoint; auto: that of each weight in the base; float32 keeps "
+                  "changes that 16 bits round away")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"}))
       ->capture_default_str();
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
 
 void declare(CLI::App& command, OptionsArguments& arguments) {
-  command.add_flag("--markdown", arguments.markdown, "with types, checks and meaning, as docs/config.md");
+  command.add_flag("--markdown", arguments.markdown,
+                   "print Markdown with types, conditions and descriptions, as in docs/config.md");
 }
 
 void declare(CLI::App& command, ReportArguments& arguments) {

@@ -69,7 +69,7 @@ std::string describe_unknown_flag(const CLI::App& command, const std::string& fl
     if (const auto suggestion = find_nearest(argument, flags)) {
       return fmt::format("{}: unknown option; did you mean --{}?", flag, *suggestion);
     }
-    return fmt::format("{}: unknown option of vlmtrain {}; of keys, which are written key=value: {}", flag,
+    return fmt::format("{}: unknown option of vlmtrain {}; as a configuration key, written key=value: {}", flag,
                        command.get_name(), options.suggest_known_key(to_key(argument)));
   }
   const auto suggestion = find_nearest(argument, flags);
@@ -100,7 +100,7 @@ std::string find_flag_value(const std::string& flag, const std::vector<std::stri
 
 std::string describe_unexpected_argument(const CLI::App& command, const std::vector<std::string>& arguments) {
   const auto remaining = command.remaining();
-  if (remaining.empty()) return "an argument was not expected";
+  if (remaining.empty()) return "an argument is unexpected";
   const std::string& first = remaining.front();
   if (first.starts_with('-')) {
     const auto equals = first.find('=');
@@ -108,16 +108,16 @@ std::string describe_unexpected_argument(const CLI::App& command, const std::vec
     return describe_unknown_flag(command, first.substr(0, equals),
                                  has_value ? first.substr(equals + 1) : find_flag_value(first, arguments));
   }
-  return fmt::format("{}: not expected here; vlmtrain {} --help shows how it is called", first, command.get_name());
+  return fmt::format("{}: unexpected argument; vlmtrain {} --help shows the usage", first, command.get_name());
 }
 
 std::string describe_unknown_command(const CLI::App& app, const std::string& argument) {
   std::error_code error;
   if (is_yaml_file(argument)) {
-    return fmt::format("{0}: a configuration is given as vlmtrain --config {0}", argument);
+    return fmt::format("{0}: not a command; pass a configuration with --config: vlmtrain --config {0}", argument);
   }
   if (argument.find('=') != std::string::npos) {
-    return fmt::format("{0}: keys of the configuration stand behind it: vlmtrain --config FILE {0}", argument);
+    return fmt::format("{0}: not a command; configuration keys follow the file: vlmtrain --config FILE {0}", argument);
   }
   if (std::filesystem::is_directory(argument, error)) {
     return fmt::format("{}: is a folder, not a command; vlmtrain --help lists the commands", argument);
@@ -150,10 +150,11 @@ std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& err
   }
   if (const auto config = std::find_if(arguments.begin(), arguments.end(), is_yaml_file);
       config != arguments.end() && std::string_view(error.what()) == "--config is required") {
-    return fmt::format("{1}: a configuration is given as vlmtrain {0} --config {1}", command.get_name(), *config);
+    return fmt::format("{1}: unexpected argument; pass a configuration with --config: vlmtrain {0} --config {1}",
+                       command.get_name(), *config);
   }
   const bool is_conversion = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;
-  return fmt::format("{}; vlmtrain {} --help shows how it is called",
+  return fmt::format("{}; vlmtrain {} --help shows the usage",
                      is_conversion ? describe_invalid_number(command, error.what()) : error.what(), command.get_name());
 }
 
@@ -169,27 +170,27 @@ void declare_dry_run(CLI::App& command, Arguments& /*all*/) {
 }
 
 constexpr CommandDeclaration kCommands[] = {
-    {"train", "train as a configuration says (also without the word: vlmtrain --config FILE)",
+    {"train", "train with a configuration; the default command: vlmtrain --config FILE",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.train); }},
-    {"plan", "say what a run needs on a GPU; no GPU is needed, no weights are read",
+    {"plan", "report the memory and time that a run needs on a GPU; requires no GPU and reads no weights",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.plan); }},
-    {"inspect", "say what the data of a run is, what of it cannot be used, and show what is trained on",
+    {"inspect", "preview the training data: what is used, what is dropped, and why",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.inspect); }},
-    {"doctor", "say what this machine has and lacks, and whether training would start",
+    {"doctor", "check this machine and report whether training would start",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.doctor); }},
-    {"init", "write a checkpoint of a preset: random, or of parts that others trained",
+    {"init", "write a checkpoint of a preset, random or from parts of pretrained models",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.init); }},
-    {"eval", "loss and accuracy of a checkpoint on a data set",
+    {"eval", "compute loss and accuracy of a checkpoint on a data set",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.eval); }},
     {"generate", "answer a question about images",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.generate); }},
-    {"merge", "fold a LoRA adapter into its base's weights",
+    {"merge", "merge a LoRA adapter into its base's weights",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.merge); }},
     {"options", "list every configuration key",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.options); }},
     {"report", "write the report of a run, report.html, from the files in its folder",
      [](CLI::App& command, Arguments& arguments) { declare(command, arguments.report); }},
-    {"dry-run", "run steps on a virtual card, as lines on stdin say", declare_dry_run},
+    {"dry-run", "dry-run steps on a virtual GPU, as requested on stdin", declare_dry_run},
 };
 
 /// Makes `vlmtrain --config F` mean `vlmtrain train --config F`.

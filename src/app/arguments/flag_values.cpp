@@ -40,20 +40,20 @@ std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
     const auto component = parse_component(std::string_view(text).substr(start, end - start));
     if (!component) {
       throw usage_error(
-          "--image-mix {}: must be IMAGES:SHARE of each kind of sample, such as 1:0.5,2:0.25,3:0.25, with shares "
-          "greater "
-          "than 0",
+          "--image-mix {}: must be IMAGES:SHARE for each kind of sample, such as 1:0.5,2:0.25,3:0.25, with shares "
+          "greater than 0",
           text);
     }
     if (std::ranges::find(mix, component->images, &ImageMixComponent::images) != mix.end()) {
-      throw usage_error("--image-mix {}: samples of {} images stand there twice; add their shares up", text,
+      throw usage_error("--image-mix {}: lists samples of {} images twice; add up their shares", text,
                         component->images);
     }
     mix.push_back(*component);
     sum += component->share;
     start = end + 1;
   }
-  if (!std::isfinite(sum)) throw usage_error("--image-mix {}: the shares sum up to no number; give smaller ones", text);
+  if (!std::isfinite(sum))
+    throw usage_error("--image-mix {}: the sum of the shares is not finite; give smaller shares", text);
   for (auto& component : mix) component.share /= sum;
   std::ranges::sort(mix, {}, &ImageMixComponent::images);
   return mix;

@@ -20,7 +20,7 @@ namespace {
 
 void check_device(const std::string& device) {
   if (device == "auto" || device == "cpu" || memory::parse_cuda_index(device) || parse_virtual_gpu(device)) return;
-  throw usage_error("device {}: unknown; write auto, cpu, cuda, cuda:N or virtual:CARD", device);
+  throw usage_error("device {}: unknown; must be auto, cpu, cuda, cuda:N or virtual:NAME", device);
 }
 
 /// Returns the files of the smallest preset, where a folder for them can be created.
@@ -45,7 +45,7 @@ void apply_config_facts(const Section& config, DoctorContext& context) {
 Section examine_step_unless_no_device(const DoctorContext& context, const Section& driver) {
   if (!driver.has_failure()) return examine_step(context, driver.facts.value("device", "cpu"));
   Section section{.name = "step"};
-  section.warn("not tried, since there is no device to try it on");
+  section.warn("not tried, since no device is usable");
   return section;
 }
 
@@ -74,8 +74,8 @@ struct Diagnosis {
 
   bool would_train() const { return first_failure.empty(); }
   std::string to_text() const {
-    if (!would_train()) return "training would not start. The first thing to mend: " + first_failure;
-    return fmt::format("training would start on {}; nothing has to be mended", device == "cpu" ? "the CPU" : device);
+    if (!would_train()) return "training would not start. The first problem to fix: " + first_failure;
+    return fmt::format("training would start on {}; there is no problem to fix", device == "cpu" ? "the CPU" : device);
   }
 };
 

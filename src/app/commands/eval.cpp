@@ -61,8 +61,8 @@ std::string format_mask_table(const evaluation::MaskScores& scores) {
   const auto& total = scores.total();
   if (total.empty_truths + total.empty_predictions > 0) {
     text += fmt::format(
-        "{} of {} masks are empty in the data, and of {} nothing is drawn: Dice and IoU are 1 where "
-        "both are so, else 0\n",
+        "{} of {} masks are empty in the data, and {} predicted masks are empty: Dice and IoU are 1 if both are empty, "
+        "else 0\n",
         total.empty_truths, total.masks, total.empty_predictions);
   }
   return text;
@@ -76,14 +76,14 @@ void print_table(const evaluation::Evaluation& result) {
   for (const auto& [task, score] : result.by_task) print_row(task, score);
   print_row("all", result.total);
   if (result.closed.samples > 0) {
-    fmt::print("closed {:>17} {:>11.1f}% right\n", result.closed.samples, 100 * result.closed.accuracy());
+    fmt::print("closed {:>17} {:>11.1f}% correct\n", result.closed.samples, 100 * result.closed.accuracy());
   }
   if (result.open.samples > 0) {
     fmt::print("open {:>19} {:>11.1f}% of the words recalled\n", result.open.samples, 100 * result.open.recall());
   }
   fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
   fmt::print("{}", format_mask_table(result.masks));
-  if (result.num_dropped > 0) fmt::print("{} samples left out for lack of memory\n", result.num_dropped);
+  if (result.num_dropped > 0) fmt::print("{} samples dropped for lack of memory\n", result.num_dropped);
   if (result.num_skipped > 0) fmt::print("{} bad samples skipped\n", result.num_skipped);
 }
 
@@ -104,9 +104,8 @@ std::string find_base(const EvalArguments& arguments, const train::Config& confi
   std::error_code error;
   const bool exists = std::filesystem::exists(base_name, error);
   if (exists || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
-  spdlog::warn(
-      "{}: base_model_name_or_path {} does not exist; model.path {} is used as the base (--base names another)",
-      file.string(), base_name, config.model.path);
+  spdlog::warn("{}: base_model_name_or_path {} does not exist; model.path {} is used as the base (--base sets another)",
+               file.string(), base_name, config.model.path);
   return config.model.path;
 }
 
@@ -123,7 +122,7 @@ ExitCode eval(const EvalArguments& arguments) {
   if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
-  if (config.data.eval.empty()) throw usage_error("data.eval: empty; name the file to evaluate on");
+  if (config.data.eval.empty()) throw usage_error("data.eval: empty; set it to the file to evaluate on");
   config.evaluation = {.samples = {},
                        .answers = true,
                        .max_new_tokens = arguments.max_new_tokens,
@@ -168,8 +167,8 @@ ExitCode eval(const EvalArguments& arguments) {
   }
   if (!std::isfinite(result.total.loss())) {
     spdlog::warn(
-        "the loss is no finite number: the weights are not, or what is read has values that overflow (of scans, "
-        "data.volume.normalization decides)");
+        "the loss is not finite: weights are not finite, or inputs have values that overflow (for scans, check "
+        "data.volume.normalization)");
   }
   return ExitCode::kSuccess;
 }

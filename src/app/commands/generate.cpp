@@ -45,7 +45,7 @@ constexpr int64_t kMaxPromptTokens = 8192;
 void check_sampling(const engine::SamplingSettings& sampling) {
   engine::validate(sampling);
   if (sampling.temperature == 0 && (sampling.top_k != 0 || sampling.top_p != 1)) {
-    throw usage_error("--top-k and --top-p are for drawn answers: give --temperature above 0 too, such as 1");
+    throw usage_error("--top-k and --top-p: require sampling; give --temperature above 0 too, such as 1");
   }
 }
 
@@ -56,15 +56,15 @@ void check_length(const GenerateArguments& arguments, const io::Record& record, 
   constexpr const char* kAdvice = "shorten it, or give fewer or smaller images and videos";
   try {
     if (const auto shrunk = processor.process_prompt_headers(record, 0).shrunk) {
-      spdlog::info("the prompt has {} tokens, so its images and videos are made smaller: {} tokens are left of them",
+      spdlog::info("the prompt has {} tokens, so its images and videos are downscaled: {} tokens remain",
                    shrunk->tokens, shrunk->tokens_after);
     }
   } catch (const data::SampleTooLongError& error) {
     if (error.tokens() <= max_length) {
-      throw usage_error("{}: has {} tokens, and the model has positions for {}; {}", source, error.tokens(),
+      throw usage_error("{}: has {} tokens, but the model has {} positions; {}", source, error.tokens(),
                         processor.max_positions(), kAdvice);
     }
-    throw usage_error("{}: has, with its images and videos, {} tokens, more than data.max_length={}; {}, or raise it",
+    throw usage_error("{}: has {} tokens, images and videos included, more than data.max_length={}; {}, or raise it",
                       source, error.tokens(), max_length, kAdvice);
   }
 }
@@ -126,8 +126,7 @@ void check_masks(const GenerateArguments& arguments, const models::Processor& pr
   check_draws_masks(processor, arguments.checkpoint);
   if (record.images.empty()) {
     throw usage_error(
-        "--mask-out: there is no picture that a mask could lie in; give one with --image, or a record of --data that "
-        "has one");
+        "--mask-out: the input has no image for a mask; give one with --image, or a record of --data with one");
   }
   check_mask_folder(arguments.mask_out);
 }
@@ -142,13 +141,12 @@ nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const
   const std::string& folder = arguments.mask_out;
   const auto sample = processor.make_mask_prompt(record, prompt, answer);
   if (!sample) {
-    if (!folder.empty()) spdlog::info("the answer has no token that stands for a mask: {} is left as it is", folder);
+    if (!folder.empty()) spdlog::info("the answer has no mask token: {} is unchanged", folder);
     return json;
   }
   const std::string mask_count = pluralize(sample->masks.count(), "mask");
   if (folder.empty() && !arguments.json) {
-    spdlog::info("the answer stands for {}; --mask-out DIR draws {}", mask_count,
-                 sample->masks.count() == 1 ? "it" : "them");
+    spdlog::info("the answer has {}; --mask-out DIR writes {}", mask_count, sample->masks.count() == 1 ? "it" : "them");
     return json;
   }
   const AnswerMasks masks = draw_answer_masks(model, record, *sample, device);
@@ -197,9 +195,8 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   check_length(arguments, record, *processor, processor_settings.max_length);
   if (const auto keys = models::find_unapplied_generation_settings(checkpoint); !keys.empty()) {
     spdlog::info(
-        "generation_config.json: {} {} not applied here, but in transformers' generate: docs/generate.md lists the "
-        "options "
-        "that there are",
+        "generation_config.json: {} {} applied by transformers' generate but not here; docs/generate.md lists the "
+        "supported options",
         fmt::join(keys, ", "), keys.size() == 1 ? "is" : "are");
   }
   const auto model = models::load_model(checkpoint, device,
@@ -219,7 +216,7 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (prompt.tokens() + std::ssize(answers[0]) >= processor->max_positions()) {
-    spdlog::warn("the answer was cut: with the prompt it has the {} tokens that the model has positions for",
+    spdlog::warn("the answer was truncated: with the prompt it has {} tokens, all positions of the model",
                  processor->max_positions());
   }
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);

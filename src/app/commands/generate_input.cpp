@@ -23,8 +23,8 @@ void insert_marks(std::string_view mark, std::string_view media_name, size_t num
   if (num_marks == 0) {
     for (size_t i = 0; i < num_files; ++i) text.insert(0, mark);
   } else if (num_marks != num_files) {
-    throw usage_error("--prompt has {} marks {} for {} {}s; give one for each, or none", num_marks, mark, num_files,
-                      media_name);
+    throw usage_error("--prompt: has {} placeholders {} for {} {}s; give one for each, or none", num_marks, mark,
+                      num_files, media_name);
   }
 }
 
@@ -34,14 +34,14 @@ void add_volumes(const GenerateArguments& arguments, io::Record& record) {
   for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
   const auto volumes = io::find_volumes(record);
   if (volumes.size() > arguments.volumes.size() && !arguments.volumes.empty()) {
-    throw usage_error("--image: {} is a volume; give all volumes with --volume, in the order of their marks",
+    throw usage_error("--image: {} is a volume; give all volumes with --volume, in the order of their placeholders",
                       volumes.front()->path);
   }
   const auto& modalities = arguments.modalities;
   if (modalities.empty()) return;
-  if (volumes.empty()) throw usage_error("--modality: names that of a volume; give the scan with --volume");
+  if (volumes.empty()) throw usage_error("--modality: requires a volume; give the scan with --volume");
   if (io::assign_modalities(volumes, modalities)) return;
-  throw usage_error("--modality: is given {} times for {}; give one for all, or one for each", modalities.size(),
+  throw usage_error("--modality: given {} times for {}; give one for all, or one for each", modalities.size(),
                     pluralize(std::ssize(volumes), "volume"));
 }
 
@@ -64,16 +64,17 @@ void check_prompt_flags(const GenerateArguments& arguments) {
                                 !arguments.modalities.empty();
   if (!arguments.data.empty() && has_prompt_flags) {
     throw usage_error(
-        "--data: the record has its own texts and pictures; leave out --prompt, --system, --image, "
-        "--video, --volume and --modality, or --data");
+        "--data: the record has its own texts and images; omit --prompt, --system, --image, --video, --volume and "
+        "--modality, or --data");
   }
-  if (arguments.data.empty() && !arguments.record.empty()) throw usage_error("--record: names a record of --data");
+  if (arguments.data.empty() && !arguments.record.empty())
+    throw usage_error("--record: requires --data; give the file of conversations");
   if (arguments.data.empty() && arguments.prompt.empty()) {
-    throw usage_error("--prompt: give the question, or a file of conversations with --data");
+    throw usage_error("--prompt: missing; give the question, or a file of conversations with --data");
   }
   for (const auto& [name, text] :
        {std::pair{"--prompt", &arguments.prompt}, std::pair{"--system", &arguments.system}}) {
-    if (!is_utf8(*text)) throw usage_error("{}: is not valid UTF-8; check the terminal's encoding", name);
+    if (!is_utf8(*text)) throw usage_error("{}: not valid UTF-8; check the terminal's encoding", name);
   }
 }
 
@@ -117,10 +118,10 @@ std::string format_prompt(const models::Processor& processor, const io::Record& 
   const data::Sample sample = make_prompt_sample(processor, record, as_prompt);
   std::string notices;
   for (const io::Notice& notice : chat.notices) notices += fmt::format("{}: {}\n", notice.kind, notice.example);
-  return fmt::format("{}\n\n{} tokens, {} of them of images and videos; {} are learnt{}\n{}\n{}",
+  return fmt::format("{}\n\n{} tokens, {} of them of images and videos; {} label tokens{}\n{}\n{}",
                      isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text, sample.tokens(),
                      sample.image_token_positions.size(), sample.label_tokens(),
-                     as_prompt ? ", since this is what is asked" : ", those between ⟦ and ⟧",
+                     as_prompt ? ", since this is a prompt" : ", those between ⟦ and ⟧",
                      processor.chat_template().description(), notices);
 }
 

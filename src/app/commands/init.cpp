@@ -28,7 +28,7 @@ void init_from_parts(const InitArguments& arguments) {
                                           arguments.out);
   if (!arguments.json) {
     const bool has_masks = assembled.mask_token_id != 0;
-    spdlog::info("{}: a {} of these parts{}", arguments.out, arguments.preset,
+    spdlog::info("{}: a {} from these parts{}", arguments.out, arguments.preset,
                  has_masks ? fmt::format("; its mask token has id {}", assembled.mask_token_id) : "");
     return;
   }
@@ -50,12 +50,12 @@ ExitCode init(const InitArguments& arguments) {
   init_logging(/*quiet=*/false);
   const at::ScalarType dtype = parse_weight_dtype(arguments.dtype).value_or(at::kFloat);
   if (arguments.volume_tower.empty() && (arguments.tower_heads || !arguments.volume_size.empty())) {
-    throw usage_error("{}: of which tower? give --volume-tower too",
+    throw usage_error("{}: requires a tower; give --volume-tower too",
                       arguments.tower_heads ? "--tower-heads" : "--volume-size");
   }
   if (!arguments.text_model.empty() || !arguments.mask_model.empty() || !arguments.volume_tower.empty()) {
     if (!arguments.dtype.empty()) {
-      throw usage_error("--dtype {}: weights of other models keep their type; leave --dtype out", arguments.dtype);
+      throw usage_error("--dtype {}: weights of other models keep their data type; omit --dtype", arguments.dtype);
     }
     init_from_parts(arguments);
     return ExitCode::kSuccess;

@@ -35,8 +35,8 @@ ExitCode inspect(const InspectArguments& arguments) {
   check_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitle});
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
-  if (config.model.path.empty()) throw usage_error("model.path: empty; name the checkpoint, or a preset");
-  if (config.data.train.empty()) throw usage_error("data.train: empty; name the data to look at");
+  if (config.model.path.empty()) throw usage_error("model.path: empty; set it to a checkpoint or a preset");
+  if (config.data.train.empty()) throw usage_error("data.train: empty; set it to the data to inspect");
   train::resolve_run_chat_template_date(config.data, config.output.dir);
   train::InspectionRequest request{.model = config.model.path,
                                    .decode = arguments.decode,

@@ -22,7 +22,7 @@ ExitCode merge(const MergeArguments& arguments) {
                                                                  {"changed_weights", weights.num_changed},
                                                                  {"rounded_away", weights.num_unchanged}}));
   } else {
-    spdlog::info("{}: the base of {} with the adapter in its weights", arguments.out, adapter);
+    spdlog::info("{}: the base of {} with the adapter merged into its weights", arguments.out, adapter);
   }
   return ExitCode::kSuccess;
 }

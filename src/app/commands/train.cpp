@@ -39,7 +39,7 @@ void check_before_launch(const TrainArguments& arguments) {
   std::error_code ignored_error;
   if (!std::filesystem::is_regular_file(arguments.config, ignored_error) &&
       std::filesystem::exists(arguments.config, ignored_error)) {
-    throw usage_error("--config {}: with --nproc-per-node each rank reads it, so it has to be a file",
+    throw usage_error("--config {}: must be a regular file with --nproc-per-node, since each rank reads it",
                       arguments.config);
   }
   train::Config config;
@@ -61,9 +61,8 @@ void check_no_other_launcher(int64_t count) {
     if (value == nullptr || parse_suffix_int("", value).value_or(0) <= 1) continue;
     const bool is_torchrun = std::string_view(variable) == "WORLD_SIZE";
     throw usage_error(
-        "--nproc-per-node {}: {}={} is set, as {} sets it for each rank that it starts; leave out --nproc-per-node "
-        "where it has "
-        "started this process, or unset {} where it is left over",
+        "--nproc-per-node {}: {}={} is set, as {} sets it for each rank that it starts; omit --nproc-per-node if it "
+        "has started this process, or unset {} if it is left over",
         count, variable, make_excerpt(value),
         is_torchrun ? "torchrun"
         : is_slurm  ? "srun"
@@ -103,7 +102,7 @@ ExitCode train(const TrainArguments& arguments) {
   } else if (!arguments.quiet) {
     spdlog::info("{} steps done; checkpoint: {}", summary.steps,
                  summary.checkpoint             ? summary.checkpoint->string()
-                 : planner::is_on_virtual_gpu() ? "none, the card is virtual"
+                 : planner::is_on_virtual_gpu() ? "none, the GPU is virtual"
                                                 : "none");
   }
   return summary.stopped ? ExitCode::kStopped : ExitCode::kSuccess;

@@ -44,14 +44,14 @@ struct Section {
 /// The settings of one examination.
 struct Examination {
   std::string name;  ///< name of its section
-  /// Completes "… was ended by signal 11", for example "asking the driver".
+  /// Completes "… was ended by signal 11", for example "querying the driver".
   std::string activity;
   std::string suggestion{};  ///< advice after a crash or a timeout, which have no message of their own
   double timeout_seconds = 30;
   Severity on_failure = Severity::kFail;  ///< of an error, a crash or a timeout
 };
 
-/// Calls `examine` in a child process (base/apart.h), because it may throw, crash or hang on a
+/// Calls `examine` in a child process (base/process.h), because it may throw, crash or hang on a
 /// broken machine; that is a finding then. Never throws.
 Section examine_in_subprocess(const Examination& examination, const std::function<void(Section&)>& examine);
 

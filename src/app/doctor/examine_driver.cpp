@@ -26,13 +26,13 @@ void check_environment(Section& section, const DoctorContext& context) {
   }
   if (!context.foreign_settings.empty()) {
     section.warn(
-        fmt::format("{} in the environment: a run ignores it, since its memory is planned without; take it out, or say "
-                    "it in the configuration (memory.expandable_segments, memory.limit_gb)",
+        fmt::format("{} in the environment: a run ignores it, since plans do not account for it; unset it, or set the "
+                    "configuration keys instead (memory.expandable_segments, memory.limit_gb)",
                     fmt::join(context.foreign_settings, ", ")));
   }
   if (const char* const value = std::getenv(kLaunchBlockingVariable);
       value != nullptr && std::string_view(value) == "1") {
-    section.warn(fmt::format("{}=1 in the environment: each kernel is waited for, which is slow; unset it",
+    section.warn(fmt::format("{}=1 in the environment: every kernel launch is synchronous, which is slow; unset it",
                              kLaunchBlockingVariable));
   }
 }
@@ -69,20 +69,20 @@ class GpuExamination {
     const std::string free =
         fmt::format("{:.1f} of {:.1f} GB free", to_gigabytes(memory_.free_bytes), to_gigabytes(memory_.total_bytes));
     if (is_full()) {
-      return section.add(
-          failure_severity,
-          fmt::format("{}: {}, since other processes hold its memory (nvidia-smi lists them): wait for them, or take "
-                      "another card with CUDA_VISIBLE_DEVICES",
-                      describe(), free));
+      return section.add(failure_severity,
+                         fmt::format("{}: {}, since other processes hold its memory (nvidia-smi lists them): wait for "
+                                     "them, or select another GPU with CUDA_VISIBLE_DEVICES",
+                                     describe(), free));
     }
     if (memory_.error != 0) {
-      return section.warn(fmt::format("{}: the driver does not tell its memory (error {})", describe(), memory_.error));
+      return section.warn(
+          fmt::format("{}: the driver does not report its memory (error {})", describe(), memory_.error));
     }
     constexpr double kOtherProcessesShare = 0.1;
     const auto used = static_cast<double>(memory_.total_bytes - memory_.free_bytes);
     if (used > kOtherProcessesShare * static_cast<double>(memory_.total_bytes)) {
       return section.warn(
-          fmt::format("{}, {}: other processes hold much of it; a run plans with what is left", describe(), free));
+          fmt::format("{}, {}: other processes hold much of it; a run plans with the rest", describe(), free));
     }
     section.ok(fmt::format("{}, {}", describe(), free));
   }
@@ -98,7 +98,7 @@ class GpuExamination {
   }
   std::string describe() const {
     return fmt::format("GPU {}: {}, compute capability {}{}", index_, gpu_.name, compute_capability(),
-                       is_mig() ? ", a part of a card (MIG), planned as what it is" : "");
+                       is_mig() ? ", a MIG partition, planned as such" : "");
   }
 
   int index_;
@@ -125,12 +125,12 @@ void examine_gpus(Section& section, const DoctorContext& context, const std::vec
 /// Explains why there is no usable GPU.
 void examine_missing_gpu(Section& section, const DoctorContext& context, const memory::DriverProbe& driver) {
   const bool is_expected = driver.state != memory::DriverState::kUnusable && driver.reason.empty();
-  const std::string reason = is_expected ? "no NVIDIA driver is here (no libcuda.so.1)" : driver.reason;
+  const std::string reason = is_expected ? "no NVIDIA driver is installed (no libcuda.so.1)" : driver.reason;
   const bool is_refused = driver.state == memory::DriverState::kUnusable && context.device == "auto";
   if (context.device.starts_with("cuda") || is_refused) {
     return section.fail(fmt::format("{}; or train without it: --device cpu", reason));
   }
-  const std::string text = context.device == "auto" ? reason + ": training is on the CPU" : reason;
+  const std::string text = context.device == "auto" ? reason + ": training runs on the CPU" : reason;
   section.add(is_expected ? Severity::kOk : Severity::kWarn, text);
 }
 
@@ -138,14 +138,14 @@ void examine_missing_gpu(Section& section, const DoctorContext& context, const m
 
 Section examine_driver(const DoctorContext& context) {
   const Examination examination{.name = "driver",
-                                .activity = "asking the driver",
-                                .suggestion = "see what nvidia-smi and dmesg say, or train without it: --device cpu",
+                                .activity = "querying the driver",
+                                .suggestion = "check nvidia-smi and dmesg, or train without it: --device cpu",
                                 .on_failure = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
   return examine_in_subprocess(examination, [&](Section& section) {
     section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"gpus", nlohmann::ordered_json::array()}};
     if (context.is_virtual()) {
       section.facts["device"] = context.device;
-      section.ok("a virtual card needs no driver");
+      section.ok("a virtual GPU needs no driver");
       return check_environment(section, context);
     }
     planner::reject_stub_libraries();

@@ -31,7 +31,7 @@ memory::CpuKernels probe_cpu_kernels() {
   const SubprocessResult result = run_in_subprocess(memory::print_cpu_kernels, kKernelTimeoutSeconds);
   // Output before a crash counts.
   auto kernels = memory::parse_cpu_kernels(result.stdout_text);
-  if (!result.succeeded()) throw std::runtime_error("a product of 16 bits " + result.describe_exit());
+  if (!result.succeeded()) throw std::runtime_error("a 16-bit matrix product " + result.describe_exit());
   return kernels;
 }
 
@@ -61,7 +61,7 @@ void add_facts(Section& section, const memory::CpuKernels& kernels) {
 void check_environment(Section& section, const memory::CpuInfo& processor, const memory::CpuKernels& kernels) {
   const std::string aten = get_variable("ATEN_CPU_CAPABILITY");
   if (!aten.empty()) {
-    section.warn(fmt::format("ATEN_CPU_CAPABILITY={} in the environment: ATen takes its kernels for {}; unset it", aten,
+    section.warn(fmt::format("ATEN_CPU_CAPABILITY={} in the environment: ATen uses its kernels for {}; unset it", aten,
                              kernels.aten));
   }
   for (const char* const name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
@@ -69,29 +69,29 @@ void check_environment(Section& section, const memory::CpuInfo& processor, const
     if (isa.empty()) continue;
     const bool disables_bf16 = kernels.bf16 == memory::Bf16MatmulSupport::kEmulated && processor.has_bf16();
     section.warn(fmt::format("{}={} in the environment: oneDNN uses {}{}; unset it", name, isa,
-                             kernels.onednn_isa.empty() ? "what that allows" : kernels.onednn_isa,
-                             disables_bf16 ? ", and bf16 is emulated, which this processor has units for" : ""));
+                             kernels.onednn_isa.empty() ? "the instruction sets that this allows" : kernels.onednn_isa,
+                             disables_bf16 ? ", and bf16 is emulated although this processor supports it" : ""));
   }
   const auto threads = static_cast<int64_t>(kernels.threads);
   if (const std::string num_threads = get_variable("OMP_NUM_THREADS");
       !num_threads.empty() && threads != processor.usable_cores) {
-    section.warn(fmt::format("OMP_NUM_THREADS={} in the environment: {} for {}; unset it, or give as many as cores",
-                             num_threads, pluralize(threads, "thread"),
-                             pluralize(processor.usable_cores, "usable core")));
+    section.warn(
+        fmt::format("OMP_NUM_THREADS={} in the environment: {} for {}; unset it, or set it to the number of cores",
+                    num_threads, pluralize(threads, "thread"), pluralize(processor.usable_cores, "usable core")));
   }
   if (processor.quota_cores && static_cast<double>(threads) > std::ceil(*processor.quota_cores)) {
-    section.warn(fmt::format(
-        "the control group gives this process the time of {:.3g} cores, and {} share it, which is slow; set "
-        "OMP_NUM_THREADS={:.0f}",
-        *processor.quota_cores, pluralize(threads, "thread"), std::ceil(*processor.quota_cores)));
+    section.warn(
+        fmt::format("the control group limits this process to {:.3g} cores, but it has {}, which is slow; set "
+                    "OMP_NUM_THREADS={:.0f}",
+                    *processor.quota_cores, pluralize(threads, "thread"), std::ceil(*processor.quota_cores)));
   }
   // Ranks, loader threads and libraries start about this many threads in a small run.
   constexpr int64_t kMinStartableThreads = 64;
   if (processor.startable_threads && *processor.startable_threads < std::max(kMinStartableThreads, 4 * threads)) {
-    section.warn(fmt::format(
-        "the control group lets {} start (pids.max), and a run on {} takes more; raise the limit, such as Docker's "
-        "--pids-limit, or lower data.num_workers and OMP_NUM_THREADS",
-        pluralize(*processor.startable_threads, "more thread"), pluralize(threads, "thread")));
+    section.warn(
+        fmt::format("the control group allows {} (pids.max), but a run with {} needs more; raise the limit, such as "
+                    "Docker's --pids-limit, or lower data.num_workers and OMP_NUM_THREADS",
+                    pluralize(*processor.startable_threads, "more thread"), pluralize(threads, "thread")));
   }
 }
 
@@ -99,14 +99,13 @@ void check_environment(Section& section, const memory::CpuInfo& processor, const
 
 Section examine_processor() {
   return examine_in_subprocess(
-      {.name = "processor", .activity = "looking at the processor", .on_failure = Severity::kWarn},
-      [](Section& section) {
+      {.name = "processor", .activity = "checking the processor", .on_failure = Severity::kWarn}, [](Section& section) {
         const auto processor = memory::read_cpu_info();
         add_facts(section, processor);
         const auto kernels = probe_cpu_kernels();
         add_facts(section, kernels);
         section.ok(fmt::format("{}, {} of {} usable; ATen's kernels {}, bf16 {}",
-                               processor.model.empty() ? "a processor without a name" : processor.model,
+                               processor.model.empty() ? "an unnamed processor" : processor.model,
                                processor.usable_cores, pluralize(processor.machine_cores, "core"), kernels.aten,
                                memory::to_string(kernels.bf16)));
         check_environment(section, processor, kernels);
@@ -117,7 +116,7 @@ Section examine_host_memory() {
   // Not measured: too little for LibTorch, a small model and its optimizer.
   constexpr int64_t kLowBytes = 2'000'000'000;
   return examine_in_subprocess(
-      {.name = "memory", .activity = "looking at the host's memory", .on_failure = Severity::kWarn},
+      {.name = "memory", .activity = "checking the host's memory", .on_failure = Severity::kWarn},
       [](Section& section) {
         const int64_t machine = memory::machine_bytes();
         const int64_t limit = memory::host_limit_bytes();
@@ -126,16 +125,17 @@ Section examine_host_memory() {
                          {"limit_bytes", limit},
                          {"available_bytes", available.bytes},
                          {"bound", available.limit_source}};
-        const auto text = fmt::format("{:.1f} GB, of which this process can have {:.1f} ({})", to_gigabytes(machine),
-                                      to_gigabytes(available.bytes), available.limit_source);
+        const auto text = fmt::format("{:.1f} GB, of which {:.1f} are available to this process ({})",
+                                      to_gigabytes(machine), to_gigabytes(available.bytes), available.limit_source);
         if (available.bytes >= kLowBytes) return section.ok(text);
-        section.warn(text + ": little for training; free memory there, or ask for more (SLURM's --mem)");
+        section.warn(text +
+                     "; this may be too little for training: free memory there, or ask for more (SLURM's --mem)");
       });
 }
 
 Section examine_libraries(const DoctorContext& context) {
   return examine_in_subprocess(
-      {.name = "libtorch", .activity = "looking at LibTorch's libraries", .on_failure = Severity::kWarn},
+      {.name = "libtorch", .activity = "checking LibTorch's libraries", .on_failure = Severity::kWarn},
       [&](Section& section) {
         const auto libtorch = memory::describe_libtorch();
         section.facts = {
@@ -145,26 +145,25 @@ Section examine_libraries(const DoctorContext& context) {
         const std::string location = fmt::format("{}, found by {}", libtorch.cpu_library.parent_path().string(),
                                                  memory::to_string(libtorch.source));
         if (!libtorch.matches_compiled_version()) {
-          section.fail(
-              fmt::format("LibTorch {} is loaded from {}, and this program is compiled for {}: take that "
-                          "folder out of the path",
-                          libtorch.loaded_version, location, libtorch.compiled_version));
+          section.fail(fmt::format(
+              "LibTorch {} is loaded from {}, but this program is compiled for {}; remove that folder from the path",
+              libtorch.loaded_version, location, libtorch.compiled_version));
         } else {
           section.ok(fmt::format("LibTorch {} in {}{}", libtorch.compiled_version, location,
-                                 libtorch.cuda_library.empty() ? "" : "; its CUDA library lies beside it"));
+                                 libtorch.cuda_library.empty() ? "" : "; its CUDA library is next to it"));
         }
         if (libtorch.cpu_library.parent_path() != libtorch.core_library.parent_path()) {
-          section.warn(fmt::format("libc10.so is another folder's: {}; two LibTorch are mixed",
+          section.warn(fmt::format("libc10.so is from another folder: {}; two LibTorch installations are mixed",
                                    libtorch.core_library.parent_path().string()));
         }
         if (!libtorch.cuda_library.empty()) return;
         const bool is_gpu_requested = context.device.starts_with("cuda") || context.is_virtual();
         section.add(
             is_gpu_requested ? Severity::kFail : Severity::kWarn,
-            fmt::format("there is no libtorch_cuda.so beside libtorch_cpu.so, so no GPU can be used and nothing "
-                        "planned; install LibTorch with CUDA (pip install --force-reinstall torch=={}, or "
-                        "scripts/setup.sh for what was built here)",
-                        libtorch.compiled_version));
+            fmt::format(
+                "libtorch_cuda.so is missing next to libtorch_cpu.so, so GPUs and planning are unavailable; install "
+                "LibTorch with CUDA (pip install --force-reinstall torch=={}, or scripts/setup.sh for a local build)",
+                libtorch.compiled_version));
       });
 }
 
@@ -184,17 +183,17 @@ void examine_folder(Section& section, const std::string& name, const std::filesy
       {"seconds", probe.seconds}};
   const std::string label = fmt::format("{} {}", name, probe.folder.string());
   if (!probe.failure.empty()) {
-    return section.add(failure_severity, fmt::format("{}: nothing can be written: {}", label, probe.failure));
+    return section.add(failure_severity, fmt::format("{}: not writable: {}", label, probe.failure));
   }
   const std::string free = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
   if (!probe.lock_failure.empty()) {
-    return section.warn(fmt::format("{}: {}; no locks ({}), so nothing keeps a second run out of its folder", label,
-                                    free, probe.lock_failure));
+    return section.warn(fmt::format("{}: {}; file locks do not work ({}), so a second run can use the same folder",
+                                    label, free, probe.lock_failure));
   }
   const bool is_low = probe.free_bytes >= 0 && probe.free_bytes < kLowDiskBytes;
   section.add(is_low ? Severity::kWarn : Severity::kOk,
               fmt::format("{}: {}, a file was written, locked and renamed{}", label, free,
-                          is_low ? "; that is little for checkpoints" : ""));
+                          is_low ? "; this may be too little for checkpoints" : ""));
 }
 
 std::filesystem::path find_temporary_folder() {

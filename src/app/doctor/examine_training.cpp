@@ -44,7 +44,7 @@ void check_like_run(const train::Config& config, const DoctorContext& context, S
   train::check_no_bad_samples(*records, *processor, config, config.data.train.name(), kMaxSamples);
   const io::CheckpointTensors weights(config.model.path);
   section.facts["tensors"] = weights.names().size();
-  section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are as a run needs them", context.config,
+  section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are valid for a run", context.config,
                          pluralize(records->size(), "sample"), config.data.train.name(), config.model.path));
 }
 
@@ -94,7 +94,7 @@ DryRunSteps dry_run_steps(const std::filesystem::path& model, engine::Precision 
   do {
     const auto outcome = process.dry_run(request);
     if (outcome.out_of_memory)
-      throw run_error("a step of a tiny model found no memory on the virtual {}", virtual_gpu.gpu);
+      throw run_error("a step of a tiny model ran out of memory on the virtual {}", virtual_gpu.gpu);
     result.steps += std::ssize(outcome.steps);
     result.step_seconds += outcome.seconds;
     result.reserved_bytes = outcome.peaks().reserved_bytes;
@@ -110,12 +110,12 @@ Section examine_planning(const DoctorContext& context) {
   // Failure is a warning: a run on a GPU continues without a plan, and one on the CPU needs no dry
   // run.
   return examine_in_subprocess(
-      {.name = "planning", .activity = "rehearsing a step", .on_failure = Severity::kWarn}, [&](Section& section) {
-        if (context.model.empty()) return section.warn("not tried: there is no folder for a small model's files");
+      {.name = "planning", .activity = "a dry run of a step", .on_failure = Severity::kWarn}, [&](Section& section) {
+        if (context.model.empty()) return section.warn("not tried: no folder is writable for a small model's files");
         const auto result = dry_run_steps(context.model, context.precision, {}, /*seconds=*/0);
         section.facts = {{"seconds", result.seconds}, {"reserved_bytes", result.reserved_bytes}};
         section.ok(
-            fmt::format("a step was rehearsed on a virtual H100, beside this program, in {:.1f} s", result.seconds));
+            fmt::format("a dry run of a step on a virtual H100, in a child process, took {:.1f} s", result.seconds));
       });
 }
 
@@ -134,8 +134,8 @@ nlohmann::ordered_json make_facts(const train::SmokeRun& run) {
 std::optional<engine::Precision> choose_precision(const memory::Gpu& gpu, const DoctorContext& context,
                                                   Section& section) {
   if (planner::supports_precision(gpu, context.precision)) return context.precision;
-  const std::string text = fmt::format("{} does not compute in {}: set training.precision=fp16 or fp32",
-                                       gpu.device_name, engine::to_string(context.precision));
+  const std::string text = fmt::format("{} does not support {}: set training.precision=fp16 or fp32", gpu.device_name,
+                                       engine::to_string(context.precision));
   if (!context.config.empty()) {
     section.fail(text);
     return std::nullopt;
@@ -168,10 +168,9 @@ void compare(const Comparison& comparison, Section& section) {
   section.facts["parameter"] = deviation.parameter;
   // Written so that NaN counts as different.
   const bool is_equal = deviation.loss <= tolerance.loss && deviation.gradient <= tolerance.gradient;
-  const std::string difference_text = fmt::format(
-      "loss within {:.1e} and gradients within {:.1e} of the CPU's in fp32 (rounding explains {:.1e} and "
-      "{:.1e})",
-      deviation.loss, deviation.gradient, tolerance.loss, tolerance.gradient);
+  const std::string difference_text =
+      fmt::format("loss within {:.1e} and gradients within {:.1e} of the CPU's in fp32 (tolerance {:.1e} and {:.1e})",
+                  deviation.loss, deviation.gradient, tolerance.loss, tolerance.gradient);
   const std::string speed = fmt::format("{:.1f} steps/s {} in {}, {:.1f} on the CPU in fp32", actual.steps_per_second,
                                         location, engine::to_string(precision), reference.steps_per_second);
   if (is_equal && has_learned(actual)) return section.ok(fmt::format("{}; {}", speed, difference_text));
@@ -180,8 +179,8 @@ void compare(const Comparison& comparison, Section& section) {
                                     location, actual.first_loss, actual.last_loss, actual.steps, difference_text));
   }
   section.fail(
-      fmt::format("training {} computes something else: {}, worst {}: do not train there; unset what the environment "
-                  "says of kernels, update the driver, or take another device",
+      fmt::format("training {} gives different results: {}, worst {}: do not train there; unset environment variables "
+                  "that select kernels, update the driver, or use another device",
                   location, difference_text, deviation.parameter));
 }
 
@@ -219,8 +218,8 @@ void test_on_cpu(const DoctorContext& context, Section& section) {
 
 void warn_missing_kernels(const std::string& problem, Section& section) {
   section.warn(
-      fmt::format("vlmtrain's own kernels are not there, and ATen's do all, in more time: {}; scripts/setup.sh fetches "
-                  "nvcc, and a build with it makes them",
+      fmt::format("vlmtrain's custom kernels are missing, so ATen's slower ones are used: {}; scripts/setup.sh "
+                  "installs nvcc, and a build with it compiles them",
                   problem));
 }
 
@@ -231,7 +230,7 @@ void warn_disabled_kernels(Section& section) {
     if (disabled.empty()) return;
     const std::string names = train::join_kernel_names(disabled);
     section.facts["custom_kernels"]["disabled"] = names;
-    section.warn(fmt::format("VLMTRAIN_WITHOUT_KERNELS leaves {} to ATen's operations", names));
+    section.warn(fmt::format("VLMTRAIN_WITHOUT_KERNELS disables {}; ATen's operations are used instead", names));
   } catch (const UserError& error) {
     section.fail(error.what());
   }
@@ -244,10 +243,11 @@ void compare_kernels(at::Device device, const std::string& name, Section& sectio
   if (!load_result.problem.empty()) return warn_missing_kernels(load_result.problem, section);
   for (const auto& problem : load_result.failed) {
     section.warn(
-        fmt::format("an own kernel is left out, since it does not compute as ATen does {}: {}", name, problem));
+        fmt::format("a custom kernel is disabled, since its results {} differ from ATen's: {}", name, problem));
   }
   if (load_result.failed.empty()) {
-    section.ok(fmt::format("{} own kernels compute {} as ATen does", kernels::all_kernels().size(), name));
+    section.ok(
+        fmt::format("{} custom kernels {} give the same results as ATen's", kernels::all_kernels().size(), name));
   }
 }
 
@@ -290,8 +290,8 @@ void dry_run(const DoctorContext& context, Section& section) {
                             {"steps_per_second", static_cast<double>(result.steps) / result.step_seconds},
                             {"reserved_bytes", result.reserved_bytes}};
   section.ok(
-      fmt::format("{} steps rehearsed on {} in {}: a virtual card computes nothing, so there are no values to compare, "
-                  "and how fast it is means nothing",
+      fmt::format("dry run of {} steps on {} in {}: a virtual GPU computes nothing, so there are no values to compare, "
+                  "and its speed has no meaning",
                   result.steps, context.device, engine::to_string(*precision)));
 }
 
@@ -302,12 +302,12 @@ Section examine_step(const DoctorContext& context, const std::string& device) {
   return examine_in_subprocess(
       {.name = "step",
        .activity = "a training step",
-       .suggestion = "see what dmesg says, and what the environment says of kernels and libraries",
+       .suggestion = "check dmesg, and environment variables that select kernels and libraries",
        .timeout_seconds = kTimeoutSeconds},
       [&](Section& section) {
         section.facts = {{"device", device}, {"precision", engine::to_string(context.precision)}};
         if (context.model.empty()) {
-          return section.fail("no step was tried: no folder can be written for a small model's files; set TMPDIR");
+          return section.fail("no step was tried: no folder is writable for a small model's files; set TMPDIR");
         }
         if (context.is_virtual()) return dry_run(context, section);
         if (device == "cpu") return test_on_cpu(context, section);

@@ -64,8 +64,8 @@ bool needs_dry_run(const CommandLine& command_line) {
 [[noreturn]] void start_core(const std::filesystem::path& core, char** argv) {
   execv(core.c_str(), argv);
   throw run_error(
-      "{} cannot be started: {}; it does the work of this program and belongs in the same folder: build it with the "
-      "program (cmake --build --preset release), or copy it there",
+      "{}: cannot be started: {}; it must be in the same folder as vlmtrain: build both (cmake --build --preset "
+      "release), or copy it there",
       core.string(), std::strerror(errno));
 }
 

@@ -29,7 +29,7 @@ std::optional<int64_t> parse_mask_number(const fs::path& file) {
 
 void check_draws_masks(const models::Processor& processor, const std::string& checkpoint) {
   if (processor.predicts_masks()) return;
-  throw usage_error("--mask-out: the model of {} draws no masks; leave it out, or name a checkpoint of prs_med",
+  throw usage_error("--mask-out: the model of {} predicts no masks; omit it, or give a checkpoint of prs_med",
                     checkpoint);
 }
 
@@ -37,17 +37,17 @@ void check_mask_folder(const std::string& folder) {
   std::error_code error;
   if (!fs::exists(folder, error)) return;
   if (!fs::is_directory(folder, error)) {
-    throw usage_error("--mask-out: {} is no folder; name one, which may be new", folder);
+    throw usage_error("--mask-out: {} is not a folder; give an existing or a new folder", folder);
   }
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const fs::path name = entry.path().filename();
     if (name == kOverlay || parse_mask_number(name)) continue;
     throw usage_error(
-        "--mask-out: {} holds {}, which is no mask of an earlier answer, so nothing is written there; name a folder "
-        "that is new or empty",
+        "--mask-out: {} contains {}, which is not a mask of an earlier answer, so nothing is written there; give a new "
+        "or empty folder",
         folder, to_printable(name.string()));
   }
-  if (error) throw usage_error("--mask-out: {} cannot be read: {}; name another folder", folder, error.message());
+  if (error) throw usage_error("--mask-out: {} cannot be read: {}; give another folder", folder, error.message());
 }
 
 std::vector<std::string> make_mask_paths(const std::string& folder, size_t masks) {
@@ -72,7 +72,7 @@ void write_masks(const std::string& folder, const std::vector<std::string>& file
 void make_mask_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw run_error("--mask-out: {} cannot be made: {}; name another folder", folder, error.message());
+  if (error) throw run_error("--mask-out: {} cannot be created: {}; give another folder", folder, error.message());
 }
 
 namespace {
@@ -92,8 +92,8 @@ MaskOverlays::MaskOverlays(std::string folder) : folder_(std::move(folder)) {
   std::error_code error;
   if (fs::exists(folder_, error) && (!fs::is_directory(folder_, error) || !fs::is_empty(folder_, error))) {
     throw usage_error(
-        "--mask-out: {} exists and is no empty folder; samples' ids name the files, so they could replace others; name "
-        "a folder that is new or empty",
+        "--mask-out: {} exists and is not an empty folder; files are named after sample ids and could overwrite "
+        "others; give a new or empty folder",
         folder_);
   }
 }

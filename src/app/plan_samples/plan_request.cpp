@@ -43,15 +43,15 @@ void check_finetune(const PlanArguments& arguments, const train::Config& config)
     for (const char* key : {"lora", "model.adapter"}) {
       const auto text = find_setting(arguments, key);
       if (!text || *text == "lora.rank=0" || *text == "model.adapter=") continue;
-      refuse(*text, "full", "that is LoRA; leave one of the two out");
+      refuse(*text, "full", "that is LoRA; omit one of the two");
     }
     if (config.model.quantization != nn::Quantization::kNone) {
       refuse("model.quantization=" + nn::to_string(config.model.quantization), "full",
-             "weights that are trained are not quantised; take --finetune lora, or model.quantization=none");
+             "trained weights cannot be quantized; use --finetune lora, or model.quantization=none");
     }
   }
   if (arguments.finetune == "lora" && find_setting(arguments, "lora.rank") == "lora.rank=0") {
-    refuse("lora.rank=0", "lora", "rank 0 is no LoRA; give a rank such as lora.rank=16, or take --finetune full");
+    refuse("lora.rank=0", "lora", "rank 0 disables LoRA; set a rank such as lora.rank=16, or use --finetune full");
   }
 }
 
@@ -59,19 +59,19 @@ void check_finetune(const PlanArguments& arguments, const train::Config& config)
 
 planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments) {
   if (!arguments.gpu.empty() && arguments.gpu_gigabytes) {
-    throw usage_error("--gpu and --gpu-gb: give one of them; --gpu {} says its size, and memory.limit_gb lowers it",
+    throw usage_error("--gpu and --gpu-gb: give one of them; --gpu {} implies the size, and memory.limit_gb lowers it",
                       arguments.gpu);
   }
   if (!arguments.gpu.empty()) return planner::find_target_gpu(arguments.gpu);
   if (arguments.gpu_gigabytes) return planner::make_target_gpu(*arguments.gpu_gigabytes);
-  constexpr const char* kAdvice = "say for which one to plan, with --gpu-gb 24 or --gpu rtx4090";
+  constexpr const char* kAdvice = "name the GPU to plan for, with --gpu-gb 24 or --gpu rtx4090";
   std::optional<at::Device> device;
   try {
     device = open_device("auto");
   } catch (const UserError& error) {
     throw UserError(error.code(), fmt::format("{}; or {}", error.what(), kAdvice));
   }
-  if (device->is_cpu()) throw usage_error("there is no GPU in this machine; {}", kAdvice);
+  if (device->is_cpu()) throw usage_error("this machine has no GPU; {}", kAdvice);
   return planner::make_target_gpu(memory::describe(*device));
 }
 
@@ -79,10 +79,11 @@ train::Config make_plan_config(const PlanArguments& arguments) {
   train::Config config;
   train::declare(config).read(arguments.config, arguments.all_overrides());
   check_finetune(arguments, config);
-  if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: a number above 0 is wanted");
+  if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: must be greater than 0");
   if (arguments.world_size % arguments.nodes != 0) {
-    throw usage_error("--world-size {} on --nodes {}: each machine has as many ranks; choose a multiple of the nodes",
-                      arguments.world_size, arguments.nodes);
+    throw usage_error(
+        "--world-size {} on --nodes {}: all nodes must have the same number of ranks; choose a multiple of the nodes",
+        arguments.world_size, arguments.nodes);
   }
   train::check_sharding(config, arguments.world_size);
   train::check_global_batch_tokens(config, arguments.world_size);

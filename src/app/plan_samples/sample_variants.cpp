@@ -41,11 +41,12 @@ void check_flags(const SampleFlags& arguments) {
     throw usage_error("--image-mix {} and --images {}: give one of them", arguments.image_mix, *arguments.images);
   }
   if (!arguments.volume_size.empty() && arguments.volumes == 0) {
-    throw usage_error("--volume-size {}: of which volumes? give --volumes 1 or more", arguments.volume_size);
+    throw usage_error("--volume-size {}: requires volumes; give --volumes 1 or more", arguments.volume_size);
   }
   if (arguments.video_frames) return;
   const char* const flag_name = arguments.fps ? "--fps" : !arguments.video_size.empty() ? "--video-size" : nullptr;
-  if (flag_name) throw usage_error("{}: of which video? give --video-frames too, such as --video-frames 32", flag_name);
+  if (flag_name)
+    throw usage_error("{}: requires a video; give --video-frames too, such as --video-frames 32", flag_name);
 }
 
 /// Returns what all variants share.

@@ -105,7 +105,7 @@ UserError make_refusal_error(const std::vector<SampleVariant>& variants,
     if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
   }
   if (suggestions.empty()) suggestions.emplace_back("smaller samples");
-  return usage_error("{}, so that training would refuse it; put behind the command one of: {}", rejected->rejection,
+  return usage_error("{}, so training would refuse it; append to the command one of: {}", rejected->rejection,
                      fmt::join(suggestions, ", "));
 }
 
@@ -134,7 +134,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
          .current = train::compute_max_pixels(workload),
          .find_min = [pixels = train::compute_min_pixels(workload)] { return pixels; },
          .multiple = train::compute_pixel_unit(workload),
-         .description = "makes larger pictures smaller",
+         .description = "downscales larger images",
          .measure = {}},
         [](int64_t value, PlanArguments&, train::Config& config) { config.data.image_max_pixels = value; });
   }
@@ -144,7 +144,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
          .current = shape.video_frames,
          .find_min = [] { return train::kMinFrames; },
          .multiple = train::kFramesPerPatch,
-         .description = has_rate ? "looks at fewer frames of a video" : "samples of fewer frames",
+         .description = has_rate ? "uses fewer frames per video" : "samples with fewer frames",
          .measure = {}},
         [has_rate](int64_t value, PlanArguments& arguments, train::Config& config) {
           if (has_rate) {
@@ -159,7 +159,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
          .current = variants_.back().num_media,
          .find_min = [images = std::max<int64_t>(1, variants_.front().num_media)] { return images; },
          .multiple = 1,
-         .description = "takes no sample with more images",
+         .description = "drops samples with more images",
          .measure = {}},
         [](int64_t value, PlanArguments&, train::Config& config) {
           config.data.max_images_per_sample = value;
@@ -170,7 +170,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
          .current = variants_.back().num_media,
          .find_min = [] { return int64_t{1}; },
          .multiple = 1,
-         .description = "samples of fewer images",
+         .description = "samples with fewer images",
          .measure = {}},
         [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.images = value; });
   }
@@ -179,7 +179,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
          .current = shape.num_volumes,
          .find_min = [] { return int64_t{1}; },
          .multiple = 1,
-         .description = "samples of fewer volumes",
+         .description = "samples with fewer volumes",
          .measure = {}},
         [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.volumes = value; });
   }
@@ -188,7 +188,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
        .current = arguments_.samples.text_tokens.value_or(std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
        .find_min = [labels = shape.label_tokens] { return labels + 1; },
        .multiple = 1,
-       .description = "samples of shorter text",
+       .description = "samples with shorter text",
        .measure = {}},
       [](int64_t value, PlanArguments& arguments, train::Config&) { arguments.samples.text_tokens = value; });
   return limits;
@@ -198,14 +198,14 @@ std::vector<std::string> SyntheticSamples::remarks() const {
   std::vector<std::string> notes;
   for (const auto& variant : variants_) {
     if (!variant.rejection.empty())
-      notes.push_back(variant.rejection + "; such samples are left out (data.on_bad_sample=skip)");
+      notes.push_back(variant.rejection + "; such samples are skipped (data.on_bad_sample=skip)");
   }
   for (const auto& variant : variants_) {
     if (variant.original_tokens == 0) continue;
-    notes.push_back(fmt::format(
-        "a sample of {} tokens is longer than data.max_length={}: its images lose pixels, and {} tokens are "
-        "left (data.on_too_long=shrink)",
-        with_commas(variant.original_tokens), config_.data.max_length, with_commas(variant.shape.tokens)));
+    notes.push_back(
+        fmt::format("a sample of {} tokens is longer than data.max_length={}: its images are downscaled, and {} tokens "
+                    "remain (data.on_too_long=shrink)",
+                    with_commas(variant.original_tokens), config_.data.max_length, with_commas(variant.shape.tokens)));
   }
   const auto usable = filter_accepted(variants_);
   if (usable.empty()) return notes;
@@ -213,15 +213,14 @@ std::vector<std::string> SyntheticSamples::remarks() const {
   const int64_t requested_frames = arguments_.samples.video_frames.value_or(0);
   if (!arguments_.samples.fps && largest.video_frames < requested_frames) {
     notes.push_back(
-        fmt::format("{} of the {} frames are looked at (data.video_max_frames={}, and what the model's "
-                    "own processor takes)",
+        fmt::format("{} of the {} frames are used (data.video_max_frames={}, and the limit of the model's processor)",
                     with_commas(largest.video_frames), with_commas(requested_frames), config_.data.video_max_frames));
   }
   const auto context = models::read_context_length(config_.model.path);
   if (largest.tokens > context.tokens) {
     notes.push_back(
-        fmt::format("a sample of {} tokens is longer than the {} that the model was made for "
-                    "({}); it trains, but at positions that the model has not seen",
+        fmt::format("a sample of {} tokens is longer than the {} that the model was made for ({}); it is used for "
+                    "training, but at positions that the model has not seen",
                     with_commas(largest.tokens), with_commas(context.tokens), context.key));
   }
   return notes;

@@ -23,14 +23,16 @@ std::string choose_rank_device(const std::string& device, const distributed::Lau
   // ranks share it, which they detect when they meet.
   if (num_gpus <= 1) return device;
   if (launch.local_rank < num_gpus) return fmt::format("cuda:{}", launch.local_rank);
-  throw usage_error("rank {} is number {} on its machine, which has {} GPUs for it; start as many ranks there as GPUs",
+  throw usage_error("rank {}: number {} on its node, which has {} GPUs; start as many ranks per node as it has GPUs",
                     launch.rank, launch.local_rank + 1, num_gpus);
 }
 
 at::Device open_device(const std::string& device) {
   if (parse_virtual_gpu(device)) {
     if (planner::is_on_virtual_gpu()) return memory::open_device("cuda");
-    throw usage_error("--device {}: only train can be rehearsed; a virtual card computes nothing", device);
+    throw usage_error(
+        "--device {}: only train supports dry runs, since a virtual GPU computes nothing; choose another device",
+        device);
   }
   planner::reject_stub_libraries();
   return memory::open_device(device);
@@ -42,11 +44,10 @@ void generate_or_explain_oom(int64_t max_new_tokens, const std::function<void()>
   } catch (const std::exception& error) {
     const auto out_of_memory = memory::detect_out_of_memory(error);
     if (!out_of_memory) throw;
-    throw UserError(
-        ExitCode::kDoesNotFit,
-        fmt::format("{} is full: keys and values of a prompt and an answer of up to {} tokens (--max-new-tokens) are "
-                    "kept there; lower --max-new-tokens, or give fewer or smaller images",
-                    memory::to_string(out_of_memory->kind), max_new_tokens));
+    throw UserError(ExitCode::kDoesNotFit,
+                    fmt::format("{} is full: it holds the KV cache of the prompt and an answer of up to {} tokens "
+                                "(--max-new-tokens); lower --max-new-tokens, or give fewer or smaller images",
+                                memory::to_string(out_of_memory->kind), max_new_tokens));
   }
 }
 

@@ -15,7 +15,7 @@ namespace vlmtrain::app {
 TemporaryFolder::TemporaryFolder() {
   std::string name = (std::filesystem::temp_directory_path() / "vlmtrain-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) {
-    throw run_error("{}: no temporary folder can be made: {}; set TMPDIR to a folder with room", name,
+    throw run_error("{}: cannot create a temporary folder: {}; set TMPDIR to a folder with free space", name,
                     std::strerror(errno));
   }
   path_ = name;
@@ -44,7 +44,7 @@ PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
   if (tokenizer_.empty()) return;
   const auto file = folder_.path() / "tokenizer.json";
   if (std::filesystem::exists(file)) {
-    throw usage_error("--tokenizer: preset {} comes with its own, whose ids its config.json names; leave it out",
+    throw usage_error("--tokenizer: preset {} has its own tokenizer, whose ids its config.json uses; omit the option",
                       preset_);
   }
   std::filesystem::copy_file(tokenizer_, file);
@@ -56,9 +56,9 @@ PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
 void PresetFolder::require_tokenizer() const {
   if (std::filesystem::exists(folder_.path() / "tokenizer.json")) return;
   throw usage_error(
-      "preset {} comes without a tokenizer, which the samples of data.train are measured with: give the tokenizer.json "
-      "of {} with --tokenizer FILE, or a folder with the checkpoint as model.path; or describe the samples, such as "
-      "with --images 1 --text-tokens 256",
+      "preset {} has no tokenizer, which is needed to tokenize data.train; give the tokenizer.json of {} with "
+      "--tokenizer FILE, or a checkpoint folder as model.path, or describe the samples, such as with --images 1 "
+      "--text-tokens 256",
       preset_, models::get_tokenizer_source(preset_));
 }
 
@@ -73,7 +73,7 @@ void with_model_folder(train::Config config, const std::string& tokenizer,
   const std::string model = config.model.path;
   if (std::filesystem::exists(model)) {
     if (!tokenizer.empty()) {
-      throw usage_error("--tokenizer: {} is a folder, whose own tokenizer.json is taken; leave it out", model);
+      throw usage_error("--tokenizer: {} is a folder with its own tokenizer.json; omit the option", model);
     }
     callback(config, nullptr);
     return;

@@ -24,7 +24,7 @@ void check_overwrite(const OutputFile& output) {
   file.read(head.data(), kSignatureBytes);
   head.resize(static_cast<size_t>(file.gcount()));
   if (head.find(output.signature) != std::string::npos) return;
-  throw usage_error("{}: {} exists and does not hold {}, so it is not overwritten; name another file, or remove it",
+  throw usage_error("{}: {} exists and does not contain {}, so it is not overwritten; give another file, or remove it",
                     output.option, output.path, output.description);
 }
 

@@ -52,7 +52,7 @@ int64_t find_free_port() {
                         getsockname(listener, socket_address, &length) == 0;
   const int error = errno;
   if (listener >= 0) close(listener);
-  if (!is_bound) throw run_error("--nproc-per-node: no port of this machine can be had: {}", std::strerror(error));
+  if (!is_bound) throw run_error("--nproc-per-node: cannot get a free port on this machine: {}", std::strerror(error));
   return ntohs(address.sin_port);
 }
 
@@ -94,7 +94,7 @@ class LocalRanks {
   void forward_signal(int signal) {
     constexpr std::chrono::duration<double> kInterruptWindow(train::kInterruptWindowSeconds);
     if (signal == SIGINT && first_interrupt_ && Clock::now() - *first_interrupt_ > kInterruptWindow) {
-      spdlog::error("interrupted again: the ranks are ended at once");
+      spdlog::error("interrupted again: all ranks are killed");
       signal_all(SIGKILL);
       return;
     }
@@ -134,7 +134,7 @@ class LocalRanks {
     posix_spawnattr_destroy(&attributes);
     if (error != 0) {
       signal_all(SIGKILL);
-      throw run_error("--nproc-per-node: rank {} cannot be started: {}", rank, std::strerror(error));
+      throw run_error("--nproc-per-node: cannot start rank {}: {}", rank, std::strerror(error));
     }
     ranks_by_pid_[pid] = rank;
   }
@@ -200,7 +200,7 @@ void exit_when_launcher_exits() {
   if (launcher == nullptr) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (std::to_string(getppid()) != launcher)
-    throw run_error("--nproc-per-node: the process that started this rank is gone");
+    throw run_error("--nproc-per-node: the process that started this rank has exited");
 }
 
 namespace {

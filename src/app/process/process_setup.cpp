@@ -32,8 +32,8 @@ ExitCode flush_stdout(ExitCode code) {
   if (std::ferror(stdout) == 0) return code;
   // An earlier line may have met the error already; one more byte fails in the same way.
   if (error == 0 && write(STDOUT_FILENO, "\n", 1) < 0) error = errno;
-  const char* const reason = error != 0 ? std::strerror(error) : "a part of it is lost";
-  std::fprintf(stderr, "vlmtrain: error: stdout cannot be written: %s; send the output to where there is room\n",
+  const char* const reason = error != 0 ? std::strerror(error) : "part of the output is lost";
+  std::fprintf(stderr, "vlmtrain: error: cannot write to stdout: %s; send the output to a place with free space\n",
                reason);
   return code == ExitCode::kStopped ? code : ExitCode::kFailed;
 }

@@ -16,7 +16,7 @@
 namespace vlmtrain::app {
 
 const char* const kThreadLimitMessage =
-    "the system starts no more threads for this process: lower data.num_workers, or raise the limit on processes "
+    "the system cannot start another thread for this process; lower data.num_workers, or raise the limit on processes "
     "(ulimit -u) or on address space (ulimit -v)";
 
 namespace {
@@ -34,7 +34,7 @@ void print(const char* text) {
 
 [[noreturn]] void handle_terminate() {
   constexpr const char* kNoMemory =
-      "the host's memory is full: the system gives this process no more; free memory there, ask for more (SLURM's "
+      "the host's memory is full: the system refuses to allocate more; free memory there, ask for more (SLURM's "
       "--mem), or raise the limits on address space (ulimit -v) and data (ulimit -d)";
   constexpr const char* kInternal = "vlmtrain: internal error, please report it: ";
   if (abi::__cxa_current_exception_type() == nullptr)
@@ -51,7 +51,7 @@ void print(const char* text) {
   } catch (const std::exception& error) {
     exit_with_message(ExitCode::kFailed, error.what(), kInternal);
   } catch (...) {
-    exit_with_message(ExitCode::kFailed, "an exception of no known type", kInternal);
+    exit_with_message(ExitCode::kFailed, "an exception of unknown type", kInternal);
   }
 }
 

@@ -17,22 +17,23 @@ TEST_F(BadInputTest, SuggestsFlagsForThoseOfOtherPrograms) {
           "--max-steps: keys of the configuration are written "
           "key=value: training.max_steps=7");
   refused({"--config", "c.yaml", "--fp16"},
-          "--fp16: unknown option of vlmtrain train; of keys, which are written "
-          "key=value: what other trainers call so is here: training.precision: fp16");
+          "--fp16: unknown option of vlmtrain train; as a configuration key, written key=value: what other trainers "
+          "call so is here: training.precision: fp16");
   refused({"plan", "--gpu_gb", "24"}, "--gpu_gb: unknown option; did you mean --gpu-gb?");
   refused({"plan", "--image", "24"}, "--image: unknown option; did you mean --images?");
   refused({"generate", "--model", "x"}, "--model: unknown option; vlmtrain generate --help lists them");
   refused({"generate", "--spacing", "1"}, "--spacing: unknown option; vlmtrain generate --help lists them");
-  refused({"c.yaml"}, "c.yaml: a configuration is given as vlmtrain --config c.yaml");
+  refused({"c.yaml"}, "c.yaml: not a command; pass a configuration with --config: vlmtrain --config c.yaml");
   refused({"training.max_steps=2"},
-          "training.max_steps=2: keys of the configuration stand behind it: vlmtrain --config "
-          "FILE training.max_steps=2");
-  refused({"train", "c.yaml"}, "c.yaml: a configuration is given as vlmtrain train --config c.yaml");
+          "training.max_steps=2: not a command; configuration keys follow the file: vlmtrain --config FILE "
+          "training.max_steps=2");
+  refused({"train", "c.yaml"},
+          "c.yaml: unexpected argument; pass a configuration with --config: vlmtrain train --config c.yaml");
   refused({"evaluate"}, "evaluate: unknown command; did you mean eval?");
   refused({"plan", "--model", "HuggingFaceTB/SmolVLM-256M-Instruct", "--gpu-gb", "24"},
           "model HuggingFaceTB/SmolVLM-256M-Instruct: unknown preset; did you mean smolvlm-256m?");
   refused({"trian"}, "trian: unknown command; did you mean train?");
-  refused({"train"}, "--config is required; vlmtrain train --help shows how it is called");
+  refused({"train"}, "--config is required; vlmtrain train --help shows the usage");
   refused({}, "a command is missing; vlmtrain --help lists them");
 }
 
@@ -102,7 +103,7 @@ TEST_F(BadInputTest, GenerateNamesItsMemoryOptions) {
   };
   const Result too_long = run_with_arguments({"--prompt", prompt});
   expect_error(too_long, 2,
-               {"--prompt: has, with its images and videos,", "more than data.max_length=8192", "shorten it"});
+               {"--prompt: has ", "tokens, images and videos included, more than data.max_length=8192", "shorten it"});
   expect_error(run_with_arguments({"--prompt", prompt, "data.max_length=60000"}), 2,
                {"more than data.max_length=60000"});
   expect_error(run_with_arguments({"--prompt", "What?", "--seed", "-1"}), 2, {"--seed"});

@@ -87,7 +87,7 @@ TEST_F(DoctorTest, PrintsOneLinePerFinding) {
   EXPECT_THAT(lines.front(), StartsWith("ok    processor  "));
   EXPECT_THAT(result.out, HasSubstr("\nfail  driver     the NVIDIA driver is too old"));
   EXPECT_THAT(lines.back(),
-              StartsWith("training would not start. The first thing to mend: driver: the NVIDIA driver is"));
+              StartsWith("training would not start. The first problem to fix: driver: the NVIDIA driver is"));
   EXPECT_EQ(result.err, "");
 }
 
@@ -104,7 +104,7 @@ TEST_F(DoctorTest, NamesUnusableDrivers) {
     EXPECT_EQ(report["exit_code"], 5) << driver;
     EXPECT_EQ(report["driver"]["case"], name) << driver;
     EXPECT_THAT(get_first_failure(report), AllOf(StartsWith("driver: "), HasSubstr(expected_text)));
-    EXPECT_FALSE(report["step"].contains("trial")) << "there is nothing to try it on";
+    EXPECT_FALSE(report["step"].contains("trial")) << "no device is usable";
   }
 }
 
@@ -178,13 +178,14 @@ TEST_F(DoctorTest, ReportsMissingCustomKernels) {
   const auto without = parse_report(
       Process(folder(), {"doctor", "--json", "--device", "virtual:h100"}, 0, (home / "vlmtrain").string()).wait());
   EXPECT_EQ(without["exit_code"], 0) << "nothing needs them: " << without["findings"];
-  EXPECT_THAT(finding(without, "warn", "step"), AllOf(HasSubstr("own kernels"), HasSubstr("libvlmtrain_kernels.so")));
+  EXPECT_THAT(finding(without, "warn", "step"),
+              AllOf(HasSubstr("custom kernels are missing"), HasSubstr("libvlmtrain_kernels.so")));
 }
 
 TEST_F(DoctorTest, UnwritableFolderIsAFailure) {
   const auto report = ask({"--device", "virtual:h100", "--output-dir", "/proc/self/run"});
   EXPECT_EQ(report["exit_code"], 5);
-  EXPECT_THAT(get_first_failure(report), AllOf(StartsWith("disk: output.dir"), HasSubstr("nothing can be written")));
+  EXPECT_THAT(get_first_failure(report), AllOf(StartsWith("disk: output.dir"), HasSubstr("not writable")));
   set("TMPDIR", "/nowhere");
   const auto temporary = ask({"--device", "virtual:h100", "--output-dir", "run"});
   EXPECT_EQ(temporary["exit_code"], 0) << temporary["findings"];
@@ -208,7 +209,7 @@ TEST_F(DoctorTest, ChecksConfigurationsAndTheirFiles) {
   refused("data.train=none.json", "config: ");
   refused("data.tarin=none.json", "unknown key data.tarin; did you mean data.train?");
   refused("training.micro_batch_size=3", "training.global_batch_size");
-  refused("training.precision=bf16", "Tesla T4 does not compute in bf16");
+  refused("training.precision=bf16", "Tesla T4 does not support bf16");
   refused("training.task_weighting=fixed", "data.train has only one task");
   refused("data.image_root=/nowhere", "samples cannot be used");
   refused("lora.target_modules=[nope]", "lora");

@@ -47,12 +47,12 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
                {"lm_max_position_embeddings"});
   const std::vector<std::string> mix{
       "--gpu", "rtx4090", "--model", "smolvlm-tiny", "--image-mix", "1:1,3:1", "data.max_images_per_sample=2"};
-  expect_error(mix, 2, {"put behind the command one of: data.on_bad_sample=skip"});
+  expect_error(mix, 2, {"append to the command one of: data.on_bad_sample=skip"});
   auto skipping = mix;
   skipping.insert(skipping.end(), {"data.on_bad_sample=skip", "--json"});
   const Result skipped = plan(skipping);
   EXPECT_EQ(parse_plan(skipped)["images_per_sample"], 1);
-  EXPECT_THAT(skipped.err, HasSubstr("are left out"));
+  EXPECT_THAT(skipped.err, HasSubstr("are skipped"));
 }
 
 TEST_F(PlanCommandTest, WarnsAboutTooManyPositions) {
@@ -124,7 +124,7 @@ TEST_F(PlanCommandTest, RejectsInvalidGpus) {
 TEST_F(PlanCommandTest, RequiresAGpu) {
   const Result result = plan({"--model", "smolvlm-tiny"});
   if (result.exit_code == 0) GTEST_SKIP() << "there is a GPU, which is planned for";
-  expect_error({"--model", "smolvlm-tiny"}, 2, {"no GPU in this machine", "--gpu-gb 24", "--gpu rtx4090"});
+  expect_error({"--model", "smolvlm-tiny"}, 2, {"this machine has no GPU", "--gpu-gb 24", "--gpu rtx4090"});
 }
 
 TEST_F(PlanCommandTest, RejectsInvalidSamples) {
@@ -140,10 +140,10 @@ TEST_F(PlanCommandTest, RejectsInvalidSamples) {
   refused({"--image-size", "10x10x10"}, {"--image-size 10x10x10"});
   refused({"--text-tokens", "0"}, {"0 text tokens"});
   refused({"--image-mix", "1:0.5,2"}, {"--image-mix 1:0.5,2", "1:0.5,2:0.25,3:0.25"});
-  refused({"--image-mix", "1:0.5,1:0.5"}, {"1 images stand there twice"});
+  refused({"--image-mix", "1:0.5,1:0.5"}, {"lists samples of 1 images twice"});
   refused({"--image-mix", "1:nan"}, {"--image-mix 1:nan", "shares greater than 0"});
   refused({"--image-mix", "1:-1,2:1"}, {"shares greater than 0"});
-  refused({"--image-mix", "1:1e308,2:1e308"}, {"sum up to no number"});
+  refused({"--image-mix", "1:1e308,2:1e308"}, {"the sum of the shares is not finite"});
   refused({"--image-mix", "-1:1"}, {"--image-mix -1:1"});
   refused({"--image-mix", "1:1", "--images", "2"}, {"--image-mix 1:1 and --images 2", "one of them"});
   refused({"--video-frames", "8"}, {"takes no videos", "qwen2_5_vl"});
@@ -257,8 +257,8 @@ TEST_F(PlanCommandTest, SuggestionsForADatasetAreKeys) {
 TEST_F(PlanCommandTest, PresetWithADatasetRequiresATokenizer) {
   const std::vector<std::string> command{"--gpu-gb", "24", "--model", "smolvlm-256m", "data.train=train.json"};
   expect_error(command, 2,
-               {"preset smolvlm-256m comes without a tokenizer", "HuggingFaceTB/SmolVLM-256M-Instruct",
-                "--tokenizer FILE", "--images 1"});
+               {"preset smolvlm-256m has no tokenizer", "HuggingFaceTB/SmolVLM-256M-Instruct", "--tokenizer FILE",
+                "--images 1"});
   auto wrong = command;
   wrong.insert(wrong.end(), {"--tokenizer", (checkpoint() / "tokenizer.json").string()});
   const Result result = plan(wrong);
@@ -267,7 +267,7 @@ TEST_F(PlanCommandTest, PresetWithADatasetRequiresATokenizer) {
   described.insert(described.end(), {"--images", "1"});
   EXPECT_EQ(plan(described).exit_code, 0);
   expect_error({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--tokenizer", (checkpoint() / "tokenizer.json").string()},
-               2, {"smolvlm-tiny comes with its own"});
+               2, {"smolvlm-tiny has its own tokenizer"});
 }
 
 TEST_F(PlanCommandTest, ReportsMissingStubLibraries) {
@@ -285,7 +285,7 @@ TEST_F(PlanCommandTest, ReportsMissingStubLibraries) {
   const Result command_with_suggestion =
       Process(folder(), {"plan", "--gpu-gb", "24", "--model", "smolvlm-tiny"}, 0, folder() / "elsewhere/vlmtrain")
           .wait();
-  EXPECT_EQ(command_with_suggestion.exit_code, 0) << "the remedy works: " << command_with_suggestion.err;
+  EXPECT_EQ(command_with_suggestion.exit_code, 0) << "the suggestion works: " << command_with_suggestion.err;
 }
 
 TEST_F(PlanCommandTest, ReportsTooLittleMemoryForTheTimeline) {

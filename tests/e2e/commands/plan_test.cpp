@@ -197,7 +197,7 @@ TEST_F(PlanCommandTest, PlansForVideoFrames) {
   const Result capped = plan({"--gpu", "rtx4090", "--model", "qwen2.5-vl-tiny", "--video-size", "112x112",
                               "--video-frames", "64", "data.video_max_frames=8", "--json"});
   EXPECT_EQ(parse_plan(capped)["video_frames_per_sample"], 8);
-  EXPECT_THAT(capped.err, HasSubstr("8 of the 64 frames are looked at (data.video_max_frames=8"));
+  EXPECT_THAT(capped.err, HasSubstr("8 of the 64 frames are used (data.video_max_frames=8"));
 }
 
 TEST_F(PlanCommandTest, PlansAMixForItsWorstSample) {

@@ -37,7 +37,7 @@ TEST_F(StreamsTest, ReportsAFullDiskForStdout) {
         std::string("$V plan --gpu rtx4090 --config train.yaml --json")}) {
     const Result result = shell(command + " > /dev/full");
     EXPECT_EQ(result.exit_code, 5) << command << "\n" << result.err;
-    EXPECT_THAT(result.err, HasSubstr("stdout cannot be written: No space left on device")) << command;
+    EXPECT_THAT(result.err, HasSubstr("cannot write to stdout: No space left on device")) << command;
     EXPECT_THAT(result.err, Not(HasSubstr("internal error"))) << command;
   }
   EXPECT_TRUE(std::filesystem::exists(folder() / "run/checkpoints/step-1")) << "the run itself is well";
@@ -46,7 +46,7 @@ TEST_F(StreamsTest, ReportsAFullDiskForStdout) {
 TEST_F(StreamsTest, ReportsAClosedStdout) {
   const Result result = shell("$V options >&-");
   EXPECT_EQ(result.exit_code, 5);
-  EXPECT_THAT(result.err, HasSubstr("stdout cannot be written: Bad file descriptor"));
+  EXPECT_THAT(result.err, HasSubstr("cannot write to stdout: Bad file descriptor"));
 }
 
 TEST_F(StreamsTest, ReopensClosedStreams) {
@@ -64,7 +64,7 @@ TEST_F(StreamsTest, EndsBySigpipe) {
   EXPECT_EQ(read_text(folder() / "status"), "141\n");
   const Result ignored = shell("trap '' PIPE; { sleep 1; $V options; echo $? > status; } | true");
   EXPECT_EQ(read_text(folder() / "status"), "5\n");
-  EXPECT_THAT(ignored.err, HasSubstr("stdout cannot be written: Broken pipe"));
+  EXPECT_THAT(ignored.err, HasSubstr("cannot write to stdout: Broken pipe"));
 }
 
 TEST_F(StreamsTest, UnreadLogStopsTheRun) {

@@ -42,7 +42,7 @@ class WithoutLibTorchTest : public CommandTest {
 };
 
 TEST_F(WithoutLibTorchTest, PrintsHelpVersionAndOptions) {
-  expect_answer({"--help"}, 0, "what a run needs on a GPU");
+  expect_answer({"--help"}, 0, "that a run needs on a GPU");
   expect_answer({"--version"}, 0, ".");
   for (const char* const command :
        {"train", "plan", "inspect", "doctor", "init", "eval", "generate", "merge", "options", "report", "dry-run"}) {
@@ -88,8 +88,9 @@ TEST_F(WithoutLibTorchTest, ReportsAMissingCoreProgram) {
   const Result result = Process(folder(), {"report", "run"}, 0, program).wait();
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_THAT(result.out, IsEmpty());
-  EXPECT_THAT(result.err, AllOf(StartsWith("vlmtrain: error: "), HasSubstr("elsewhere/vlmtrain-core cannot be started"),
-                                HasSubstr("No such file or directory"), HasSubstr("copy it there")));
+  EXPECT_THAT(result.err,
+              AllOf(StartsWith("vlmtrain: error: "), HasSubstr("elsewhere/vlmtrain-core: cannot be started"),
+                    HasSubstr("No such file or directory"), HasSubstr("copy it there")));
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ TEST_P(ShardingTest, RejectsPcGrad) {
                                       "training.gradient_conflicts=pcgrad"};
   const Result result = train_on_ranks(2, settings("run", conflicting_settings));
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("PCGrad compares whole gradients"));
+  EXPECT_THAT(result.err, HasSubstr("PCGrad requires whole gradients"));
 }
 
 /// Four ranks of one machine that pretend to be two machines with two ranks each.
@@ -235,7 +235,7 @@ TEST_F(RanksTest, RejectsAnUnevenWorldSize) {
   const Result result = train_on_ranks(5, settings("run"));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err,
-              HasSubstr("cannot be divided among 5 ranks; the global batch is kept exactly, so choose 10 or 15"));
+              HasSubstr("cannot be divided among 5 ranks; the global batch size is exact, so choose 10 or 15"));
   EXPECT_EQ(count_errors(result), 1) << result.err;
 }
 

@@ -47,10 +47,10 @@ TEST_F(MaskCommandsTest, RejectsModelsWithoutMasks) {
   const Result other_answer =
       ask(checkpoint().string(), {"--image", image_file_, "--prompt", "x", "--mask-out", "out"});
   EXPECT_EQ(other_answer.exit_code, 2);
-  EXPECT_THAT(other_answer.err, AllOf(HasSubstr("--mask-out"), HasSubstr("draws no masks"), HasSubstr("prs_med")));
+  EXPECT_THAT(other_answer.err, AllOf(HasSubstr("--mask-out"), HasSubstr("predicts no masks"), HasSubstr("prs_med")));
   const Result command_line = ask("model", {"--prompt", "x", "--mask-out", "out"});
   EXPECT_EQ(command_line.exit_code, 2);
-  EXPECT_THAT(command_line.err, AllOf(HasSubstr("no picture"), HasSubstr("--image")));
+  EXPECT_THAT(command_line.err, AllOf(HasSubstr("the input has no image"), HasSubstr("--image")));
   const Result refused = ask("model", {"--image", image_file_, "--prompt", "x", "--mask-out", "images"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("new or empty"));
@@ -61,7 +61,7 @@ TEST_F(MaskCommandsTest, AnswerWithoutMaskTokenWritesNothing) {
   const Result result = ask("model", {"--image", image_file_, "--prompt", "x", "--mask-out", "out", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(nlohmann::json::parse(result.out)["masks"], IsEmpty());
-  EXPECT_THAT(result.err, HasSubstr("no token that stands for a mask"));
+  EXPECT_THAT(result.err, HasSubstr("the answer has no mask token"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "out"));
 }
 
@@ -92,7 +92,7 @@ TEST_F(MaskCommandsTest, WritesTheMasksOfAnAnswer) {
 
   const Result text = ask("run", record);
   EXPECT_THAT(text.out, HasSubstr("<SEG>"));
-  EXPECT_THAT(text.err, HasSubstr("the answer stands for 1 mask; --mask-out DIR draws it"));
+  EXPECT_THAT(text.err, HasSubstr("the answer has 1 mask; --mask-out DIR writes it"));
 }
 
 TEST_F(MaskCommandsTest, EvalScoresAndDrawsMasks) {
@@ -109,7 +109,7 @@ TEST_F(MaskCommandsTest, EvalScoresAndDrawsMasks) {
   EXPECT_EQ(overlay.sizes(), (std::vector<int64_t>{3, height_, width_}));
   const Result again = run(command_line);
   EXPECT_EQ(again.exit_code, 2);
-  EXPECT_THAT(again.err, HasSubstr("no empty folder"));
+  EXPECT_THAT(again.err, HasSubstr("is not an empty folder"));
 }
 
 }  // namespace

@@ -232,7 +232,7 @@ TEST_F(VolumesTest, GeneratesForAScan) {
   ASSERT_EQ(two.exit_code, 0) << two.err;
   const Result unordered = ask("model", {"--volume", scan, "--image", scan});
   EXPECT_EQ(unordered.exit_code, 2);
-  EXPECT_THAT(unordered.err, AllOf(HasSubstr("--image: " + scan), HasSubstr("in the order of their marks")));
+  EXPECT_THAT(unordered.err, AllOf(HasSubstr("--image: " + scan), HasSubstr("in the order of their placeholders")));
   const Result unknown = ask("model", {"--volume", scan, "--modality", "CT"});
   EXPECT_EQ(unknown.exit_code, 4);
   EXPECT_THAT(unknown.err, AllOf(HasSubstr("CT"), HasSubstr("T1w, T2w")));

@@ -298,7 +298,7 @@ TEST_F(LookAheadTest, ReportsABrokenDevice) {
   const Result result = train_on_test_gpu({"training.max_steps=50"});
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("vlmtrain: error: the device failed: CUDA error: an illegal memory access was "
-                                    "encountered; start again, and training goes on from its last checkpoint"));
+                                    "encountered; run the same command again to resume from the last checkpoint"));
   EXPECT_THAT(result.err, Not(HasSubstr("memory ran out")));
   EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
   const auto events = step_lines(std::string(kVirtualRun) + "events.jsonl");

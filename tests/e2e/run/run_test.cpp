@@ -267,7 +267,7 @@ TEST_F(RunTest, InitWritesACheckpointThatAnswersAndTrains) {
   const Result mixed =
       run({"init", "--preset", "prs-med-tiny", "--text-model", "tiny", "--out", "x", "--dtype", "bf16"});
   EXPECT_EQ(mixed.exit_code, 2);
-  EXPECT_THAT(mixed.err, HasSubstr("--dtype bf16: weights of other models keep their type"));
+  EXPECT_THAT(mixed.err, HasSubstr("--dtype bf16: weights of other models keep their data type"));
 }
 
 TEST_F(RunTest, InitRejectsANonEmptyFolder) {
