@@ -75,10 +75,10 @@ TEST(LoaderBadSamples, ErrorExplainsIgnoredKeysToRunsOfOlderVersions) {
     }
     return "";
   };
-  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("begun by a version")));
-  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("begun by a version")));
+  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("started by a version")));
+  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("started by a version")));
   records[2].problem = "no turns";
-  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("begun by a version"))) << "it was bad before";
+  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("started by a version"))) << "it was bad before";
 }
 
 TEST(LoaderBadSamples, SkipsBadDataOfAnyKind) {

@@ -111,7 +111,7 @@ TEST_F(ContentIndexTest, ReportsMissingFiles) {
   EXPECT_EQ(missing_files[0].first_record, 1);
   EXPECT_EQ(missing_files[0].num_records, 2);
   EXPECT_EQ(missing_files[1].path, pipe.string());
-  EXPECT_EQ(missing_files[1].reason, "is no file");
+  EXPECT_EQ(missing_files[1].reason, "is not a file");
 }
 
 TEST_F(ContentIndexTest, FindsSharedRecordsAndMedia) {

@@ -165,10 +165,10 @@ TEST(RestoreHoldOut, RejectsAmbiguousSamples) {
   const Names before = make_names(40);
   Names reversed(before.rbegin(), before.rend());
   EXPECT_THAT(get_usage_error([&] { restore(make_state(before, 3), reversed); }),
-              AllOf(HasSubstr("data.check_at_start=false"), HasSubstr("name a file in data.eval")));
+              AllOf(HasSubstr("data.check_at_start=false"), HasSubstr("set data.eval to a file")));
   Names doubled = reversed;
   doubled.insert(doubled.end(), reversed.begin(), reversed.end());
-  EXPECT_THAT(get_usage_error([&] { restore(make_state(before), doubled); }), HasSubstr("cannot be told apart"));
+  EXPECT_THAT(get_usage_error([&] { restore(make_state(before), doubled); }), HasSubstr("have the same text as"));
 }
 
 TEST(RestoreHoldOut, SplitsAnotherDataSetFromScratch) {

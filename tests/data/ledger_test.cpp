@@ -177,7 +177,7 @@ TEST(Ledger, RejectsALedgerOfAnotherDataSet) {
     return "no error";
   };
   EXPECT_THAT(get_error(Ledger("train.json", 5).to_json()),
-              testing::HasSubstr("train.json holds 6 samples, but the run to resume had 5"));
+              testing::HasSubstr("train.json: has 6 samples, but the checkpoint has 5"));
   EXPECT_THAT(get_error({{"samples", 6}}), testing::HasSubstr("ledger cannot be read"));
   EXPECT_THAT(get_error("nonsense"), testing::HasSubstr("ledger cannot be read"));
   auto outside = Ledger("train.json", 6).to_json();

@@ -108,7 +108,7 @@ TEST(Loader, WarnsOnceIfPrefetchingIsMemoryLimited) {
     EXPECT_EQ(limited.batches, unbounded.batches);
     EXPECT_EQ(log.lines(), prefetch_bytes == 0 ? 0 : 1);
     if (prefetch_bytes > 0) {
-      EXPECT_THAT(log.text(), HasSubstr("decoded samples wait in 1 B of host memory"));
+      EXPECT_THAT(log.text(), HasSubstr("prefetching is limited to 1 B of host memory"));
     }
   }
 }
@@ -362,7 +362,7 @@ TEST(Loader, RejectsAnEmptyDataSetAndAForeignCursor) {
   const FakeProcessor processor;
   Ledger empty_ledger("train.json", 0);
   EXPECT_THAT(get_error([&] { SingleSourceLoader(make_records(0), processor, {}, 0, {}, empty_ledger); }),
-              HasSubstr("holds no samples"));
+              HasSubstr("has no samples"));
   Ledger ledger_of_three("train.json", 3);
   EXPECT_THAT(get_error([&] {
                 SingleSourceLoader(make_records(3), processor, {}, 0, make_source_cursor(0, 3), ledger_of_three);
