@@ -93,23 +93,23 @@ Inspection make_volume_example() {
 
 TEST(InspectionTest, VolumesAreReportedAsVolumes) {
   const std::string text = format_inspection(make_volume_example(), {});
-  EXPECT_THAT(text, AllOf(HasSubstr("Volumes: 1 to 2 a sample"), HasSubstr("labels volumes"), HasSubstr("grids"),
-                          HasSubstr("2 volumes of\n48x40x32"), HasSubstr("have a volume that is trained on"),
-                          HasSubstr("of volumes the headers were read")));
+  EXPECT_THAT(text, AllOf(HasSubstr("Volumes: 1 to 2 per sample"), HasSubstr("labels volumes"), HasSubstr("grids"),
+                          HasSubstr("2 volumes of\n48x40x32"), HasSubstr("have a volume from the training data"),
+                          HasSubstr("only the headers of volumes were read")));
   EXPECT_THAT(text, AllOf(Not(HasSubstr("Tiles:")), Not(HasSubstr("Grids:")), Not(HasSubstr("Images:"))));
   Inspection series = make_volume_example();
   series.pixel_rows = data::make_histogram({1, 1, 8});
-  EXPECT_THAT(format_inspection(series, {}), HasSubstr("Grids: 1 to 8 a sample"));
+  EXPECT_THAT(format_inspection(series, {}), HasSubstr("Grids: 1 to 8 per sample"));
   EXPECT_THAT(render_inspection_page(make_volume_example()),
               AllOf(HasSubstr("volume 1: 48 × 40 × 32, &lt;script&gt;"), Not(HasSubstr(kHostile))));
 }
 
 TEST(InspectionTest, SubjectsInBothSetsAreReported) {
   const auto inspection = make_volume_example();
-  EXPECT_THAT(format_inspection(inspection, {}), AllOf(HasSubstr("2  are of a subject that is trained on: e3, e4"),
+  EXPECT_THAT(format_inspection(inspection, {}), AllOf(HasSubstr("2  are of a subject in the training data: e3, e4"),
                                                        HasSubstr("1  of the subjects are in both: sub-1")));
   EXPECT_THAT(render_inspection_page(inspection),
-              AllOf(HasSubstr("2 are of a subject that is trained on."), HasSubstr("<li>sub-1</li>")));
+              AllOf(HasSubstr("2 are of a subject in the training data."), HasSubstr("<li>sub-1</li>")));
   const auto json = inspection.to_json();
   EXPECT_EQ(json["evaluation"]["trained_subjects"].dump(), R"(["sub-1"])");
   EXPECT_EQ(json["evaluation"]["with_trained_subjects"].dump(), R"(["e3","e4"])");
@@ -180,9 +180,9 @@ TEST(InspectionTest, TextListsTheFirstAndCountsTheRest) {
                     HasSubstr("gone-4.png"), Not(HasSubstr("gone-5.png")), HasSubstr("and 4 more: --json, --html")));
   EXPECT_THAT(text, AllOf(HasSubstr("7 steps of 4 samples, 9.33 epochs"), HasSubstr("weight 2"),
                           HasSubstr("long: 15,326 → 8,190 tokens, 12.0 million pixels → 640 pixels"),
-                          HasSubstr("2 samples have the words and pictures of an earlier one"), HasSubstr("x, y, z"),
-                          HasSubstr("a.png, b.png"), HasSubstr("2 ids are those of several samples, the first is q7"),
-                          HasSubstr("1  are trained on too"), HasSubstr("Assistant: ⟦yes<end>⟧")));
+                          HasSubstr("2 samples have the text and images of an earlier one"), HasSubstr("x, y, z"),
+                          HasSubstr("a.png, b.png"), HasSubstr("2 ids are shared by several samples, the first is q7"),
+                          HasSubstr("1  are also in the training data"), HasSubstr("Assistant: ⟦yes<end>⟧")));
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(format_inspection(make_example(), {.color = true}), HasSubstr("\x1b[1;32m12 samples"));
 }
@@ -231,7 +231,7 @@ TEST(InspectionTest, ReportsWhatLimitsPacks) {
   inspection.packs.fill = {.packs = 10, .tokens = 0.5, .num_media = 1, .max_tiles = 90, .limited_by_media = 9};
   inspection.packs.packs = {{.tokens = 2048, .num_media = 18, .tiles = 90}};
   inspection.packs.limited_by_images = 9;
-  EXPECT_THAT(format_inspection(inspection, {.width = 1000}), HasSubstr("tokens in 1, images in 9"));
+  EXPECT_THAT(format_inspection(inspection, {.width = 1000}), HasSubstr("limited by tokens: 1, by images: 9"));
   EXPECT_EQ(inspection.to_json()["packs"]["bound_by"].dump(), R"({"tokens":1,"images":9,"tiles":0})");
 }
 

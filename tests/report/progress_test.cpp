@@ -163,7 +163,7 @@ TEST(FormatEvaluationLineTest, ReportsTheScoresAndTheBest) {
             "step 200: validation loss 1.234 (best 1.301 at step 100), exact match 41.2 %, 0.2 s");
   metrics.is_dry_run = true;
   EXPECT_EQ(format_evaluation_line(metrics, baseline), "step 200: validation loss -, 0.2 s")
-      << "a virtual card has no values";
+      << "a virtual GPU has no values";
 }
 
 TEST(FormatEvaluationLineTest, ReportsTheDiceScore) {

@@ -37,7 +37,7 @@
 
   const limits = [
     { name: "limit for PyTorch", bytes: data.limit_bytes, colour: "--limit" },
-    { name: "card less context", bytes: data.card_bytes, colour: "--card" },
+    { name: "GPU without context", bytes: data.card_bytes, colour: "--card" },
   ];
   const highest = reserved.reduce((most, bytes) => Math.max(most, bytes), allocated[peak]);
   const inRange = limits.filter((line) => line.bytes > 0.3 * highest && line.bytes < 1.6 * highest);
