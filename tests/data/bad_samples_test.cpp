@@ -29,7 +29,7 @@ TEST(RecordProblemsTest, AreRecordedInTheLedgerByPolicy) {
   record_problems(problems, ids, BadSamplePolicy::kFail, fail_ledger);
   record_problems(problems, ids, BadSamplePolicy::kSkip, skip_ledger);
   EXPECT_EQ(fail_ledger.status(1), SampleStatus::kFailed);
-  EXPECT_EQ(fail_ledger.status(2), SampleStatus::kDropped) << "data.on_too_long=drop is no failure";
+  EXPECT_EQ(fail_ledger.status(2), SampleStatus::kDropped) << "data.on_too_long=drop is not a failure";
   EXPECT_EQ(skip_ledger.status(1), SampleStatus::kDropped);
   EXPECT_EQ(skip_ledger.count(SampleStatus::kDropped), 2);
   EXPECT_EQ(fail_ledger.to_json()["problems"][0]["id"], "b");

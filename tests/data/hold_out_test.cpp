@@ -138,7 +138,8 @@ TEST(RestoreHoldOut, HoldsOutTheShareOfAddedSamples) {
     EXPECT_EQ(restored.split.train.size(), 45U);
     EXPECT_THAT(restored.change, HasSubstr("20 samples were added: 5 of them"));
   }
-  EXPECT_EQ(restore(make_state(before), make_names(41)).split.held_out.size(), 10U) << "a share that is no sample";
+  EXPECT_EQ(restore(make_state(before), make_names(41)).split.held_out.size(), 10U)
+      << "the share of one added sample rounds to 0";
 }
 
 TEST(RestoreHoldOut, FindsReorderedSamplesByContent) {

@@ -203,7 +203,7 @@ TEST(EpochProgress, AnEpochEndsWithItsLastUsableSample) {
   const SampleOrder sample_order(kSamples, 7);
   EpochProgress progress(ledger, sample_order);
   EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 2)), 1 + 2.0 / 16);
-  EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 3)), 1 + 2.0 / 16) << "a dropped sample is no part of the epoch";
+  EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 3)), 1 + 2.0 / 16) << "dropped samples do not count in the epoch";
   EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 17)), 1 + 15.0 / 16);
   EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 18)), 2) << "what follows is dropped";
   EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(2, 0)), 2);

@@ -114,7 +114,7 @@ TEST(InspectionTest, SubjectsInBothSetsAreReported) {
   EXPECT_EQ(json["evaluation"]["trained_subjects"].dump(), R"(["sub-1"])");
   EXPECT_EQ(json["evaluation"]["with_trained_subjects"].dump(), R"(["e3","e4"])");
   EXPECT_EQ(json["shown"][0]["pictures"][0]["voxels"].dump(), "[48,40,32]");
-  EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("subject"))) << "where none is named";
+  EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("subject"))) << "if no record has one";
 }
 
 TEST(InspectionTest, JsonIsComplete) {
@@ -147,7 +147,7 @@ TEST(InspectionTest, ReportsNotices) {
   const auto json = inspection.to_json();
   EXPECT_EQ(json["ledger"]["notices"][0]["samples"], 2);
   EXPECT_EQ(json["evaluation"]["ledger"]["notices"][0]["example"]["value"], "3 of 8");
-  EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("Notices"))) << "where there are none";
+  EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("Notices"))) << "without notices";
 }
 
 TEST(InspectionTest, ReportsMissingMediaAndUnusedSettings) {
@@ -203,7 +203,7 @@ TEST(InspectionTest, PageListsAllIdsAndHasNoScripts) {
   EXPECT_THAT(page, AllOf(HasSubstr("bad-8"), HasSubstr("gone-8.png"), HasSubstr("&lt;script&gt;alert"),
                           Not(HasSubstr("<script")), Not(HasSubstr("\x1b")), Not(HasSubstr("://"))));
   EXPECT_THAT(page, AllOf(HasSubstr("a &lt; b?"), HasSubstr("<mark>yes&lt;end&gt;</mark>")));
-  EXPECT_THAT(page.substr(0, 4096), HasSubstr(kInspectionTitle)) << "what is overwritten is known by it";
+  EXPECT_THAT(page.substr(0, 4096), HasSubstr(kInspectionTitle)) << "identifies a page that may be overwritten";
 }
 
 TEST(InspectionTest, PageHasTheExactPixels) {
@@ -212,7 +212,7 @@ TEST(InspectionTest, PageHasTheExactPixels) {
   const std::string begin = "data:image/png;base64,";
   const size_t first = page.find(begin) + begin.size();
   const std::string bytes = base64_decode(std::string_view(page).substr(first, page.find('"', first) - first));
-  const at::Tensor decoded_image = image::decode_image(std::as_bytes(std::span(bytes)), "the page's picture");
+  const at::Tensor decoded_image = image::decode_image(std::as_bytes(std::span(bytes)), "the page's image");
   EXPECT_TRUE(at::equal(decoded_image, inspection.shown_samples[0].media_previews[0].pixels));
   EXPECT_THAT(page, HasSubstr("d=\"M0 2H6M3 0V4\"")) << "between its four tiles";
 }

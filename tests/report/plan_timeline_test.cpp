@@ -96,7 +96,7 @@ TEST(PlanTimelineTest, DownsamplingKeepsThePeaks) {
   EXPECT_EQ(indices.front(), 0u);
   EXPECT_EQ(indices.back(), kEvents - 1);
   EXPECT_TRUE(std::is_sorted(indices.begin(), indices.end()));
-  EXPECT_EQ(std::adjacent_find(indices.begin(), indices.end()), indices.end()) << "none twice";
+  EXPECT_EQ(std::adjacent_find(indices.begin(), indices.end()), indices.end()) << "no duplicates";
   const auto spikes = std::count_if(indices.begin(), indices.end(),
                                     [&](size_t event) { return sum_allocated_bytes(timeline[event]) == 900 * kMiB; });
   EXPECT_EQ(spikes, 3);

@@ -69,7 +69,7 @@ TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
     EXPECT_NEAR(curves["data_wait_share"]["mean"][i], 0.02, 1e-9);
     EXPECT_EQ(curves["micro_batch_size"]["mean"][i], 4);
   }
-  EXPECT_FALSE(curves.contains("loss_scale")) << "it was not fp16";
+  EXPECT_FALSE(curves.contains("loss_scale")) << "not fp16";
   EXPECT_EQ(data["state"], "finished");
   EXPECT_EQ(data["summary"]["samples"], 400);
   EXPECT_NEAR(data["summary"]["tokens_per_second"], 8006, 3);
@@ -82,10 +82,10 @@ TEST(RunReportTest, ASlowFirstStepIsExcluded) {
   StepMetrics slow_step = RunFolder::example_step(1, 50);
   slow_step.step_seconds = 90;  // kernels are loaded or compiled
   run.append("metrics.jsonl", slow_step.to_json_line() + "\n");
-  EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 90) << "there is no other";
+  EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 90) << "the only step";
   run.append_steps(2, 3, 50);
   EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 0.5);
-  EXPECT_EQ(render_and_parse(run)["summary"]["seconds"], 91) << "it was time all the same";
+  EXPECT_EQ(render_and_parse(run)["summary"]["seconds"], 91) << "the slow step counts as time";
 }
 
 TEST(RunReportTest, TasksWithTheMostLabelTokensFirst) {
@@ -228,7 +228,7 @@ TEST(RunReportTest, ReportsHowARunEnded) {
   EXPECT_EQ(data["state"], "failed");
   EXPECT_EQ(data["message"], "loss nan");
   run.append_steps(21, 100, 100);
-  EXPECT_EQ(render_and_parse(run)["state"], "finished") << "it did go on, whatever was said before";
+  EXPECT_EQ(render_and_parse(run)["state"], "finished") << "it continued after the reported end";
 }
 
 TEST(RunReportTest, KeepsTheNewestEventsOfEachKind) {

@@ -68,7 +68,7 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
       for (const auto& [kind, count] : ledger.notices_.kinds()) ledger.precounted_kinds_.insert(kind);
     }
   } catch (const nlohmann::ordered_json::exception& error) {
-    throw data_error("the checkpoint's ledger: cannot be read ({}); resume from another checkpoint",
+    throw data_error("the checkpoint's ledger cannot be read: {}; resume from another checkpoint",
                      io::describe_json_exception(error));
   }
   for (size_t source = 0; source < next.sources.size(); ++source) {

@@ -2,7 +2,7 @@
 
 const view = { from: 0, to: 0, whole: true, cursor: -1, first: 1, width: 1, stretches: 0, smooth: true, logarithmic: false, changed: () => {} };
 
-/// The last step of a stretch, and how a person would call it.
+/// The last step of a stretch, and its label.
 const stepOf = (stretch) => view.first + view.width * (stretch + 1) - 1;
 const stretchOf = (step) => (step - view.first + 1) / view.width - 1;
 const stepWords = (stretch) => (view.width === 1 ? `step ${words.grouped(stepOf(stretch))}`
@@ -14,7 +14,7 @@ const niceStep = (range, ticks) => {
   return [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= raw * 0.999) || raw;
 };
 
-/// A centred mean over a sixtieth of what is in view; where values are missing, over those that are there.
+/// A centered mean over a sixtieth of the visible range, over the values that exist.
 function smoothed(values, from, to) {
   const reach = Math.floor((to - from) / 60);
   if (reach < 1) return values;
@@ -33,7 +33,7 @@ function smoothed(values, from, to) {
 
 /// options: title, hint, format (of a value), series: [{name, colour, mean, least, most, dash, bars, emphasis}], or with no
 /// mean, for values at some steps, points: [{step, at: its place among stretches, value, best}], ascending; zero (the
-/// axis begins at 0), whole (values are counts), logarithmic (may be), smooth (may be), marks: [{stretch, colour}], height, empty (what to say
+/// axis begins at 0), whole (values are counts), logarithmic (may be), smooth (may be), marks: [{stretch, colour}], height, empty (text
 /// without points).
 class LineChart {
   constructor() {
@@ -158,7 +158,7 @@ class LineChart {
     if (view.to - view.from < 1) label(words.grouped(stepOf(view.from)), x(view.from), bottom + 17, "middle");
   }
 
-  /// Points joined by a line, the best of them with a ring and its words.
+  /// Points joined by a line, the best of them with a ring and a label.
   joined(group, series, x, y) {
     const inView = series.points.filter((point, i) => (series.points[i + 1] || point).at >= view.from && (series.points[i - 1] || point).at <= view.to);
     group.append(svg("path", { class: "join", stroke: series.colour, d: inView.map((point, i) => `${i === 0 ? "M" : "L"}${x(point.at).toFixed(1)} ${y(point.value).toFixed(1)}`).join("") }));

@@ -79,8 +79,8 @@
     return most;
   }
 
-  /// What to draw, as [point, where it begins]: all points, or, where a column of pixels has many, the one with the most
-  /// allocated in each.
+  /// The points to draw, as [point, start]: all points, or, if a column of pixels has many, the one with the most
+  /// allocated in each column.
   function visible() {
     const first = pointAt(view[0]);
     const end = Math.min(count - 1, pointAt(view[1]) + 1);

@@ -1,4 +1,4 @@
-// The page: its head, tiles and curves, and its re-reading while the run goes on.
+// The page: its head, tiles and curves; reads its file again while the run continues.
 
 const kReadSeconds = 10;
 let data = null;
@@ -65,7 +65,7 @@ function tiles() {
       incidents.length === 0 ? "no splits, no skipped steps" : incidents.map(([count, noun]) => plural(count, noun)).join(", "), incidents.length === 0 ? "quiet" : "warned")];
 }
 
-/// Which evaluation was the best so far, and what it was worth.
+/// The best evaluation so far with its scores.
 function bestLine() {
   const { best, newest } = data.evaluations || {};
   if (!best) return null;
@@ -83,7 +83,7 @@ function lossTile(firstLoss) {
     `${steps}; ${words.counted(evaluations.count, "evaluation")} in ${words.seconds(evaluations.seconds)}${words.known(evaluations.newest.dice) ? `; Dice ${words.dice(evaluations.newest.dice)}` : ""}`);
 }
 
-/// Points of an evaluation's curve at their steps, as LineChart has them; none where no value is known.
+/// Points of an evaluation's curve at their steps in LineChart's format; empty without values.
 function evaluated(name, colour, values, more) {
   const { steps, best } = data.evaluations;
   const points = steps.map((step, i) => ({ step, at: stretchOf(step), value: values[i], best: Boolean(more && more.best && best && best.step === step) })).filter((point) => words.known(point.value));
@@ -94,11 +94,11 @@ function evaluatedByTask(key) {
   return data.evaluations.tasks.filter((task) => task[key]).flatMap((task, i) => evaluated(task.name || "(none)", taskColour(places.get(task.name) ?? i), task[key]));
 }
 
-/// Curves as [key of the data, name, colour, more]; left out are those without a value, and bytes that nobody counted.
+/// Curves as [key of the data, name, colour, more]; omits curves without values and bytes that are always 0.
 const seriesOf = (list) => list.filter(([key]) => data.curves[key] && data.curves[key].mean.some((value) => words.known(value) && (value !== 0 || !key.endsWith("_bytes"))))
   .map(([key, name, colour, more]) => ({ name, colour: `var(${colour})`, ...data.curves[key], ...more }));
 
-/// One curve where all parts of the model learn alike, else one for each part that learns.
+/// One curve if all parts of the model have the same learning rate, else one per trained part.
 function learningRates() {
   const rates = seriesOf([["learning_rate", "language model", "--language"], ["projector_learning_rate", "projector", "--input"], ["vision_learning_rate", "vision tower", "--vision"], ["mask_learning_rate", "masks", "--masks"]]);
   const alike = rates.every((rate) => rate.mean.every((value, i) => value === rates[0].mean[i] || !words.known(value)));
@@ -198,7 +198,7 @@ const sections = [
   return { make, panel, shown: "" };
 });
 
-/// Puts in place what differs from what is there, so that nothing flickers and what is open stays open.
+/// Replaces the content only if it differs, so that nothing flickers and open details stay open.
 function replace(place, children) {
   const fresh = html(place.tagName, {}, children);
   if (fresh.innerHTML !== place.innerHTML) place.replaceChildren(...fresh.childNodes);

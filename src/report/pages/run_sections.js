@@ -66,7 +66,7 @@ function tasksSection(data) {
       data.tasks.length > data.curves.task_loss.length ? `Curves are drawn for the ${data.curves.task_loss.length} tasks with the most label tokens.` : "")];
 }
 
-/// The newest evaluation's masks by what they show.
+/// The newest evaluation's masks by structure.
 function masksSection(data) {
   const { masks, newest, structures } = data.evaluations || {};
   if (!masks || !(masks.masks > 0)) return null;
@@ -117,7 +117,7 @@ function ledgerSection(data) {
       ledger.more_problems > 0 ? html("p", { class: "hint" }, `${words.grouped(ledger.more_problems)} more are in ledger.json.`) : null) : null];
 }
 
-/// As scores of closed questions do it: without case, outer spaces and a full stop.
+/// Normalizes an answer as the scores of closed questions do: without case, outer spaces and a full stop.
 const plain = (text) => text.trim().toLowerCase().replace(/[.\s]+$/, "");
 
 function predictionsSection(data) {

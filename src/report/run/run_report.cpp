@@ -155,7 +155,7 @@ struct RunReport::State {
   /// Returns the folder's name with its parent's, since many runs are called "run".
   std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
 
-  /// A killed run also says "running". The page judges by the time of the last update.
+  /// A killed run is also "running"; the page checks the time of the last update.
   std::string find_state() const {
     if (!events.end_state().empty() && events.end_step() >= steps.last_step()) return events.end_state();
     return steps.total_steps() > 0 && steps.last_step() >= steps.total_steps() ? "finished" : "running";
