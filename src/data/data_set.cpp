@@ -110,7 +110,7 @@ void check_mixture(const MixturePlan& plan, const SampleIndex& sample_index) {
     const bool has_usable =
         std::ranges::any_of(mixture_source.samples, [&](int64_t sample) { return sample_index.shapes.has(sample); });
     if (!has_usable) {
-      throw data_error("{}: none of its {} samples can be used; take it out of data.train or data.task_shares",
+      throw data_error("{}: none of its {} samples can be used; remove it from data.train or data.task_shares",
                        mixture_source.name, mixture_source.samples.size());
     }
   }
@@ -191,7 +191,7 @@ void reject_oversized_samples(const PackLimits& limits, SampleIndex& sample_inde
         .reason = "larger than a pack",
         .message = fmt::format(
             "sample {} has {} tokens, {} images and {} tiles, and a pack may have {} tokens, {} images{}; raise "
-            "data.pack_max_tokens, data.pack_max_images or data.pack_max_tiles, or make it smaller with "
+            "data.pack_max_tokens, data.pack_max_images or data.pack_max_tiles, or shrink it with "
             "data.image_max_pixels",
             sample_index.ids[i], size.tokens, size.num_media, size.tiles, limits.tokens, limits.num_media,
             limits.tiles ? fmt::format(" and {} tiles", *limits.tiles) : "")};
@@ -206,14 +206,13 @@ SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& 
       });
   if (has_source_shares && !task_shares.empty()) {
     throw usage_error(
-        "data.task_shares: the sources in data.train have weights or repeats too; keep the shares of one kind");
+        "data.task_shares: cannot be combined with weights or repeats of sources in data.train; remove one of them");
   }
   const bool needs_full_index = !task_shares.empty() || settings.packs || settings.curriculum != Curriculum::kNone;
   if (needs_full_index && !sample_index.is_complete) {
     throw usage_error(
-        "data.check_at_start: is false, but data.packing, data.curriculum and data.task_shares go by what is found "
-        "when "
-        "all samples are looked at; set it to true");
+        "data.check_at_start: is false, but data.packing, data.curriculum and data.task_shares need an index of all "
+        "samples; set it to true");
   }
   MixturePlan plan = has_source_shares     ? plan_by_source(data_set)
                      : task_shares.empty() ? plan_single_source(data_set)

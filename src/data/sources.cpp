@@ -30,10 +30,10 @@ bool is_share(double number) {
 /// Sets a text field of a source. Returns an error message if the value is not a text.
 ParseError parse_text(const Json& value, const std::string& key, std::string& text) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
-    return fmt::format("{} of a source must be a text, not {}", key, make_excerpt(value.dump()));
+    return fmt::format("{} of a source must be a string, not {}", key, make_excerpt(value.dump()));
   }
   text = value.get<std::string>();
-  if (text.find('\0') != std::string::npos) return fmt::format("{} of a source has a NUL in it", key);
+  if (text.find('\0') != std::string::npos) return fmt::format("{} of a source contains a NUL character", key);
   return std::nullopt;
 }
 
@@ -90,7 +90,7 @@ ParseError parse_shares(const Json& value, TaskShares& shares) {
       return fmt::format("{} has a share of {}; shares are numbers from 0 to {:g}", make_excerpt(task), share,
                          kMaxShare);
     if (std::ranges::find(shares.shares, task, &std::pair<std::string, double>::first) != shares.shares.end()) {
-      return fmt::format("{} stands twice; keep one", make_excerpt(task));
+      return fmt::format("{} is given twice; keep one", make_excerpt(task));
     }
     shares.shares.emplace_back(task, share);
     return std::nullopt;
@@ -98,7 +98,8 @@ ParseError parse_shares(const Json& value, TaskShares& shares) {
   if (value.is_object()) {
     for (const auto& [task, share] : value.items()) {
       if (!share.is_number())
-        return fmt::format("{} has a share of {}, which is no number", make_excerpt(task), make_excerpt(share.dump()));
+        return fmt::format("{} has a share of {}, which is not a number", make_excerpt(task),
+                           make_excerpt(share.dump()));
       if (auto error = add(task, share.get<double>())) return error;
     }
   } else {

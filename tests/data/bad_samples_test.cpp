@@ -29,7 +29,7 @@ TEST(RecordProblemsTest, AreRecordedInTheLedgerByPolicy) {
   record_problems(problems, ids, BadSamplePolicy::kFail, fail_ledger);
   record_problems(problems, ids, BadSamplePolicy::kSkip, skip_ledger);
   EXPECT_EQ(fail_ledger.status(1), SampleStatus::kFailed);
-  EXPECT_EQ(fail_ledger.status(2), SampleStatus::kDropped) << "data.on_too_long=drop is no failure";
+  EXPECT_EQ(fail_ledger.status(2), SampleStatus::kDropped) << "data.on_too_long=drop is not a failure";
   EXPECT_EQ(skip_ledger.status(1), SampleStatus::kDropped);
   EXPECT_EQ(skip_ledger.count(SampleStatus::kDropped), 2);
   EXPECT_EQ(fail_ledger.to_json()["problems"][0]["id"], "b");
@@ -75,10 +75,10 @@ TEST(LoaderBadSamples, ErrorExplainsIgnoredKeysToRunsOfOlderVersions) {
     }
     return "";
   };
-  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("begun by a version")));
-  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("begun by a version")));
+  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("started by a version")));
+  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("started by a version")));
   records[2].problem = "no turns";
-  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("begun by a version"))) << "it was bad before";
+  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("started by a version"))) << "it was bad before";
 }
 
 TEST(LoaderBadSamples, SkipsBadDataOfAnyKind) {

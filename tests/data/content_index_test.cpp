@@ -111,7 +111,7 @@ TEST_F(ContentIndexTest, ReportsMissingFiles) {
   EXPECT_EQ(missing_files[0].first_record, 1);
   EXPECT_EQ(missing_files[0].num_records, 2);
   EXPECT_EQ(missing_files[1].path, pipe.string());
-  EXPECT_EQ(missing_files[1].reason, "is no file");
+  EXPECT_EQ(missing_files[1].reason, "is not a file");
 }
 
 TEST_F(ContentIndexTest, FindsSharedRecordsAndMedia) {
@@ -155,7 +155,7 @@ TEST(ContentFingerprints, FindsSharedSamplesAndFiles) {
                                               .file_hashes = {{5, 1}, {3, 2}, {4, 2}, {3, 4}, {7, 4}, {9, 0}}};
   const SharedContent shared = find_shared_content(eval_fingerprints, train_fingerprints);
   EXPECT_THAT(shared.samples, ElementsAre(1, 3)) << "0 is that of a sample which is not usable";
-  EXPECT_THAT(shared.samples_with_shared_files, ElementsAre(2, 4)) << "each once, without those that are the same";
+  EXPECT_THAT(shared.samples_with_shared_files, ElementsAre(2, 4)) << "each once, without duplicates";
 }
 
 TEST(ContentFingerprints, SharesNothingWithAnEmptyDataSet) {

@@ -95,7 +95,7 @@ TEST(MakeSampleOrder, TasksWithSharesAreMixtureSources) {
   EXPECT_THAT(get_refusal([&] {
                 make_sample_order(weighted, parse_shares({{"vqa", 1}}), sample_index, {});
               }),
-              HasSubstr("keep the shares of one kind"));
+              HasSubstr("cannot be combined with weights or repeats"));
 }
 
 TEST(MakeSampleOrder, RejectsASourceWithoutAUsableSample) {

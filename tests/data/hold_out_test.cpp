@@ -138,7 +138,8 @@ TEST(RestoreHoldOut, HoldsOutTheShareOfAddedSamples) {
     EXPECT_EQ(restored.split.train.size(), 45U);
     EXPECT_THAT(restored.change, HasSubstr("20 samples were added: 5 of them"));
   }
-  EXPECT_EQ(restore(make_state(before), make_names(41)).split.held_out.size(), 10U) << "a share that is no sample";
+  EXPECT_EQ(restore(make_state(before), make_names(41)).split.held_out.size(), 10U)
+      << "the share of one added sample rounds to 0";
 }
 
 TEST(RestoreHoldOut, FindsReorderedSamplesByContent) {
@@ -165,10 +166,10 @@ TEST(RestoreHoldOut, RejectsAmbiguousSamples) {
   const Names before = make_names(40);
   Names reversed(before.rbegin(), before.rend());
   EXPECT_THAT(get_usage_error([&] { restore(make_state(before, 3), reversed); }),
-              AllOf(HasSubstr("data.check_at_start=false"), HasSubstr("name a file in data.eval")));
+              AllOf(HasSubstr("data.check_at_start=false"), HasSubstr("set data.eval to a file")));
   Names doubled = reversed;
   doubled.insert(doubled.end(), reversed.begin(), reversed.end());
-  EXPECT_THAT(get_usage_error([&] { restore(make_state(before), doubled); }), HasSubstr("cannot be told apart"));
+  EXPECT_THAT(get_usage_error([&] { restore(make_state(before), doubled); }), HasSubstr("have the same text as"));
 }
 
 TEST(RestoreHoldOut, SplitsAnotherDataSetFromScratch) {

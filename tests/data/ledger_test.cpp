@@ -177,7 +177,7 @@ TEST(Ledger, RejectsALedgerOfAnotherDataSet) {
     return "no error";
   };
   EXPECT_THAT(get_error(Ledger("train.json", 5).to_json()),
-              testing::HasSubstr("train.json holds 6 samples, but the run to resume had 5"));
+              testing::HasSubstr("train.json: has 6 samples, but the checkpoint has 5"));
   EXPECT_THAT(get_error({{"samples", 6}}), testing::HasSubstr("ledger cannot be read"));
   EXPECT_THAT(get_error("nonsense"), testing::HasSubstr("ledger cannot be read"));
   auto outside = Ledger("train.json", 6).to_json();
@@ -203,7 +203,7 @@ TEST(EpochProgress, AnEpochEndsWithItsLastUsableSample) {
   const SampleOrder sample_order(kSamples, 7);
   EpochProgress progress(ledger, sample_order);
   EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 2)), 1 + 2.0 / 16);
-  EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 3)), 1 + 2.0 / 16) << "a dropped sample is no part of the epoch";
+  EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 3)), 1 + 2.0 / 16) << "dropped samples do not count in the epoch";
   EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 17)), 1 + 15.0 / 16);
   EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(1, 18)), 2) << "what follows is dropped";
   EXPECT_DOUBLE_EQ(progress.at(make_source_cursor(2, 0)), 2);

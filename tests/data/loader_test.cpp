@@ -47,7 +47,7 @@ DrawnBatches draw(Loader& loader, int64_t batches, Ledger* ledger = nullptr) {
     const GlobalBatch batch = loader.next();
     if (ledger != nullptr) mark_used(*ledger, batch);
     for (const Sample& sample : batch.samples) {
-      EXPECT_EQ(sample.task, std::to_string(sample.seed)) << "made with the seed that it has";
+      EXPECT_EQ(sample.task, std::to_string(sample.seed)) << "processed with its own seed";
       result.seeds.push_back(sample.seed);
     }
     result.batches.push_back(get_indices(batch));
@@ -108,7 +108,7 @@ TEST(Loader, WarnsOnceIfPrefetchingIsMemoryLimited) {
     EXPECT_EQ(limited.batches, unbounded.batches);
     EXPECT_EQ(log.lines(), prefetch_bytes == 0 ? 0 : 1);
     if (prefetch_bytes > 0) {
-      EXPECT_THAT(log.text(), HasSubstr("decoded samples wait in 1 B of host memory"));
+      EXPECT_THAT(log.text(), HasSubstr("prefetching is limited to 1 B of host memory"));
     }
   }
 }
@@ -281,7 +281,7 @@ TEST(Loader, RefillTakesTheNextSampleOfTheOrder) {
   const FakeProcessor processor(reject_every_fourth);
   const LoaderSettings settings{.global_batch_size = 4, .num_workers = 3, .on_bad_sample = BadSamplePolicy::kSkip};
   const CapturedLog log;
-  // The seed is the place's.
+  // The seed belongs to the position.
   const auto get_key = [](const Sample& sample) { return std::pair(sample.index, sample.seed); };
   const auto get_keys = [&](const GlobalBatch& batch) {
     std::vector<std::pair<int64_t, uint64_t>> keys;
@@ -362,7 +362,7 @@ TEST(Loader, RejectsAnEmptyDataSetAndAForeignCursor) {
   const FakeProcessor processor;
   Ledger empty_ledger("train.json", 0);
   EXPECT_THAT(get_error([&] { SingleSourceLoader(make_records(0), processor, {}, 0, {}, empty_ledger); }),
-              HasSubstr("holds no samples"));
+              HasSubstr("has no samples"));
   Ledger ledger_of_three("train.json", 3);
   EXPECT_THAT(get_error([&] {
                 SingleSourceLoader(make_records(3), processor, {}, 0, make_source_cursor(0, 3), ledger_of_three);

@@ -66,7 +66,7 @@ TEST(Collate, KeepsModalitiesWithTheirVolumes) {
   EXPECT_EQ(batch.pixel_values[2].mean().item<double>(), 1);
   EXPECT_EQ(batch.num_volumes, 3);
   EXPECT_EQ(batch.num_media, 3);
-  // Where the features are known and there are no pixels, nobody asks.
+  // Samples with known features and without pixels need no modalities.
   Sample known_features = volume_sample({2});
   known_features.pixel_values = at::Tensor();
   EXPECT_FALSE(collate(std::vector{known_features}).modalities.defined());

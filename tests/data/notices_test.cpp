@@ -83,7 +83,7 @@ TEST(NewNoticeLogger, LogsEachKindOnce) {
   counts.add("c", {{kFrames, "3 of 8"}});
   logger.log(counts, "train.json");
   EXPECT_EQ(log.lines(), 2);
-  EXPECT_THAT(log.text(), HasSubstr("first met in sample c: 3 of 8; ledger.json counts"));
+  EXPECT_THAT(log.text(), HasSubstr("first found in sample c: 3 of 8; ledger.json counts"));
   NewNoticeLogger resumed_logger;
   resumed_logger.mark_logged(counts);
   resumed_logger.log(counts, "train.json");

@@ -96,7 +96,7 @@ TEST(PackStatisticsTest, ReportsTheLimitingFactor) {
                                       {.tokens = 20, .num_media = 0, .tiles = 0},
                                       {.tokens = 50, .num_media = 1, .tiles = 9}};
   const PackLimits limits{.tokens = 100, .num_media = 2, .tiles = 9};
-  // Full of tokens; of images; of tiles; and one that could take more of everything.
+  // Limited by tokens; by images; by tiles; and one below all limits.
   const Packs packs{.samples = {0, 1, 2, 4, 3}, .ends = {1, 3, 4, 5}};
   const PackStatistics statistics = compute_pack_statistics(packs, sizes, limits);
   EXPECT_EQ(statistics.fill.packs, 4);
@@ -104,7 +104,7 @@ TEST(PackStatisticsTest, ReportsTheLimitingFactor) {
   EXPECT_EQ(statistics.limited_by_tiles, 1);
   EXPECT_EQ(statistics.limited_by_tokens(), 2);
   EXPECT_EQ(statistics.limited_by_images + statistics.limited_by_tiles, statistics.fill.limited_by_media)
-      << "as the log of a run says";
+      << "as in the log of a run";
   EXPECT_THAT(statistics.samples, ElementsAre(1, 2, 1, 1));
   EXPECT_EQ(statistics.packs[1].tokens, 50);
   EXPECT_EQ(statistics.packs[1].num_media, 2);

@@ -44,7 +44,7 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   {
     SampleIndexCacheWriter writer(file, "key", /*stamp=*/17, /*samples=*/4);
     for (const auto& shape : shapes) writer.add(to_cache_line(shape));
-    EXPECT_FALSE(std::filesystem::exists(file)) << "not yet whole";
+    EXPECT_FALSE(std::filesystem::exists(file)) << "not complete yet";
     writer.commit();
   }
   EXPECT_EQ(SampleIndexCacheReader(file, "other").samples(), 0);
@@ -53,7 +53,7 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   ASSERT_EQ(reader.samples(), 4);
   std::vector<std::optional<CachedSample>> samples;
   for (int i = 0; i < 4; ++i) samples.push_back(parse_cache_line(reader.next()));
-  EXPECT_EQ(reader.next(), "") << "the hash is no line";
+  EXPECT_EQ(reader.next(), "") << "the hash is not a line";
   ASSERT_TRUE(samples[0] && samples[2]);
   EXPECT_EQ(samples[0]->fingerprint, 7U);
   EXPECT_EQ(samples[0]->file_state, 11U);
@@ -83,7 +83,7 @@ TEST_F(SampleIndexCacheTest, CopiesLinesThatWereRead) {
   for (int i = 0; i < 700; ++i) reader.next();
   SampleIndexCacheWriter writer(copy, "key", 18, 1000);
   reader.copy_lines(writer, 100);
-  EXPECT_TRUE(reader.next().starts_with("[700 ")) << "it goes on where it was";
+  EXPECT_TRUE(reader.next().starts_with("[700 ")) << "continues where it stopped";
   for (int i = 600; i < 1000; ++i) writer.add(std::to_string(i));
   writer.commit();
   SampleIndexCacheReader copied_reader(copy, "key");

@@ -154,8 +154,7 @@ TEST_F(SampleIndexTest, ReportsSamplesBeyondThePositionLimit) {
   EXPECT_EQ(index().notices.kinds().size(), 2U);
   processor_->processed_ids();
   EXPECT_EQ(index().notices.kinds().size(), 2U);
-  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre())
-      << "that of the record is told from that of the sample";
+  EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre()) << "their notices are cached separately";
 }
 
 TEST_F(SampleIndexTest, FingerprintsMatchEqualContentAndAnySpellingOfAFile) {
@@ -179,7 +178,7 @@ TEST_F(SampleIndexTest, FingerprintsMatchEqualContentAndAnySpellingOfAFile) {
     EXPECT_THAT(shared.samples, ElementsAre(0));
     EXPECT_THAT(shared.samples_with_shared_files, ElementsAre(1));
   }
-  EXPECT_TRUE(index().fingerprints.content_hashes.empty()) << "they were not asked for";
+  EXPECT_TRUE(index().fingerprints.content_hashes.empty()) << "not requested";
 }
 
 TEST_F(SampleIndexTest, MaxSamplesAreSpreadOverTheDataSet) {
@@ -233,7 +232,7 @@ TEST_F(SampleIndexTest, ChecksChangedSamplesAgain) {
   EXPECT_EQ(index_result.problems.size(), 1U);
   EXPECT_EQ(index_result.num_changed, 4);
   put_image(8, "yyyyyyyyyy");
-  EXPECT_EQ(index().problems.size(), 0U) << "it is there again";
+  EXPECT_EQ(index().problems.size(), 0U) << "the file exists again";
   EXPECT_THAT(processor_->processed_ids(), UnorderedElementsAre("s8"));
 }
 
@@ -252,7 +251,7 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   EXPECT_EQ(second.ids, first.ids);
   EXPECT_EQ(second.num_from_cache, 40);
   put_image(3, "y234");
-  EXPECT_EQ(index_counted().shapes[3]->tokens, 4) << "its picture has another size";
+  EXPECT_EQ(index_counted().shapes[3]->tokens, 4) << "its image has another size";
   EXPECT_EQ(counting_records.reads, 1);
   fs::remove(folder() / "7.png");
   EXPECT_EQ(index_counted().problems.size(), 1U);
@@ -267,7 +266,7 @@ TEST_F(SampleIndexTest, DoesNotReadRecordsOfUnchangedFiles) {
   counting_records.data_stamp = 0;
   index_counted();
   index_counted();
-  EXPECT_EQ(counting_records.reads, 40) << "who knows no stamp is read";
+  EXPECT_EQ(counting_records.reads, 40) << "records without a stamp are read";
 }
 
 /// A fast processor, for data sets of several chunks.

@@ -104,7 +104,7 @@ TEST(MediaCounts, CountsSamplesByMedia) {
 TEST(MediaCounts, PartOfTheDataSetMayHaveNoMedia) {
   EXPECT_TRUE(count_media(make_shapes(), 3, 5).has_no_media());
   EXPECT_FALSE(count_media(make_shapes(), 3, 6).has_no_media());
-  EXPECT_FALSE(count_media(make_shapes(), 4, 5).has_no_media()) << "nothing is known of it";
+  EXPECT_FALSE(count_media(make_shapes(), 4, 5).has_no_media()) << "its shape is unknown";
 }
 
 }  // namespace

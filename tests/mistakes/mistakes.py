@@ -111,7 +111,7 @@ add("`merge` of a checkpoint that is no adapter", "merge --adapter model --out m
 add("`eval` without `data.eval`", "eval --config train.yaml --checkpoint model", 2, "data.eval: empty")
 add("`generate` with a picture that is not there", "generate --checkpoint model --image nowhere.png --prompt What?", 2, "--image", "nowhere.png")
 add("`generate` of a checkpoint that is not there", "generate --checkpoint nowhere --image images/0.png --prompt What?", 4, "nowhere: there is no such folder")
-add("`report` on a folder that is no run", "report images", 2, "holds no run")
+add("`report` on a folder that is no run", "report images", 2, "has no config.yaml or metrics.jsonl")
 
 # The configuration.
 for line, here in {
@@ -167,7 +167,7 @@ add("`data.train` that is not there", TRAIN + " data.train=data/train.json", 4, 
 add("`data.train` of the Hub", TRAIN + " data.train=HuggingFaceM4/the_cauldron", 4, "Nothing is downloaded", "hf download")
 add("a comma too many in JSON", TRAIN, 4, "data.json: not valid JSON at line 1, column 48", prepare=data('[{"image": "images/0.png", "conversations": [],},]'))
 add("an empty file", TRAIN, 4, "data.json is empty", prepare=data(""))
-add("an empty list", TRAIN, 4, "holds no samples", prepare=data("[]"))
+add("an empty list", TRAIN, 4, "has no samples", prepare=data("[]"))
 add("empty `conversations`", TRAIN, 4, 'sample r0: its "conversations" is empty', prepare=record(conversations=[]))
 add("no `conversations`", TRAIN, 4, 'has no "conversations" and no "messages"', prepare=record(conversations=None))
 add("a record without an answer", TRAIN, 4, "nothing to learn", prepare=record(conversations=[{"from": "human", "value": "<image>What?"}]))

@@ -93,28 +93,28 @@ Inspection make_volume_example() {
 
 TEST(InspectionTest, VolumesAreReportedAsVolumes) {
   const std::string text = format_inspection(make_volume_example(), {});
-  EXPECT_THAT(text, AllOf(HasSubstr("Volumes: 1 to 2 a sample"), HasSubstr("labels volumes"), HasSubstr("grids"),
-                          HasSubstr("2 volumes of\n48x40x32"), HasSubstr("have a volume that is trained on"),
-                          HasSubstr("of volumes the headers were read")));
+  EXPECT_THAT(text, AllOf(HasSubstr("Volumes: 1 to 2 per sample"), HasSubstr("labels volumes"), HasSubstr("grids"),
+                          HasSubstr("2 volumes of\n48x40x32"), HasSubstr("have a volume from the training data"),
+                          HasSubstr("only the headers of volumes were read")));
   EXPECT_THAT(text, AllOf(Not(HasSubstr("Tiles:")), Not(HasSubstr("Grids:")), Not(HasSubstr("Images:"))));
   Inspection series = make_volume_example();
   series.pixel_rows = data::make_histogram({1, 1, 8});
-  EXPECT_THAT(format_inspection(series, {}), HasSubstr("Grids: 1 to 8 a sample"));
+  EXPECT_THAT(format_inspection(series, {}), HasSubstr("Grids: 1 to 8 per sample"));
   EXPECT_THAT(render_inspection_page(make_volume_example()),
               AllOf(HasSubstr("volume 1: 48 × 40 × 32, &lt;script&gt;"), Not(HasSubstr(kHostile))));
 }
 
 TEST(InspectionTest, SubjectsInBothSetsAreReported) {
   const auto inspection = make_volume_example();
-  EXPECT_THAT(format_inspection(inspection, {}), AllOf(HasSubstr("2  are of a subject that is trained on: e3, e4"),
+  EXPECT_THAT(format_inspection(inspection, {}), AllOf(HasSubstr("2  are of a subject in the training data: e3, e4"),
                                                        HasSubstr("1  of the subjects are in both: sub-1")));
   EXPECT_THAT(render_inspection_page(inspection),
-              AllOf(HasSubstr("2 are of a subject that is trained on."), HasSubstr("<li>sub-1</li>")));
+              AllOf(HasSubstr("2 are of a subject in the training data."), HasSubstr("<li>sub-1</li>")));
   const auto json = inspection.to_json();
   EXPECT_EQ(json["evaluation"]["trained_subjects"].dump(), R"(["sub-1"])");
   EXPECT_EQ(json["evaluation"]["with_trained_subjects"].dump(), R"(["e3","e4"])");
   EXPECT_EQ(json["shown"][0]["media"][0]["voxels"].dump(), "[48,40,32]");
-  EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("subject"))) << "where none is named";
+  EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("subject"))) << "if no record has one";
 }
 
 TEST(InspectionTest, JsonIsComplete) {
@@ -147,7 +147,7 @@ TEST(InspectionTest, ReportsNotices) {
   const auto json = inspection.to_json();
   EXPECT_EQ(json["ledger"]["notices"][0]["samples"], 2);
   EXPECT_EQ(json["evaluation"]["ledger"]["notices"][0]["example"]["value"], "3 of 8");
-  EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("Notices"))) << "where there are none";
+  EXPECT_THAT(format_inspection(make_example(), {}), Not(HasSubstr("Notices"))) << "without notices";
 }
 
 TEST(InspectionTest, ReportsMissingMediaAndUnusedSettings) {
@@ -180,9 +180,9 @@ TEST(InspectionTest, TextListsTheFirstAndCountsTheRest) {
                     HasSubstr("gone-4.png"), Not(HasSubstr("gone-5.png")), HasSubstr("and 4 more: --json, --html")));
   EXPECT_THAT(text, AllOf(HasSubstr("7 steps of 4 samples, 9.33 epochs"), HasSubstr("weight 2"),
                           HasSubstr("long: 15,326 → 8,190 tokens, 12.0 million pixels → 640 pixels"),
-                          HasSubstr("2 samples have the words and pictures of an earlier one"), HasSubstr("x, y, z"),
-                          HasSubstr("a.png, b.png"), HasSubstr("2 ids are those of several samples, the first is q7"),
-                          HasSubstr("1  are trained on too"), HasSubstr("Assistant: ⟦yes<end>⟧")));
+                          HasSubstr("2 samples have the text and images of an earlier one"), HasSubstr("x, y, z"),
+                          HasSubstr("a.png, b.png"), HasSubstr("2 ids are shared by several samples, the first is q7"),
+                          HasSubstr("1  are also in the training data"), HasSubstr("Assistant: ⟦yes<end>⟧")));
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(format_inspection(make_example(), {.color = true}), HasSubstr("\x1b[1;32m12 samples"));
 }
@@ -203,7 +203,7 @@ TEST(InspectionTest, PageListsAllIdsAndHasNoScripts) {
   EXPECT_THAT(page, AllOf(HasSubstr("bad-8"), HasSubstr("gone-8.png"), HasSubstr("&lt;script&gt;alert"),
                           Not(HasSubstr("<script")), Not(HasSubstr("\x1b")), Not(HasSubstr("://"))));
   EXPECT_THAT(page, AllOf(HasSubstr("a &lt; b?"), HasSubstr("<mark>yes&lt;end&gt;</mark>")));
-  EXPECT_THAT(page.substr(0, 4096), HasSubstr(kInspectionTitle)) << "what is overwritten is known by it";
+  EXPECT_THAT(page.substr(0, 4096), HasSubstr(kInspectionTitle)) << "identifies a page that may be overwritten";
 }
 
 TEST(InspectionTest, PageHasTheExactPixels) {
@@ -212,7 +212,7 @@ TEST(InspectionTest, PageHasTheExactPixels) {
   const std::string begin = "data:image/png;base64,";
   const size_t first = page.find(begin) + begin.size();
   const std::string bytes = base64_decode(std::string_view(page).substr(first, page.find('"', first) - first));
-  const at::Tensor decoded_image = image::decode_image(std::as_bytes(std::span(bytes)), "the page's picture");
+  const at::Tensor decoded_image = image::decode_image(std::as_bytes(std::span(bytes)), "the page's image");
   EXPECT_TRUE(at::equal(decoded_image, inspection.shown_samples[0].media_previews[0].pixels));
   EXPECT_THAT(page, HasSubstr("d=\"M0 2H6M3 0V4\"")) << "between its four tiles";
 }
@@ -231,7 +231,7 @@ TEST(InspectionTest, ReportsWhatLimitsPacks) {
   inspection.packs.fill = {.packs = 10, .tokens = 0.5, .num_media = 1, .max_tiles = 90, .limited_by_media = 9};
   inspection.packs.packs = {{.tokens = 2048, .num_media = 18, .tiles = 90}};
   inspection.packs.limited_by_images = 9;
-  EXPECT_THAT(format_inspection(inspection, {.width = 1000}), HasSubstr("tokens in 1, images in 9"));
+  EXPECT_THAT(format_inspection(inspection, {.width = 1000}), HasSubstr("limited by tokens: 1, by images: 9"));
   EXPECT_EQ(inspection.to_json()["packs"]["bound_by"].dump(), R"({"tokens":1,"images":9,"tiles":0})");
 }
 

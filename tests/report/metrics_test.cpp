@@ -169,7 +169,7 @@ TEST_F(StepLogTest, OtherLinesAreDropped) {
 TEST_F(StepLogTest, AFileThatCannotBeWrittenIsReported) {
   try {
     const StepLog lines(file().parent_path() / "nowhere/metrics.jsonl", 0);
-    ADD_FAILURE() << "it was written";
+    ADD_FAILURE() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);
     EXPECT_THAT(error.what(), HasSubstr("nowhere/metrics.jsonl"));

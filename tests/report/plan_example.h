@@ -22,7 +22,7 @@ inline planner::Plan make_example_plan() {
                  .memory_bytes = 25'000 * kMB,
                  .context_bytes = 600 * kMB,
                  .context_measured = false,
-                 .description = "a card of 24 GB"};
+                 .description = "a GPU of 24 GB"};
   plan.workload.global_batch_size = 16;
   plan.worst = {.shapes = {{.tokens = 2622,
                             .label_tokens = 64,

@@ -48,7 +48,7 @@ TEST(PlanTextTest, HeadlineReportsRanksAndRecomputation) {
 TEST(PlanTextTest, HeadlineForAPlanThatDoesNotFit) {
   EXPECT_EQ(format_plan_headline(make_unfit_example_plan()),
             "does not fit: full fine-tuning of smolvlm-500m needs at least 20.6 GB (micro-batch 1, recomputing all "
-            "blocks), the card has 13.5 GB beside its margin; 7.1 GB are missing");
+            "blocks), the GPU has 13.5 GB after its margin; 7.1 GB are missing");
 }
 
 TEST(PlanTextTest, HeadlineReportsWhatIsTrained) {
@@ -58,7 +58,7 @@ TEST(PlanTextTest, HeadlineReportsWhatIsTrained) {
   EXPECT_THAT(format_plan(plan, {}), HasSubstr("LoRA of rank 16"));
   plan.job.lora.reset();
   plan.job.frozen.vision_tower = true;
-  EXPECT_THAT(format_plan_headline(plan), EndsWith(", fine-tuning in part"));
+  EXPECT_THAT(format_plan_headline(plan), EndsWith(", partial fine-tuning"));
 }
 
 TEST(PlanTextTest, ReportsTheMinimumWithTheConstraints) {
@@ -69,13 +69,13 @@ TEST(PlanTextTest, ReportsTheMinimumWithTheConstraints) {
   plan.best.step_config.loss_chunk_rows = 1;
   EXPECT_THAT(format_plan_headline(plan),
               HasSubstr("needs at least 20.6 GB with training.micro_batch_size=1 and memory.recompute=all (micro-batch "
-                        "1, recomputing all blocks, 1 tile a vision pass, loss in chunks of 1 row)"));
+                        "1, recomputing all blocks, 1 tile per vision pass, loss in chunks of 1 row)"));
 }
 
 TEST(PlanTextTest, SuggestionsAreLinesToCopy) {
   for (const int width : {64, 100}) {
     const auto lines = split_lines(format_plan(make_unfit_example_plan(), {.width = width}));
-    EXPECT_THAT(lines, testing::Contains("What would make it fit (put one line behind the command)"));
+    EXPECT_THAT(lines, testing::Contains("Suggestions to make it fit (append one line to the command)"));
     EXPECT_THAT(lines, testing::Contains("  lora.rank=16 model.quantization=nf4"));
     EXPECT_THAT(lines, testing::Contains("      trains adapters; 9.1 GB are enough then"));
     EXPECT_THAT(lines, testing::Contains("  - take a smaller model"));
@@ -91,7 +91,7 @@ TEST(PlanTextTest, VideosAreReportedAsVideos) {
   shape.grids = {{8, 20, 24}};
   shape.pixel_rows = 3840;
   EXPECT_THAT(format_plan(plan, {.width = 100}),
-              HasSubstr("2,622 tokens (2,106 of videos), 64 learnt; 1 video of 16 frames in 3,840 patches"));
+              HasSubstr("2,622 tokens (2,106 of videos), 64 label tokens; 1 video of 16 frames in 3,840 patches"));
   shape.num_media = 3;
   EXPECT_THAT(format_plan(plan, {.width = 100}), HasSubstr("2,106 of images and videos"));
   EXPECT_THAT(format_plan(plan, {.width = 100}), HasSubstr("2 images and 1 video of 16 frames"));
@@ -106,9 +106,9 @@ TEST(PlanTextTest, PatchesOfAnImageAreNotSplit) {
   plan.worst.shapes.front().grids = {{1, 20, 24}, {1, 40, 40}};
   EXPECT_EQ(format_vision_pass(plan), "all patches in one vision pass");
   plan.best.step_config.vision_tiles_per_pass = 1;
-  EXPECT_EQ(format_vision_pass(plan), "one picture a vision pass");
+  EXPECT_EQ(format_vision_pass(plan), "one image per vision pass");
   plan.best.step_config.vision_tiles_per_pass = 1000;
-  EXPECT_EQ(format_vision_pass(plan), "1,000 patches a vision pass");
+  EXPECT_EQ(format_vision_pass(plan), "1,000 patches per vision pass");
 }
 
 TEST(PlanTextTest, ErrorListsFittingSuggestionsFirst) {
@@ -127,12 +127,13 @@ TEST(PlanTextTest, DescribesTheModelSampleAndGpu) {
   const std::string text = format_plan(plan, {.width = 100});
   EXPECT_THAT(text, StartsWith("fits: 20.6 of 20.0 GB"));
   EXPECT_THAT(text, HasSubstr("smolvlm-500m, 507.5 million parameters, all trained, bf16"));
-  EXPECT_THAT(text, HasSubstr("worst is train-0042: 2,622 tokens (2,106 of images), 64 learnt; 2 images in 26 tiles"));
+  EXPECT_THAT(text, HasSubstr("worst is train-0042: 2,622 tokens (2,106 of images), 64 label tokens; 2 images in 26\n"
+                              "           tiles of 512x384"));
   EXPECT_THAT(text, HasSubstr("of which 20.0 GB are allowed (memory.limit_gb)"));
-  EXPECT_THAT(text, HasSubstr("2.5 GB kept free, 10 % of the card (mode conservative)"));
+  EXPECT_THAT(text, HasSubstr("2.5 GB kept free, 10 % of the GPU (mode conservative)"));
   EXPECT_THAT(text, HasSubstr("(not measured)"));
-  EXPECT_THAT(text, HasSubstr("Memory when most is taken: language block 12, backward pass"));
-  EXPECT_THAT(text, HasSubstr("with 5 rehearsals"));
+  EXPECT_THAT(text, HasSubstr("Memory at the peak: language block 12, backward pass"));
+  EXPECT_THAT(text, HasSubstr("with 5 dry runs on a virtual GPU"));
   plan.target.context_measured = true;
   EXPECT_THAT(format_plan(plan, {}), Not(HasSubstr("(not measured)")));
 }
@@ -225,7 +226,8 @@ TEST(PlanTextTest, SmallerPassesOfTheBestAreReported) {
   EXPECT_EQ(make_alternatives_table(plan, 15, 80).best_difference, "");
   plan.best.step_config.vision_tiles_per_pass = 1;
   plan.best.step_config.loss_chunk_rows = 128;
-  EXPECT_EQ(make_alternatives_table(plan, 15, 80).best_difference, "1 tile a vision pass and loss chunks of 128 rows");
+  EXPECT_EQ(make_alternatives_table(plan, 15, 80).best_difference,
+            "1 tile per vision pass and loss chunks of 128 rows");
 }
 
 TEST(PlanTextTest, Numbers) {

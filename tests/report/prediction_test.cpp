@@ -105,7 +105,7 @@ TEST(ThumbnailTest, LongestSideIsBounded) {
 TEST(ThumbnailTest, ShowsTheImage) {
   const at::Tensor ramp = at::arange(64, at::kByte).mul(3).reshape({1, 1, 64}).expand({3, 48, 64});  // a view
   const at::Tensor difference = at::sub(decode_uri(make_thumbnail_uri(ramp)).to(at::kFloat), ramp.to(at::kFloat));
-  EXPECT_LT(difference.abs().max().item<float>(), 8) << "lossy, but no other picture";
+  EXPECT_LT(difference.abs().max().item<float>(), 8) << "lossy, but the same image";
 }
 
 TEST(ThumbnailTest, ReadsAFile) {

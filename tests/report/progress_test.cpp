@@ -72,7 +72,7 @@ TEST(ProgressTest, PrintsPlainLinesWithoutATerminal) {
   EXPECT_THAT(text, HasSubstr("step 100/100")) << "the last step is always shown";
   EXPECT_THAT(text, EndsWith("0:00 left\n"));
   EXPECT_EQ(text.find_first_of("\r\033"), std::string::npos);
-  EXPECT_THAT(text, Not(HasSubstr("step 50/100"))) << "a line every few seconds, not one a step";
+  EXPECT_THAT(text, Not(HasSubstr("step 50/100"))) << "a line every few seconds, not per step";
 }
 
 TEST(ProgressTest, QuietPrintsNothing) {
@@ -84,7 +84,7 @@ class ProgressTerminalTest : public testing::TestWithParam<int> {};
 TEST_P(ProgressTerminalTest, TheBarStaysOnItsLine) {
   const std::string text = capture_terminal_output(3, GetParam());
   EXPECT_THAT(text, HasSubstr("step 3/3"));
-  EXPECT_THAT(text, EndsWith("\n")) << "what follows has a line of its own";
+  EXPECT_THAT(text, EndsWith("\n")) << "later output starts on a new line";
   std::string line;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text.compare(i, 4, "\r\x1b[K") == 0) {
@@ -127,7 +127,7 @@ TEST(FormatProgressLineTest, MeasuredAndPlannedMemory) {
 TEST(FormatProgressLineTest, ADryRunHasNoValues) {
   StepMetrics metrics = make_gpu_metrics();
   metrics.loss = metrics.grad_norm = std::nan("");
-  EXPECT_THAT(format_progress_line(metrics, 90, {}, 0, 200), HasSubstr("loss nan")) << "in a run it is news";
+  EXPECT_THAT(format_progress_line(metrics, 90, {}, 0, 200), HasSubstr("loss nan")) << "NaN is reported in a run";
   metrics.is_dry_run = true;
   EXPECT_EQ(format_progress_line(metrics, 90, 3725.0, 0, 200),
             "step 7/90  loss -  lr 1.00e-04  grad -  2000 tokens/s  12.3/12.9 GB  1:02:05 left");
@@ -163,7 +163,7 @@ TEST(FormatEvaluationLineTest, ReportsTheScoresAndTheBest) {
             "step 200: validation loss 1.234 (best 1.301 at step 100), exact match 41.2 %, 0.2 s");
   metrics.is_dry_run = true;
   EXPECT_EQ(format_evaluation_line(metrics, baseline), "step 200: validation loss -, 0.2 s")
-      << "a virtual card has no values";
+      << "a virtual GPU has no values";
 }
 
 TEST(FormatEvaluationLineTest, ReportsTheDiceScore) {
@@ -184,11 +184,11 @@ TEST(RemainingTimeEstimatorTest, FollowsTheLastSteps) {
   RemainingTimeEstimator estimator;
   std::chrono::steady_clock::time_point now{};
   estimator.record_step(now);
-  EXPECT_FALSE(estimator.estimate_seconds(10)) << "one point in time is no duration";
+  EXPECT_FALSE(estimator.estimate_seconds(10)) << "one time gives no duration";
   estimator.record_step(now += std::chrono::seconds(100));
   EXPECT_EQ(estimator.estimate_seconds(10), 1000);
   for (int step = 0; step < 50; ++step) estimator.record_step(now += std::chrono::seconds(2));
-  EXPECT_EQ(estimator.estimate_seconds(10), 20) << "the slow one is forgotten";
+  EXPECT_EQ(estimator.estimate_seconds(10), 20) << "the slow step left the window";
   EXPECT_EQ(estimator.estimate_seconds(0), 0);
 }
 

@@ -53,7 +53,7 @@ TEST(EpochSummariesTest, ARowAggregatesItsSteps) {
   const Rows rows = epochs.add(parse_json_line(second_step));
   ASSERT_EQ(rows.size(), 1u);
   auto row = rows[0];
-  EXPECT_EQ(row["evaluation"]["loss"], 0.7) << "of its end";
+  EXPECT_EQ(row["evaluation"]["loss"], 0.7) << "at the end of the epoch";
   row.erase("evaluation");
   EXPECT_EQ(row.dump(),
             R"({"step":2,"epoch":1,"complete":true,"first_step":1,"last_step":2,"loss":4.0,)"
@@ -89,7 +89,7 @@ TEST(EpochSummariesTest, AStepBelongsToTheEpochInWhichItEnds) {
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0]["epoch"], 1);
   EXPECT_EQ(first[0]["last_step"], 3);
-  EXPECT_FALSE(epochs.current_epoch()) << "no step of the second is done";
+  EXPECT_FALSE(epochs.current_epoch()) << "the second epoch has no step";
   EXPECT_TRUE(epochs.add(parse_json_line(make_step(4, 1.6))).empty());
   const auto current = epochs.current_epoch().value();
   EXPECT_EQ(current["epoch"], 2);
@@ -112,7 +112,7 @@ TEST(EpochSummariesTest, AnotherDataSetRestartsTheEpochs) {
   EpochSummaries epochs;
   epochs.add(parse_json_line(make_step(1, 1)));
   epochs.add(parse_json_line(make_step(2, 1.5)));
-  EXPECT_EQ(epochs.add(parse_json_line(make_step(3, 0.25))).at(0)["epoch"], 2) << "what was begun of the one before";
+  EXPECT_EQ(epochs.add(parse_json_line(make_step(3, 0.25))).at(0)["epoch"], 2) << "the previous, incomplete epoch";
   const Rows rows = epochs.add(parse_json_line(make_step(4, 1)));
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0]["epoch"], 1);
@@ -131,7 +131,7 @@ TEST(EpochSummariesTest, DamagedLinesAreIgnored) {
   EXPECT_TRUE(rows[0]["loss"].is_null());
   EXPECT_TRUE(rows[0]["samples_per_second"].is_null());
   EXPECT_TRUE(rows[0]["evaluation"].is_null());
-  EXPECT_TRUE(epochs.add(nlohmann::json::parse(R"({"step":1,"epoch":2})")).empty()) << "it was there";
+  EXPECT_TRUE(epochs.add(nlohmann::json::parse(R"({"step":1,"epoch":2})")).empty()) << "a repeated step";
 }
 
 }  // namespace

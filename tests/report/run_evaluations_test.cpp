@@ -38,7 +38,7 @@ TEST(RunEvaluationsTest, EvaluationsArePointsAtTheirSteps) {
 TEST(RunEvaluationsTest, ARunWithoutEvaluationsReportsNone) {
   const RunFolder run;
   run.append_steps(1, 10, 10);
-  EXPECT_TRUE(render_and_parse(run)["evaluations"].is_null()) << "as of a version that had none";
+  EXPECT_TRUE(render_and_parse(run)["evaluations"].is_null()) << "as from a version without evaluations";
 }
 
 TEST(RunEvaluationsTest, ThousandsOfEvaluationsKeepTheBestAndTheNewest) {
@@ -111,7 +111,7 @@ TEST(RunEvaluationsTest, MasksBelongToTheirAnswers) {
   const auto answers = render_and_parse(run)["predictions"]["samples"][0]["answers"];
   ASSERT_EQ(answers.size(), 4u);
   EXPECT_FALSE(answers[0].contains("masks"));
-  ASSERT_EQ(answers[1]["masks"].size(), 6u) << "as many as pictures of a sample";
+  ASSERT_EQ(answers[1]["masks"].size(), 6u) << "as many as images of a sample";
   EXPECT_EQ(answers[1]["masks"][0]["overlay"], image_uri) << "nothing is loaded, nothing is huge";
   EXPECT_EQ(answers[1]["masks"][0]["dice"], 0.5);
   EXPECT_LT(answers[1]["masks"][0]["structure"].get<std::string>().size(), 2010u);
@@ -151,7 +151,7 @@ TEST(RunEvaluationsTest, MaskScoresAreCurvesAndATable) {
   EXPECT_EQ(structures[0]["hausdorff95"], 3);
   EXPECT_EQ(structures[1]["name"], "</script>liver");
   EXPECT_EQ(structures[1]["dice_curve"].dump(), "[null,0.5]");
-  EXPECT_EQ(structures[2]["masks"], 0) << "the newest evaluation had none of bone";
+  EXPECT_EQ(structures[2]["masks"], 0) << "the newest evaluation has no bone masks";
 }
 
 TEST(RunEvaluationsTest, TheNumberOfStructuresIsLimited) {

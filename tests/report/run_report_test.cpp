@@ -25,7 +25,7 @@ TEST(RunReportTest, ANewRunHasAPage) {
   const auto data = render_and_parse(run);
   EXPECT_EQ(data["state"], "running");
   EXPECT_EQ(data["summary"]["step"], 0);
-  EXPECT_EQ(data["curves"]["stretches"], 0);
+  EXPECT_EQ(data["curves"]["bins"], 0);
   EXPECT_TRUE(data["plan"].is_null());
   EXPECT_TRUE(data["ledger"].is_null());
   EXPECT_EQ(data["config"], "model:\n  path: m\n");
@@ -60,7 +60,7 @@ TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
   const auto& curves = data["curves"];
   EXPECT_EQ(curves["width"], 1);
   ASSERT_EQ(curves["loss"]["mean"].size(), 50u);
-  EXPECT_FALSE(curves["loss"].contains("least"));
+  EXPECT_FALSE(curves["loss"].contains("min"));
   for (int64_t step = 1; step <= 50; ++step) {
     const auto expected = RunFolder::example_step(step, 50);
     const auto i = static_cast<size_t>(step - 1);
@@ -69,7 +69,7 @@ TEST(RunReportTest, EachStepIsAPointOfAShortRun) {
     EXPECT_NEAR(curves["data_wait_share"]["mean"][i], 0.02, 1e-9);
     EXPECT_EQ(curves["micro_batch_size"]["mean"][i], 4);
   }
-  EXPECT_FALSE(curves.contains("loss_scale")) << "it was not fp16";
+  EXPECT_FALSE(curves.contains("loss_scale")) << "not fp16";
   EXPECT_EQ(data["state"], "finished");
   EXPECT_EQ(data["summary"]["samples"], 400);
   EXPECT_NEAR(data["summary"]["tokens_per_second"], 8006, 3);
@@ -108,10 +108,10 @@ TEST(RunReportTest, ASlowFirstStepIsExcluded) {
   StepMetrics slow_step = RunFolder::example_step(1, 50);
   slow_step.step_seconds = 90;  // kernels are loaded or compiled
   run.append("metrics.jsonl", slow_step.to_json_line() + "\n");
-  EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 90) << "there is no other";
+  EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 90) << "the only step";
   run.append_steps(2, 3, 50);
   EXPECT_EQ(render_and_parse(run)["summary"]["step_seconds"], 0.5);
-  EXPECT_EQ(render_and_parse(run)["summary"]["seconds"], 91) << "it was time all the same";
+  EXPECT_EQ(render_and_parse(run)["summary"]["seconds"], 91) << "the slow step counts as time";
 }
 
 TEST(RunReportTest, TasksWithTheMostLabelTokensFirst) {
@@ -182,7 +182,7 @@ TEST(RunReportTest, LongRunsAreDownsampledAndKeepTheirSpikes) {
   EXPECT_EQ(width, 8);
   ASSERT_EQ(loss["mean"].size(), 625u);
   const size_t bin = (kSpike - 1) / 8;
-  EXPECT_EQ(loss["most"][bin], 77);
+  EXPECT_EQ(loss["max"][bin], 77);
   double sum = 0;
   for (int64_t step = static_cast<int64_t>(bin) * 8 + 1; step <= static_cast<int64_t>(bin + 1) * 8; ++step) {
     sum += step == kSpike ? 77 : RunFolder::example_step(step, kSteps).loss;
@@ -254,7 +254,7 @@ TEST(RunReportTest, ReportsHowARunEnded) {
   EXPECT_EQ(data["state"], "failed");
   EXPECT_EQ(data["message"], "loss nan");
   run.append_steps(21, 100, 100);
-  EXPECT_EQ(render_and_parse(run)["state"], "finished") << "it did go on, whatever was said before";
+  EXPECT_EQ(render_and_parse(run)["state"], "finished") << "it continued after the reported end";
 }
 
 TEST(RunReportTest, KeepsTheNewestEventsOfEachKind) {

@@ -112,7 +112,7 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
     std::memcpy(number.data(), &value, sizeof value);
     EXPECT_THAT(bytes, HasSubstr(tag + "\x15" + number)) << tag << ", as a Summary.Value's tag and simple_value";
   }
-  EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/read/exact_match"))) << "nothing was to be answered";
+  EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/read/exact_match"))) << "the task has no exact match";
   EXPECT_THAT(bytes, Not(HasSubstr("eval/best")));
   metrics.evaluation->is_best = true;
   std::filesystem::remove(list_files(run.path())[0]);
@@ -152,7 +152,7 @@ TEST(TensorBoardTest, WritesMasks) {
     EXPECT_THAT(bytes, HasSubstr(tag + "\x15" + number)) << tag;
   }
   EXPECT_THAT(bytes, HasSubstr("answers/sample/mask 1"));
-  EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/count/hausdorff95"))) << "a side was empty each time";
+  EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/count/hausdorff95"))) << "one side was always empty";
 }
 
 TEST(TensorBoardTest, AResumedRunPurgesTheStepsAfterItsCheckpoint) {
@@ -165,7 +165,7 @@ TEST(TensorBoardTest, AResumedRunPurgesTheStepsAfterItsCheckpoint) {
     return bytes.substr(bytes.find("brain.Event:2") + 13 + 4 + 12 + 9);
   };
   EXPECT_THAT(strip_times(read_bytes(files[0])), testing::StartsWith("\x10\x01:\x02\x08\x01"));
-  EXPECT_THAT(strip_times(read_bytes(files[1])), testing::StartsWith("\x10\x1f:\x02\x08\x01")) << "step 31 on";
+  EXPECT_THAT(strip_times(read_bytes(files[1])), testing::StartsWith("\x10\x1f:\x02\x08\x01")) << "from step 31";
 }
 
 TEST(TensorBoardTest, AFolderThatCannotBeCreatedIsReported) {
@@ -173,7 +173,7 @@ TEST(TensorBoardTest, AFolderThatCannotBeCreatedIsReported) {
   run.write("file", "");
   try {
     const TensorBoard tensorboard(run.path() / "file/tensorboard", 0);
-    ADD_FAILURE() << "it was made";
+    ADD_FAILURE() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);
     EXPECT_THAT(error.what(), HasSubstr("file/tensorboard"));

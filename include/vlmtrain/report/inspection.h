@@ -149,8 +149,8 @@ struct Inspection {
   const char* pixel_row_name() const { return has_patches ? "patches" : has_grids ? "grids" : "tiles"; }
   /// Returns the family's word for media: "volumes" or "images".
   const char* media_name() const { return has_grids ? "volumes" : "images"; }
-  /// Returns "pictures and videos" or "volumes".
-  const char* media_description() const { return has_grids ? "volumes" : "pictures and videos"; }
+  /// Returns "images and videos" or "volumes".
+  const char* media_description() const { return has_grids ? "volumes" : "images and videos"; }
   /// Returns the number of samples that repeat an earlier one.
   int64_t num_duplicates() const;
 

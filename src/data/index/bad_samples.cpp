@@ -26,7 +26,7 @@ UserError make_unusable_samples_error(const std::string& dataset, const io::Reco
     list += record.problem.empty() ? fmt::format("\n  {}: {}", record.location, problem.message)
                                    : fmt::format("\n  {}, sample {}: {}", record.location, record.id, record.problem);
   }
-  return data_error("{}: {} of {} samples cannot be used; mend them or set data.on_bad_sample=skip{}", dataset,
+  return data_error("{}: {} of {} samples cannot be used; fix them or set data.on_bad_sample=skip{}", dataset,
                     problems.size(), records.size(), list);
 }
 
@@ -69,8 +69,8 @@ bool mentions_ignored_keys(std::string_view message) {
 
 std::string explain_ignored_keys(std::string_view message) {
   if (!mentions_ignored_keys(message)) return {};
-  return "; the run was begun by a version that passed over such keys: the key's name in data.ignore_keys reads the "
-         "data as the run did until now";
+  return "; the run was started by a version that ignored such keys: add the key to data.ignore_keys to read the data "
+         "as that version did";
 }
 
 LoadFailure describe_failure(const std::exception_ptr& error) {

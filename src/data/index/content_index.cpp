@@ -145,7 +145,7 @@ uint64_t ContentIndex::add_media(const io::MediaRef& medium, MediaEntry media_en
     } else if (S_ISREG(status.st_mode)) {
       media_entry.bytes = status.st_size;
     } else if (!S_ISDIR(status.st_mode)) {
-      media_entry.problem = "is no file";
+      media_entry.problem = "is not a file";
     }
   }
   const std::lock_guard lock(mutex_);

@@ -59,7 +59,7 @@ RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_
   std::ranges::sort(held_out);
   restored.split = make_split(samples, std::move(held_out));
   restored.change =
-      fmt::format("{} samples were added: {} of them are held out, and all that were held out before", added, count);
+      fmt::format("{} samples were added: {} of them are held out, in addition to the earlier ones", added, count);
   return restored;
 }
 
@@ -81,18 +81,18 @@ RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& re
   for (const auto& [content_hash, count] : actual_counts) {
     if (count <= expected_counts.at(content_hash)) continue;
     throw usage_error(
-        "data.eval={}: {} was put in another order, and {} of its samples have the texts of {} that were held out of "
-        "training, so they cannot be told apart; restore the order, give the samples ids, or name a file in data.eval",
+        "data.eval={}: {} was reordered, and {} of its samples have the same text as {} held-out samples; restore the "
+        "order, give the samples ids, or set data.eval to a file",
         state.share, state.path, count, expected_counts.at(content_hash));
   }
   if (held_out.empty() || held_out.size() == record_hashes.size()) {
     return {.split = hold_out(records.size(), state.share, seed),
-            .change = fmt::format("none of the {} samples that were held out is there any more, so others are drawn",
+            .change = fmt::format("none of the {} samples that were held out exists, so others are drawn",
                                   state.indices.size())};
   }
   const auto num_found = held_out.size();
   return {.split = make_split(records.size(), std::move(held_out)),
-          .change = fmt::format("its records changed places: {} of the {} held-out samples are there and stay held out",
+          .change = fmt::format("its records were reordered: {} of the {} held-out samples exist and remain held out",
                                 num_found, state.indices.size())};
 }
 
@@ -101,7 +101,7 @@ RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& re
 HoldOutSplit hold_out(int64_t samples, double share, uint64_t seed) {
   VLMTRAIN_CHECK(share > 0 && share < 1, "a share of {}", share);
   if (samples < 2)
-    throw data_error("data.eval={}: of {} samples none can be held out; name a data set", share, samples);
+    throw data_error("data.eval={}: none of {} samples can be held out; set it to a data set", share, samples);
   const int64_t count = std::clamp<int64_t>(std::llround(share * static_cast<double>(samples)), 1, samples - 1);
   HoldOutSplit split{.train = random_permutation(samples, derive_stream_seed(seed, "held out")), .held_out = {}};
   split.held_out.assign(split.train.end() - count, split.train.end());
@@ -141,8 +141,8 @@ RestoredHoldOut restore_hold_out(const HoldOutState& state, const io::Records& r
   if (is_unchanged || is_order_unchanged(state, records, workers)) return extend_split(state, samples, seed);
   if (!state.has_all_contents()) {
     throw usage_error(
-        "data.eval={}: {} has changed, and with data.check_at_start=false a run does not remember which samples it "
-        "holds out of training; restore the file, or name a file in data.eval",
+        "data.eval={}: {} has changed, and with data.check_at_start=false a run does not record the held-out samples; "
+        "restore the file, or set data.eval to a file",
         state.share, state.path);
   }
   return find_by_content(state, records, seed, workers);

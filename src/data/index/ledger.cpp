@@ -44,20 +44,22 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
   try {
     if (const auto saved_samples = saved.at("samples").get<int64_t>(); saved_samples != samples) {
       throw data_error(
-          "{} holds {} samples, but the run to resume had {}: resume with the data file that it was started with",
+          "{}: has {} samples, but the checkpoint has {}; resume with the data file that the run started with",
           ledger.dataset_, samples, saved_samples);
     }
     for (const auto& problem : saved.at("problems")) {
       if (problem.at("status") != "dropped") continue;
       const auto index = problem.at("index").get<int64_t>();
-      if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
+      if (index < 0 || index >= samples)
+        throw data_error("the checkpoint's ledger has a sample {} of {}", index, samples);
       ledger.mark_dropped(index, problem.at("id"), problem.at("reason"), problem.at("message"));
     }
     // Ledgers of older program versions have no list of shrunk samples.
     const auto shrunk = saved.value("shrunk", nlohmann::ordered_json::object());
     for (const auto& sample : shrunk.value("each", nlohmann::ordered_json::array())) {
       const auto index = sample.at("index").get<int64_t>();
-      if (index < 0 || index >= samples) throw data_error("the saved ledger names a sample {} of {}", index, samples);
+      if (index < 0 || index >= samples)
+        throw data_error("the checkpoint's ledger has a sample {} of {}", index, samples);
       ledger.mark_shrunk(index, sample.at("id"), shrink_info_from_json(sample));
     }
     if (saved.contains("notices")) {
@@ -66,7 +68,7 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
       for (const auto& [kind, count] : ledger.notices_.kinds()) ledger.precounted_kinds_.insert(kind);
     }
   } catch (const nlohmann::ordered_json::exception& error) {
-    throw data_error("the checkpoint's ledger cannot be read ({}): resume from another checkpoint",
+    throw data_error("the checkpoint's ledger cannot be read: {}; resume from another checkpoint",
                      io::describe_json_exception(error));
   }
   for (size_t source = 0; source < next.sources.size(); ++source) {

@@ -353,7 +353,7 @@ void SampleIndexCacheWriter::try_write(const Action& action) {
     action();
   } catch (const std::exception& error) {
     file_.reset();
-    spdlog::info("what was found out about the data is not kept for the next start: {}", error.what());
+    spdlog::info("the index of the data is not cached for the next start: {}", error.what());
   }
 }
 

@@ -85,7 +85,7 @@ std::string BadSampleHandler::serialize_status(const GlobalBatch& batch) const {
 }
 
 UserError BadSampleHandler::make_stop_error(int64_t index, const LoadFailure& failure) const {
-  return data_error("{}, {}: {}; or go on without such samples: data.on_bad_sample=skip{}", ledger_.dataset(),
+  return data_error("{}, {}: {}; or skip such samples: data.on_bad_sample=skip{}", ledger_.dataset(),
                     records_.at_without_bytes(index).location, failure.message,
                     settings_.began_ignoring_keys ? explain_ignored_keys(failure.message) : "");
 }

@@ -167,7 +167,7 @@ class Loader::Impl {
                    records_.size());
     VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "a global batch of {}", settings_.global_batch_size);
     if (records_.size() == 0) {
-      throw data_error("{}: holds no samples; name another file in data.train", ledger_.dataset());
+      throw data_error("{}: has no samples; set data.train to another file", ledger_.dataset());
     }
     order_.check(cursor_, ledger_.dataset());
   }
@@ -176,8 +176,8 @@ class Loader::Impl {
     if (logged_shrunk_sample_ || !sample.shrunk) return;
     logged_shrunk_sample_ = true;
     spdlog::info(
-        "sample {} is longer than data.max_length: its images and videos lose pixels, {} tokens become {}; ledger.json "
-        "names each such sample, and data.on_too_long says what becomes of them",
+        "sample {} is longer than data.max_length: its images and videos are shrunk from {} to {} tokens; ledger.json "
+        "lists all such samples, data.on_too_long sets how they are treated",
         sample.id, sample.shrunk->tokens, sample.shrunk->tokens_after);
   }
 
@@ -185,8 +185,8 @@ class Loader::Impl {
     if (warned_of_memory_limit_ || !stream_->was_memory_limited()) return;
     warned_of_memory_limit_ = true;
     spdlog::warn(
-        "decoded samples wait in {} of host memory and no more, so that fewer than {} are ready ahead; more memory for "
-        "the job, or a lower data.image_max_pixels, makes room",
+        "prefetching is limited to {} of host memory, so that fewer than {} decoded samples are ready; give the job "
+        "more memory, or lower data.image_max_pixels",
         format_bytes(settings_.prefetch_bytes), prefetch_samples());
   }
 

@@ -66,14 +66,15 @@ MixtureSampler::MixtureSampler(std::vector<ShareChange> changes) : changes_(std:
   VLMTRAIN_CHECK(!changes_.empty() && changes_.front().from_batch == 0, "no shares for the first batch");
   for (auto& change : changes_) {
     auto& shares = change.shares;
-    VLMTRAIN_CHECK(shares.size() == changes_.front().shares.size(), "{} shares of {} lanes", shares.size(),
+    VLMTRAIN_CHECK(shares.size() == changes_.front().shares.size(), "{} shares for {} sources", shares.size(),
                    num_sources());
     const bool are_shares = std::ranges::all_of(shares, [](double s) { return std::isfinite(s) && s >= 0; });
     const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-    VLMTRAIN_CHECK(are_shares && sum > 0, "shares that are none");
+    VLMTRAIN_CHECK(are_shares && sum > 0, "shares must be finite, not negative and not all 0");
     for (double& share : shares) share /= sum;
   }
-  VLMTRAIN_CHECK(std::ranges::is_sorted(changes_, {}, &ShareChange::from_batch), "changes of shares in no order");
+  VLMTRAIN_CHECK(std::ranges::is_sorted(changes_, {}, &ShareChange::from_batch),
+                 "changes of shares are not sorted by batch");
 }
 
 const std::vector<double>& MixtureSampler::shares(int64_t batch) const {
@@ -84,7 +85,7 @@ const std::vector<double>& MixtureSampler::shares(int64_t batch) const {
 int64_t MixtureSampler::choose_source(Cursor& cursor) const {
   if (num_sources() == 1) return 0;
   const auto& share = shares(cursor.num_batches);
-  VLMTRAIN_CHECK(cursor.deficits.size() == share.size(), "a cursor of {} lanes", cursor.deficits.size());
+  VLMTRAIN_CHECK(cursor.deficits.size() == share.size(), "a cursor of {} sources", cursor.deficits.size());
   // Among the sources that may be drawn without exceeding their share, choose the one whose
   // deadline comes first. kRounding absorbs the rounding of the sums, which grow by one share for
   // each draw.

@@ -140,12 +140,12 @@ SampleOrder::SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareCh
       sizes_(std::move(sizes)),
       is_packed_(std::move(is_packed)),
       epochs_(std::make_shared<EpochOrderCache>(sources_.size())) {
-  VLMTRAIN_CHECK(mixture_sampler_.num_sources() == std::ssize(sources_), "{} lanes and shares of {}", sources_.size(),
-                 mixture_sampler_.num_sources());
+  VLMTRAIN_CHECK(mixture_sampler_.num_sources() == std::ssize(sources_), "{} sources, but shares of {}",
+                 sources_.size(), mixture_sampler_.num_sources());
   for (size_t source = 0; source < sources_.size(); ++source) {
     for (const int64_t sample : sources_[source].samples) {
       int32_t& assigned_source = source_by_sample_.at(static_cast<size_t>(sample));
-      VLMTRAIN_CHECK(assigned_source == -1, "sample {} is in two lanes", sample);
+      VLMTRAIN_CHECK(assigned_source == -1, "sample {} is in two sources", sample);
       assigned_source = static_cast<int32_t>(source);
     }
   }
@@ -214,8 +214,8 @@ Cursor SampleOrder::start() const {
 void SampleOrder::check(const Cursor& cursor, const std::string& dataset) const {
   if (cursor.sources.size() != sources_.size() || cursor.deficits.size() != sources_.size()) {
     throw data_error(
-        "{}: the run to resume drew from {} sources or tasks, and now there are {}; resume with the ones that "
-        "it was started with",
+        "{}: the checkpoint has {} sources or tasks, but the data has {}; resume with the sources and tasks that the "
+        "run started with",
         dataset, cursor.sources.size(), sources_.size());
   }
   for (size_t source = 0; source < sources_.size(); ++source) {
@@ -223,9 +223,9 @@ void SampleOrder::check(const Cursor& cursor, const std::string& dataset) const 
     const int64_t num_samples = count_epoch_samples(static_cast<int64_t>(source));
     if (offset < num_samples) continue;
     throw data_error(
-        "{}: the run to resume goes on at sample {} of an epoch, but {} {}; resume with the file that it "
-        "was started with",
-        dataset, offset, sources_.size() == 1 ? "the file holds" : sources_[source].name + " holds", num_samples);
+        "{}: the checkpoint continues at sample {} of an epoch, but {} {}; resume with the file that the run started "
+        "with",
+        dataset, offset, sources_.size() == 1 ? "the file has" : sources_[source].name + " has", num_samples);
   }
 }
 

@@ -36,7 +36,7 @@ void check_sample(const Sample& sample) {
   VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label marks for {} tokens", sample.id,
                  sample.is_label.size(), sample.tokens());
   VLMTRAIN_CHECK(sample.is_label.empty() || sample.is_label.front() == 0,
-                 "sample {}: its first token is a label, which nothing could predict", sample.id);
+                 "sample {}: its first token is a label, but no token precedes it", sample.id);
   VLMTRAIN_CHECK(!sample.pixel_values.defined() || !sample.image_token_positions.empty(),
                  "sample {}: pixels, but no image tokens", sample.id);
   VLMTRAIN_CHECK(sample.grids.empty() || !sample.pixel_values.defined() ||
@@ -73,9 +73,9 @@ at::Tensor concat_pixels(const Samples& samples) {
     if (!sample.pixel_values.defined()) continue;
     const at::Tensor& sample_pixels = sample.pixel_values;
     VLMTRAIN_CHECK(pixels.empty() || PixelRow::from_tensor(sample_pixels) == PixelRow::from_tensor(pixels.front()),
-                   "sample {}: pixels {} [{}] beside {} [{}]", sample.id, c10::toString(sample_pixels.scalar_type()),
-                   fmt::join(sample_pixels.sizes(), ", "), c10::toString(pixels.front().scalar_type()),
-                   fmt::join(pixels.front().sizes(), ", "));
+                   "sample {}: pixels {} [{}] in a batch with {} [{}]", sample.id,
+                   c10::toString(sample_pixels.scalar_type()), fmt::join(sample_pixels.sizes(), ", "),
+                   c10::toString(pixels.front().scalar_type()), fmt::join(pixels.front().sizes(), ", "));
     pixels.push_back(sample_pixels);
   }
   return pixels.empty() ? at::Tensor() : at::cat(pixels);
@@ -119,7 +119,7 @@ MaskBatch concat_masks(const Samples& samples) {
     if (!masks.empty()) {
       VLMTRAIN_CHECK(
           std::ssize(masks.image_indices) == masks.count() && std::ssize(masks.valid_regions) == masks.count(),
-          "sample {}: {} masks in {} pictures and {} parts of them", sample.id, masks.count(),
+          "sample {}: {} masks, but {} image indices and {} valid regions", sample.id, masks.count(),
           masks.image_indices.size(), masks.valid_regions.size());
       for (const int64_t position : masks.token_positions) positions.push_back(tokens + position - 1);
       for (const int64_t image : masks.image_indices) image_indices.push_back(image_offset + image);
@@ -177,9 +177,9 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
   batch.pixel_values = concat_pixels(samples);
   VLMTRAIN_CHECK(
       batch.grids.empty() || !batch.pixel_values.defined() || count_patches(batch.grids) == batch.pixel_values.size(0),
-      "pixels with grids beside pixels without");
+      "only some samples with pixels have grids");
   VLMTRAIN_CHECK(modalities.empty() || std::ssize(modalities) == batch.pixel_values.size(0),
-                 "volumes with modalities beside volumes without");
+                 "only some volumes have modalities");
   if (!modalities.empty()) batch.modalities = to_tensor(modalities);
   batch.label_positions = to_tensor(label_positions);
   batch.labels = to_tensor(labels);

@@ -74,9 +74,9 @@ NoticeCounts NoticeCounts::from_json(const ordered_json& json) {
 }
 
 std::string get_notice_hint(std::string_view kind) {
-  if (kind.starts_with("key \"")) return "list it in data.ignore_keys if it is to be left out";
+  if (kind.starts_with("key \"")) return "list it in data.ignore_keys to ignore it";
   if (kind.starts_with("more positions")) {
-    return "it trains at positions that the model has not seen; lower data.max_length to avoid them";
+    return "the model was not trained at these positions; lower data.max_length to avoid them";
   }
   return {};
 }
@@ -106,7 +106,7 @@ void NewNoticeLogger::log(const NoticeCounts& notices, const std::string& datase
   for (const auto& [kind, count] : notices.kinds()) {
     if (!logged_.insert(kind).second || logged_.size() > kMaxLoggedKinds) continue;
     const std::string hint = get_notice_hint(kind);
-    spdlog::warn("data {}: {}, first met in {}; ledger.json counts such samples{}{}", to_printable(dataset),
+    spdlog::warn("data {}: {}, first found in {}; ledger.json counts such samples{}{}", to_printable(dataset),
                  describe_notice(kind), describe_example(count), hint.empty() ? "" : "; ", hint);
   }
 }
@@ -135,7 +135,7 @@ void report_media_notices(const std::string& sample, const std::vector<io::Notic
 
 NoticeCollector::NoticeCollector() {
   const std::lock_guard lock(report_mutex);
-  VLMTRAIN_CHECK(active_collector == nullptr, "notices are collected by one at a time");
+  VLMTRAIN_CHECK(active_collector == nullptr, "another notice collector is active");
   active_collector = this;
 }
 

@@ -33,9 +33,8 @@ Sample make_checked_sample(const SampleProcessor& processor, const io::Record& r
   VLMTRAIN_CHECK(sample.index == index, "sample {} came back as {}", index, sample.index);
   if (sample.label_tokens() == 0) {
     throw SampleError("no label tokens",
-                      fmt::format("sample {} ({}) has no label token, so there is nothing to learn from it; give it "
-                                  "an assistant's turn that is not empty",
-                                  record.id, record.location));
+                      fmt::format("sample {} ({}) has no label tokens; give it a non-empty assistant turn", record.id,
+                                  record.location));
   }
   sample.notices.insert(sample.notices.begin(), record.notices.begin(), record.notices.end());
   if (const auto limit = processor.position_limit()) add_position_notice(*limit, sample);

@@ -150,7 +150,7 @@ Sample make_meta_sample(const SampleShape& shape) {
 }
 
 SampleShape SampleShapes::at(int64_t index) const {
-  VLMTRAIN_CHECK(has(index), "the shape of sample {} is not known", index);
+  VLMTRAIN_CHECK(has(index), "the shape of sample {} is unknown", index);
   const Entry& entry = samples_[static_cast<size_t>(index)];
   SampleShape shape = media_[entry.media];
   shape.tokens = entry.tokens;

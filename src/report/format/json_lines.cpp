@@ -15,7 +15,7 @@ void AppendedJsonLines::read(const std::function<void(const nlohmann::json& obje
   struct stat status {};
   if (stat(path_.c_str(), &status) != 0) return;
   if (const auto kind = describe_non_regular_file(path_); !kind.empty()) {
-    throw data_error("{} is {}; a file is wanted here", path_.string(), kind);
+    throw data_error("{} is {}; replace it with a regular file", path_.string(), kind);
   }
   if (status.st_size <= read_bytes_) return;
   inode_ = status.st_ino;

@@ -17,10 +17,11 @@ namespace {
 NamedHistogram make_named_histogram(const std::string& name, const data::Histogram& histogram) {
   std::string text = histogram.min == histogram.max
                          ? fmt::format("{} each", with_commas(histogram.min))
-                         : fmt::format("{} to {} a sample, median {}, 95 % up to {}", with_commas(histogram.min),
+                         : fmt::format("{} to {} per sample, median {}, 95 % up to {}", with_commas(histogram.min),
                                        with_commas(histogram.max), with_commas(histogram.median),
                                        with_commas(histogram.percentile_95));
-  return {.name = name, .text = text + fmt::format("; {} in all", with_commas(histogram.sum)), .histogram = &histogram};
+  return {
+      .name = name, .text = text + fmt::format("; {} in total", with_commas(histogram.sum)), .histogram = &histogram};
 }
 
 double to_percent(double share) {
@@ -94,11 +95,11 @@ std::string format_bad_samples(const Inspection& inspection) {
 
 std::string describe_largest_samples(const Inspection& inspection) {
   if (!inspection.prediction_target) {
-    return "By their sizes: one of these needs most memory. How much, --gpu NAME or --gpu-gb GB tells.";
+    return "Ranked by size: one of these needs the most memory; --gpu NAME or --gpu-gb GB predicts how much.";
   }
   return fmt::format(
-      "Memory: what a step of that sample alone takes on {}, with the recomputation of the plan, the CUDA context "
-      "included; rehearsed on a virtual card, not measured. The plan of the run: {}.",
+      "Memory: a step with that sample alone on {}, with the plan's recomputation and the CUDA context; from a dry run "
+      "on a virtual GPU, not measured. Plan of the run: {}.",
       inspection.prediction_target->gpu, inspection.prediction_target->plan_headline);
 }
 
@@ -129,22 +130,22 @@ std::string format_packs(const Inspection& inspection) {
   const auto& packs = inspection.packs;
   const auto& limits = *inspection.pack_limits;
   std::string text = fmt::format(
-      "{} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} {} are taken. What keeps a pack from taking "
-      "more: tokens in {}, {} in {}",
+      "{} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} {} are used. Packs limited by "
+      "tokens: {}, by {}: {}",
       pluralize(packs.fill.packs, "pack"), to_percent(packs.fill.tokens), with_commas(limits.tokens),
       to_percent(packs.fill.num_media), limits.num_media, inspection.media_name(),
       with_commas(packs.limited_by_tokens()), inspection.media_name(), with_commas(packs.limited_by_images));
-  if (limits.tiles) text += fmt::format(", {} in {}", inspection.pixel_row_name(), with_commas(packs.limited_by_tiles));
+  if (limits.tiles)
+    text += fmt::format(", by {}: {}", inspection.pixel_row_name(), with_commas(packs.limited_by_tiles));
   return text +
-         fmt::format(". Most {} of one pack: {}", inspection.pixel_row_name(), with_commas(packs.fill.max_tiles));
+         fmt::format(". Most {} in one pack: {}", inspection.pixel_row_name(), with_commas(packs.fill.max_tiles));
 }
 
 std::string format_repeated_ids(const Inspection& inspection) {
   const bool is_one = inspection.repeated_ids == 1;
-  return fmt::format(
-      "{} {} of several samples{}{}: the ledger tells them apart by their index, --record takes the first",
-      pluralize(inspection.repeated_ids, "id"), is_one ? "is that" : "are those", is_one ? ", " : ", the first is ",
-      to_printable(inspection.first_repeated_id));
+  return fmt::format("{} {} by several samples{}{}; the ledger distinguishes them by index, --record uses the first",
+                     pluralize(inspection.repeated_ids, "id"), is_one ? "is shared" : "are shared",
+                     is_one ? ", " : ", the first is ", to_printable(inspection.first_repeated_id));
 }
 
 std::string format_pixels(int64_t pixels) {
@@ -237,7 +238,7 @@ std::string format_caption(const models::MediaPreview& preview, int64_t frames) 
   if (frames > 1) text += fmt::format(", frame {} of {}", preview.frame_index + 1, frames);
   const int64_t rows = height / preview.tile_height, columns = width / preview.tile_width;
   if (rows * columns > 1) text += fmt::format(", {} × {} tiles", columns, rows);
-  if (preview.is_overview) text += ", the whole once more";
+  if (preview.is_overview) text += ", overview";
   return text;
 }
 

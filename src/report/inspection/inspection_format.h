@@ -12,7 +12,7 @@ namespace vlmtrain::report {
 /// A histogram with its name and summary.
 struct NamedHistogram {
   std::string name;  ///< "Tokens"
-  std::string text;  ///< "577 to 1,204 a sample, median 621, 95 % up to 900; 1,902,334 in all"
+  std::string text;  ///< "577 to 1,204 per sample, median 621, 95 % up to 900; 1,902,334 in total"
   const data::Histogram* histogram;
 };
 
@@ -57,7 +57,7 @@ std::string format_media(const data::SampleShape& shape, const Inspection& inspe
 /// Describes how full packs are and which limit they reach.
 std::string format_packs(const Inspection& inspection);
 
-/// Returns "2 ids are those of several samples, the first is q7: …".
+/// Returns "2 ids are shared by several samples, the first is q7; …".
 std::string format_repeated_ids(const Inspection& inspection);
 
 /// Returns "12.0 million pixels".

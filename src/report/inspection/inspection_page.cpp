@@ -92,7 +92,7 @@ class InspectionPageBuilder {
     for (const auto& histogram : list_histograms(inspection_)) {
       const bool is_one = histogram.histogram->bins.size() == 1;
       histograms += make_panel(
-          fmt::format("{} of a sample", histogram.name),
+          fmt::format("{} per sample", histogram.name),
           (is_one ? "" : render_histogram_svg(*histogram.histogram)) + make_hint(fmt::format("{}.", histogram.text)));
     }
     std::string problem_panels = render_bad_samples() + render_notices(inspection_.ledger, "Notices") +
@@ -115,18 +115,18 @@ class InspectionPageBuilder {
     };
     add("data", inspection_.dataset);
     add("model", inspection_.model);
-    add("words", inspection_.chat_template);
+    add("chat template", inspection_.chat_template);
     add("run", format_run_length(inspection_));
     add("media", fmt::format("{} different {}, {}", with_commas(inspection_.media), inspection_.media_description(),
-                             inspection_.decoded ? "all decoded" : "of which the headers were read"));
-    return make_panel("The run", "<dl>\n" + rows + "</dl>\n");
+                             inspection_.decoded ? "all decoded" : "only the headers were read"));
+    return make_panel("Run", "<dl>\n" + rows + "</dl>\n");
   }
 
   std::string render_sources() const {
     const bool has_shares = std::ranges::any_of(
         inspection_.sources, [](const auto& source) { return !format_source_options(source.source).empty(); });
     std::vector<std::string> headers{"source", "samples", "usable", "shrunk", "no media"};
-    if (has_shares) headers.insert(headers.begin() + 1, "drawn as");
+    if (has_shares) headers.insert(headers.begin() + 1, "sampling");
     PageTable table(headers, has_shares ? 2 : 1);
     for (const auto& source : inspection_.sources) {
       std::vector<std::string> cells{source.source.path, with_commas(source.num_records),
@@ -140,7 +140,7 @@ class InspectionPageBuilder {
 
   std::string render_mixture() const {
     if (inspection_.mixture_sources.empty()) return {};
-    PageTable table({"drawn from", "share", "usable", "epochs of its own"});
+    PageTable table({"drawn from", "share", "usable", "epochs"});
     for (const auto& source : inspection_.mixture_sources) {
       table.add({source.name, fmt::format("{:.1f} %", 100 * source.share), with_commas(source.num_usable),
                  fmt::format("{:.3g}", source.epochs)});
@@ -164,15 +164,16 @@ class InspectionPageBuilder {
       reasons.add({reason, with_commas(count.get<int64_t>())});
     return make_panel(
         "Cannot be used: " + format_bad_samples(inspection_),
-        reasons.html() + make_long_table({"sample", "why"}, 2, ledger_["problems"], [](const ordered_json& problem) {
-          return std::vector<std::string>{problem["id"], problem["message"]};
-        }));
+        reasons.html() +
+            make_long_table({"sample", "message"}, 2, ledger_["problems"], [](const ordered_json& problem) {
+              return std::vector<std::string>{problem["id"], problem["message"]};
+            }));
   }
 
   static std::string render_notices(const data::Ledger& ledger, const std::string& title) {
     const auto rows = make_notice_rows(ledger);
     if (rows.empty()) return {};
-    return make_panel(title, make_long_table({"notice", "such as", "samples"}, 2, rows, [](const NoticeRow& row) {
+    return make_panel(title, make_long_table({"notice", "example", "samples"}, 2, rows, [](const NoticeRow& row) {
                         return std::vector<std::string>{row.hint.empty() ? row.kind : row.kind + "; " + row.hint,
                                                         row.example, row.samples};
                       }));
@@ -188,21 +189,21 @@ class InspectionPageBuilder {
   std::string render_missing_files() const {
     if (inspection_.missing_files.empty()) return {};
     size_t number = 0;
-    return make_panel("Files that are not there",
-                      make_long_table({"file", "why", "first in", "samples"}, 3, inspection_.missing_files,
-                                      [&](const data::MissingFile& file) {
-                                        return std::vector<std::string>{file.path, file.reason,
-                                                                        inspection_.missing_file_sample_ids[number++],
-                                                                        with_commas(file.num_records)};
-                                      }));
+    return make_panel("Missing files", make_long_table({"file", "reason", "first in", "samples"}, 3,
+                                                       inspection_.missing_files, [&](const data::MissingFile& file) {
+                                                         return std::vector<std::string>{
+                                                             file.path, file.reason,
+                                                             inspection_.missing_file_sample_ids[number++],
+                                                             with_commas(file.num_records)};
+                                                       }));
   }
 
   std::string render_shrunk() const {
     const ordered_json& each = ledger_["shrunk"]["each"];
     if (each.empty()) return {};
     return make_panel(
-        "Made smaller to fit data.max_length: " + pluralize(std::ssize(each), "sample"),
-        make_long_table({"sample", "tokens", "of", "pixels", "of"}, 1, each, [](const ordered_json& sample) {
+        "Shrunk to fit data.max_length: " + pluralize(std::ssize(each), "sample"),
+        make_long_table({"sample", "tokens", "before", "pixels", "before"}, 1, each, [](const ordered_json& sample) {
           return std::vector<std::string>{sample["id"], with_commas(sample["tokens"][1]),
                                           with_commas(sample["tokens"][0]), format_pixels(sample["pixels"][1]),
                                           format_pixels(sample["pixels"][0])};
@@ -237,12 +238,12 @@ class InspectionPageBuilder {
     std::string html = make_hint(fmt::format("{}.", format_packs(inspection_)));
     const auto add = [&](const char* name, std::vector<int64_t> numbers) {
       const auto histogram = data::make_histogram(std::move(numbers));
-      html += make_hint(fmt::format("{} of a pack", name)) + render_histogram_svg(histogram);
+      html += make_hint(fmt::format("{} per pack", name)) + render_histogram_svg(histogram);
     };
     add("Tokens", std::move(tokens));
     add(inspection_.has_grids ? "Volumes" : "Images", std::move(images));
     add(pixel_row_title(inspection_), std::move(rows));
-    html += make_details(fmt::format("the pack of most {}", inspection_.pixel_row_name()),
+    html += make_details(fmt::format("the pack with the most {}", inspection_.pixel_row_name()),
                          make_group_list({inspection_.largest_pack_ids}));
     return make_panel("Packs", html);
   }
@@ -256,21 +257,21 @@ class InspectionPageBuilder {
     if (evaluation.without_media > 0) {
       html += make_hint(fmt::format("{} have no image, video or volume.", with_commas(evaluation.without_media)));
     }
-    html += make_hint(fmt::format("{} are trained on too, word for word and with the same pictures.",
+    html += make_hint(fmt::format("{} are also in the training data, with the same text and images.",
                                   with_commas(std::ssize(evaluation.train_duplicates))));
     if (!evaluation.train_duplicates.empty()) {
       html += make_long_table({"in data.eval", "in data.train"}, 2, evaluation.train_duplicates, [](const auto& pair) {
         return std::vector<std::string>{pair.first, pair.second};
       });
     }
-    html += make_hint(fmt::format("{} have a {} that is trained on.",
+    html += make_hint(fmt::format("{} have {} from the training data.",
                                   with_commas(std::ssize(evaluation.ids_with_train_media)),
-                                  inspection_.has_grids ? "volume" : "picture or video"));
+                                  inspection_.has_grids ? "a volume" : "an image or video"));
     if (!evaluation.ids_with_train_media.empty())
-      html += make_details("which", make_group_list({evaluation.ids_with_train_media}));
+      html += make_details("samples", make_group_list({evaluation.ids_with_train_media}));
     html += render_subjects(evaluation);
     if (!ledger["problems"].empty()) {
-      html += make_long_table({"sample", "why"}, 2, ledger["problems"], [](const ordered_json& problem) {
+      html += make_long_table({"sample", "message"}, 2, ledger["problems"], [](const ordered_json& problem) {
         return std::vector<std::string>{problem["id"], problem["message"]};
       });
     }
@@ -280,10 +281,10 @@ class InspectionPageBuilder {
   /// Patients in both sets make scores look better than they are.
   static std::string render_subjects(const InspectedEvaluation& evaluation) {
     if (!evaluation.has_subjects) return {};
-    std::string html = make_hint(fmt::format("{} are of a subject that is trained on.",
+    std::string html = make_hint(fmt::format("{} are of a subject in the training data.",
                                              with_commas(std::ssize(evaluation.ids_with_train_subjects))));
     if (evaluation.train_subjects.empty()) return html;
-    html += make_details("which", make_group_list({evaluation.ids_with_train_subjects}));
+    html += make_details("samples", make_group_list({evaluation.ids_with_train_subjects}));
     html +=
         make_hint(fmt::format("{} of the subjects are in both:", with_commas(std::ssize(evaluation.train_subjects))));
     return html + make_group_list({evaluation.train_subjects});
@@ -292,12 +293,13 @@ class InspectionPageBuilder {
   std::string render_duplicates() const {
     std::string html;
     if (!inspection_.duplicate_samples.empty()) {
-      html += make_panel("Repeated samples", make_hint(fmt::format("{} with the words and pictures of an earlier one.",
-                                                                   pluralize(inspection_.num_duplicates(), "sample"))) +
-                                                 make_group_list(inspection_.duplicate_samples));
+      html +=
+          make_panel("Duplicate samples", make_hint(fmt::format("{} with the text and images of an earlier one.",
+                                                                pluralize(inspection_.num_duplicates(), "sample"))) +
+                                              make_group_list(inspection_.duplicate_samples));
     }
     if (!inspection_.duplicate_files.empty()) {
-      html += make_panel("Files of the same content", make_group_list(inspection_.duplicate_files));
+      html += make_panel("Files with the same content", make_group_list(inspection_.duplicate_files));
     }
     if (inspection_.repeated_ids > 0) html += make_panel("Repeated ids", make_hint(format_repeated_ids(inspection_)));
     return html;
@@ -308,11 +310,11 @@ class InspectionPageBuilder {
                                           sample.task.empty() ? "" : fmt::format(" ({})", to_printable(sample.task)));
     if (!sample.problem.empty())
       return make_panel(title, fmt::format("<p class=\"bad\">{}</p>\n", escape(sample.problem)));
-    std::string summary = fmt::format("{} tokens, {} of them of media; {} are learnt, which are marked. {}.",
+    std::string summary = fmt::format("{} tokens: {} media tokens, {} label tokens (highlighted). {}.",
                                       with_commas(sample.shape.tokens), with_commas(sample.shape.image_tokens),
                                       with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_));
     if (sample.shrunk) {
-      summary += fmt::format(" Made smaller, it would have {} tokens and {}.", with_commas(sample.shrunk->tokens),
+      summary += fmt::format(" Shrunk, it has {} tokens and {}.", with_commas(sample.shrunk->tokens),
                              format_pixels(sample.shrunk->pixels));
     }
     return make_panel(
@@ -333,12 +335,12 @@ class InspectionPageBuilder {
 std::string render_inspection_page(const Inspection& inspection) {
   const char* const media_note =
       inspection.has_grids
-          ? "Volumes are those of the tower's input, resampled and normalised, of which the three middle slices are "
-            "shown: axial, coronal, sagittal, the subject's right on the left."
-          : "Pictures are those of the tower's input before they are normalised, pixel for pixel; lines divide them "
-            "into the tiles that it sees.";
-  const std::string notes =
-      fmt::format("{} Samples are those that training draws first. Samples are compared by hashes.", media_note);
+          ? "Volumes are shown as the vision tower's input, resampled and normalized: the middle axial, coronal and "
+            "sagittal slices, the subject's right on the left."
+          : "Images are shown as the vision tower's input before normalization, pixel for pixel; lines separate the "
+            "tiles.";
+  const std::string notes = fmt::format(
+      "{} The samples shown are the first that training draws. Duplicates are found by hashes.", media_note);
   return fill_page("inspection.html", {{"title", escape(inspection.dataset + ": what is trained on")},
                                        {"style", std::string(resources().at("common.css")) +
                                                      std::string(resources().at("inspection.css"))},

@@ -56,7 +56,7 @@ class InspectionTextBuilder {
     text_ += "\n";
     add_fact("data", inspection_.dataset);
     add_fact("model", inspection_.model);
-    add_fact("words", inspection_.chat_template);
+    add_fact("chat", inspection_.chat_template);
     add_fact("run", format_run_length(inspection_));
     add_sources();
     add_mixture();
@@ -73,10 +73,11 @@ class InspectionTextBuilder {
     add_evaluation();
     add_samples();
     text_ += "\n";
-    add_faint("", fmt::format("Found in {}; {}.", format_seconds(inspection_.seconds),
-                              inspection_.decoded ? fmt::format("all {} were decoded", inspection_.media_description())
-                                                  : fmt::format("of {} the headers were read, --decode decodes all",
-                                                                inspection_.media_description())));
+    add_faint("",
+              fmt::format("Found in {}; {}.", format_seconds(inspection_.seconds),
+                          inspection_.decoded ? fmt::format("all {} were decoded", inspection_.media_description())
+                                              : fmt::format("only the headers of {} were read, --decode decodes all",
+                                                            inspection_.media_description())));
     return std::move(text_);
   }
 
@@ -201,7 +202,7 @@ class InspectionTextBuilder {
 
   void add_missing_files() {
     if (inspection_.missing_files.empty()) return;
-    add_heading(fmt::format("Files that are not there: {}", with_commas(std::ssize(inspection_.missing_files))));
+    add_heading(fmt::format("Missing files: {}", with_commas(std::ssize(inspection_.missing_files))));
     for (size_t i = 0; i < std::min(kMaxListed, inspection_.missing_files.size()); ++i) {
       const auto& file = inspection_.missing_files[i];
       text_ += wrap_text("  ",
@@ -216,7 +217,7 @@ class InspectionTextBuilder {
   void add_shrunk() {
     const auto each = inspection_.ledger.to_json()["shrunk"]["each"];
     if (each.empty()) return;
-    add_heading(fmt::format("Made smaller to fit data.max_length: {}", pluralize(std::ssize(each), "sample")));
+    add_heading(fmt::format("Shrunk to fit data.max_length: {}", pluralize(std::ssize(each), "sample")));
     for (size_t i = 0; i < std::min(kMaxListed, each.size()); ++i) {
       const auto& sample = each[i];
       text_ += wrap_text(
@@ -249,14 +250,14 @@ class InspectionTextBuilder {
 
   void add_duplicates() {
     if (!inspection_.duplicate_samples.empty()) {
-      add_heading(fmt::format("Repeated: {} the words and pictures of an earlier one",
+      add_heading(fmt::format("Duplicates: {} the text and images of an earlier one",
                               inspection_.num_duplicates() == 1
                                   ? "1 sample has"
                                   : with_commas(inspection_.num_duplicates()) + " samples have"));
       add_groups(inspection_.duplicate_samples);
     }
     if (!inspection_.duplicate_files.empty()) {
-      add_heading(fmt::format("Files of the same content under different names: {}",
+      add_heading(fmt::format("Files with the same content under different names: {}",
                               pluralize(std::ssize(inspection_.duplicate_files), "group")));
       add_groups(inspection_.duplicate_files);
     }
@@ -294,10 +295,11 @@ class InspectionTextBuilder {
       text_ += wrap_text(fmt::format("  {:>8}  ", with_commas(evaluation.without_media)),
                          "have no image, video or volume", columns_);
     }
-    add_line(evaluation.train_duplicates.size(), "are trained on too, word for word and with the same pictures",
+    add_line(evaluation.train_duplicates.size(), "are also in the training data, with the same text and images",
              [&](size_t i) { return evaluation.train_duplicates[i].first; });
     add_line(evaluation.ids_with_train_media.size(),
-             inspection_.has_grids ? "have a volume that is trained on" : "have a picture or video that is trained on",
+             inspection_.has_grids ? "have a volume from the training data"
+                                   : "have an image or video from the training data",
              [&](size_t i) { return evaluation.ids_with_train_media[i]; });
     if (evaluation.has_subjects) add_subjects(evaluation, add_line);
     add_notices(evaluation.ledger, "Notices of data.eval");
@@ -305,7 +307,7 @@ class InspectionTextBuilder {
 
   template <class AddLine>
   void add_subjects(const InspectedEvaluation& evaluation, const AddLine& add_line) {
-    add_line(evaluation.ids_with_train_subjects.size(), "are of a subject that is trained on",
+    add_line(evaluation.ids_with_train_subjects.size(), "are of a subject in the training data",
              [&](size_t i) { return evaluation.ids_with_train_subjects[i]; });
     if (evaluation.train_subjects.empty()) return;
     add_line(evaluation.train_subjects.size(), "of the subjects are in both",
@@ -322,7 +324,7 @@ class InspectionTextBuilder {
       }
       text_ += to_printable_lines(mark_answers(sample.chat));
       if (!text_.ends_with('\n')) text_ += "\n";
-      add_faint("", fmt::format("{} tokens, {} of them of media, {} learnt (between ⟦ and ⟧); {}",
+      add_faint("", fmt::format("{} tokens: {} media tokens, {} label tokens (between ⟦ and ⟧); {}",
                                 with_commas(sample.shape.tokens), with_commas(sample.shape.image_tokens),
                                 with_commas(sample.shape.label_tokens), format_media(sample.shape, inspection_)));
     }

@@ -1,4 +1,4 @@
-// Elements and words that the parts of the page share. Texts from outside become text nodes, never markup.
+// Elements and number formats shared by the parts of the page. External texts become text nodes, never markup.
 
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -52,7 +52,7 @@ const words = {
     if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
     return `${(minutes / 1440).toFixed(1)} days`;
   },
-  /// Of images, which are media of all kinds, so many are volumes.
+  /// `images` counts all media; `volumes` of them are volumes.
   media: ({ images, volumes }) => (volumes > 0 && volumes === images ? words.counted(volumes, "volume")
     : `${words.counted(images, "image")}${volumes > 0 ? `, ${words.counted(volumes, "volume")} among them` : ""}`),
   counted: (number, noun) => `${words.grouped(number)} ${noun}${number === 1 ? "" : "s"}`,

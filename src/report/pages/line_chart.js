@@ -1,12 +1,12 @@
 // Curves over the steps of a run. All charts share what is in view and where the cursor is.
 
-const view = { from: 0, to: 0, whole: true, cursor: -1, first: 1, width: 1, stretches: 0, smooth: true, logarithmic: false, changed: () => {} };
+const view = { from: 0, to: 0, whole: true, cursor: -1, first: 1, width: 1, bins: 0, smooth: true, logarithmic: false, changed: () => {} };
 
-/// The last step of a stretch, and how a person would call it.
-const stepOf = (stretch) => view.first + view.width * (stretch + 1) - 1;
+/// The last step of a bin, and its label.
+const stepOf = (bin) => view.first + view.width * (bin + 1) - 1;
 const stretchOf = (step) => (step - view.first + 1) / view.width - 1;
-const stepWords = (stretch) => (view.width === 1 ? `step ${words.grouped(stepOf(stretch))}`
-  : `steps ${words.grouped(stepOf(stretch) - view.width + 1)} – ${words.grouped(Math.min(stepOf(stretch), view.lastStep || Infinity))}`);
+const stepWords = (bin) => (view.width === 1 ? `step ${words.grouped(stepOf(bin))}`
+  : `steps ${words.grouped(stepOf(bin) - view.width + 1)} – ${words.grouped(Math.min(stepOf(bin), view.lastStep || Infinity))}`);
 
 const niceStep = (range, ticks) => {
   const raw = range / Math.max(1, ticks);
@@ -14,7 +14,7 @@ const niceStep = (range, ticks) => {
   return [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= raw * 0.999) || raw;
 };
 
-/// A centred mean over a sixtieth of what is in view; where values are missing, over those that are there.
+/// A centered mean over a sixtieth of the visible range, over the values that exist.
 function smoothed(values, from, to) {
   const reach = Math.floor((to - from) / 60);
   if (reach < 1) return values;
@@ -31,9 +31,9 @@ function smoothed(values, from, to) {
   });
 }
 
-/// options: title, hint, format (of a value), series: [{name, colour, mean, least, most, dash, bars, emphasis}], or with no
-/// mean, for values at some steps, points: [{step, at: its place among stretches, value, best}], ascending; zero (the
-/// axis begins at 0), whole (values are counts), logarithmic (may be), smooth (may be), marks: [{stretch, colour}], height, empty (what to say
+/// options: title, hint, format (of a value), series: [{name, colour, mean, min, max, dash, bars, emphasis}], or with no
+/// mean, for values at some steps, points: [{step, at: its place among bins, value, best}], ascending; zero (the
+/// axis begins at 0), whole (values are counts), logarithmic (may be), smooth (may be), marks: [{bin, colour}], height, empty (text
 /// without points).
 class LineChart {
   constructor() {
@@ -80,7 +80,7 @@ class LineChart {
     const box = { left: 58, right: width - 10, top: 8, bottom: height - 24 };
     const transformed = logarithmic ? Math.log10 : (value) => value;
     const [low, high] = range.map(transformed);
-    const x = (stretch) => box.left + (view.to - view.from < 1 ? 0.5 : (stretch - view.from) / (view.to - view.from)) * (box.right - box.left);
+    const x = (bin) => box.left + (view.to - view.from < 1 ? 0.5 : (bin - view.from) / (view.to - view.from)) * (box.right - box.left);
     const y = (value) => box.bottom - ((transformed(Math.max(value, logarithmic ? range[0] : -Infinity)) - low) / (high - low)) * (box.bottom - box.top);
     this.box = { ...box, x, y, drawn };
 
@@ -91,7 +91,7 @@ class LineChart {
     const curves = svg("g", { "clip-path": `url(#${clip})` });
     for (const series of drawn) series.points ? this.joined(curves, series, x, y) : this.curve(curves, series, x, y);
     for (const mark of options.marks || []) {
-      curves.append(svg("path", { d: `M${x(mark.stretch).toFixed(1)} ${box.bottom - 5}l4 5h-8z`, fill: mark.colour, class: "mark" }));
+      curves.append(svg("path", { d: `M${x(mark.bin).toFixed(1)} ${box.bottom - 5}l4 5h-8z`, fill: mark.colour, class: "mark" }));
     }
     this.cursor = svg("g", { class: "cursor" });
     this.selection = svg("rect", { class: "selection", y: box.top, height: box.bottom - box.top, width: 0 });
@@ -113,7 +113,7 @@ class LineChart {
     for (const series of drawn) {
       for (const point of series.points || []) if (point.at >= view.from - 1 && point.at <= view.to + 1) take(point.value);
       for (let i = from; i <= to; ++i) {
-        for (const list of [series.mean, series.least, series.most]) {
+        for (const list of [series.mean, series.min, series.max]) {
           if (list) take(list[i]);
         }
       }
@@ -158,7 +158,7 @@ class LineChart {
     if (view.to - view.from < 1) label(words.grouped(stepOf(view.from)), x(view.from), bottom + 17, "middle");
   }
 
-  /// Points joined by a line, the best of them with a ring and its words.
+  /// Points joined by a line, the best of them with a ring and a label.
   joined(group, series, x, y) {
     const inView = series.points.filter((point, i) => (series.points[i + 1] || point).at >= view.from && (series.points[i - 1] || point).at <= view.to);
     group.append(svg("path", { class: "join", stroke: series.colour, d: inView.map((point, i) => `${i === 0 ? "M" : "L"}${x(point.at).toFixed(1)} ${y(point.value).toFixed(1)}`).join("") }));
@@ -197,15 +197,15 @@ class LineChart {
       }
       return d;
     };
-    if (series.least && series.most) {
+    if (series.min && series.max) {
       let start = -1;
       for (let i = from; i <= to + 1; ++i) {
-        const known = i <= to && words.known(series.least[i]);
+        const known = i <= to && words.known(series.min[i]);
         if (known && start < 0) start = i;
         if (known || start < 0) continue;
         let d = "";
-        for (let k = start; k < i; ++k) d += (k === start ? "M" : "L") + at(k, series.most[k]);
-        for (let k = i - 1; k >= start; --k) d += "L" + at(k, series.least[k]);
+        for (let k = start; k < i; ++k) d += (k === start ? "M" : "L") + at(k, series.max[k]);
+        for (let k = i - 1; k >= start; --k) d += "L" + at(k, series.min[k]);
         group.append(svg("path", { class: "band", d: d + "z", fill: series.colour }));
         start = -1;
       }
@@ -241,20 +241,20 @@ class LineChart {
   }
 
   tell(px, py) {
-    const stretch = view.cursor;
+    const bin = view.cursor;
     const rows = this.options.series.map((series) => {
       if (series.points) {
         const point = this.pointOf(series);
         return point ? html("div", {}, swatch(series.colour, "line"), `${series.name}: ${this.options.format(point.value, true)} at step ${words.grouped(point.step)}${point.best ? ", the best" : ""}`) : null;
       }
-      const value = series.mean[stretch];
-      const spread = series.least && words.known(series.least[stretch]) && series.least[stretch] < series.most[stretch]
-        ? ` (${this.options.format(series.least[stretch], true)} to ${this.options.format(series.most[stretch], true)})` : "";
+      const value = series.mean[bin];
+      const spread = series.min && words.known(series.min[bin]) && series.min[bin] < series.max[bin]
+        ? ` (${this.options.format(series.min[bin], true)} to ${this.options.format(series.max[bin], true)})` : "";
       return html("div", {}, swatch(series.colour, series.bars ? "" : series.dash ? "line dashed" : "line"), `${series.name}: ${this.options.format(value, true)}${spread}`);
     });
-    this.tooltip.replaceChildren(html("b", {}, stepWords(stretch)), ...rows.filter((row) => row !== null));
+    this.tooltip.replaceChildren(html("b", {}, stepWords(bin)), ...rows.filter((row) => row !== null));
     this.tooltip.hidden = false;
-    const at = this.box.x(stretch);
+    const at = this.box.x(bin);
     const right = at + 14 + this.tooltip.offsetWidth < this.plot.clientWidth;
     this.tooltip.style.left = `${Math.max(0, right ? at + 14 : at - 14 - this.tooltip.offsetWidth)}px`;
     this.tooltip.style.top = `${Math.max(0, Math.min(py + 12, this.plot.clientHeight - this.tooltip.offsetHeight))}px`;
@@ -265,7 +265,7 @@ class LineChart {
       const bounds = this.plot.getBoundingClientRect();
       return [event.clientX - bounds.left, event.clientY - bounds.top];
     };
-    const stretchAt = (px) => {
+    const binAt = (px) => {
       const { left, right } = this.box;
       const share = Math.min(1, Math.max(0, (px - left) / (right - left)));
       return view.from + share * (view.to - view.from);
@@ -273,7 +273,7 @@ class LineChart {
     this.plot.addEventListener("pointermove", (event) => {
       if (!this.box) return;
       const [px, py] = place(event);
-      view.cursor = Math.min(view.stretches - 1, Math.max(0, Math.round(stretchAt(px))));
+      view.cursor = Math.min(view.bins - 1, Math.max(0, Math.round(binAt(px))));
       LineChart.all.forEach((chart) => chart.point());
       this.tell(px, py);
       if (this.dragFrom !== null) {
@@ -296,7 +296,7 @@ class LineChart {
       const from = this.dragFrom;
       this.dragFrom = null;
       if (from === null || Math.abs(px - from) < 6) return;
-      const ends = [stretchAt(Math.min(from, px)), stretchAt(Math.max(from, px))];
+      const ends = [binAt(Math.min(from, px)), binAt(Math.max(from, px))];
       if (ends[1] - ends[0] >= 2) look(ends[0], ends[1], false);
     });
     this.plot.addEventListener("dblclick", () => lookAtAll());
@@ -309,4 +309,4 @@ function look(from, to, whole) {
   view.changed();
   LineChart.all.forEach((chart) => chart.draw());
 }
-const lookAtAll = () => look(0, Math.max(0, view.stretches - 1), true);
+const lookAtAll = () => look(0, Math.max(0, view.bins - 1), true);

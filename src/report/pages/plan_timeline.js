@@ -5,7 +5,7 @@
   const canvas = document.getElementById("canvas");
   const tooltip = document.getElementById("tooltip");
   const whole = document.getElementById("whole");
-  const stretch = document.getElementById("stretch");
+  const bin = document.getElementById("bin");
   const cells = [...document.querySelectorAll("td[data-cursor]")];
 
   // data.points: rows of [events since the row before, place, series, change of its bytes, series, change, …]; the
@@ -37,7 +37,7 @@
 
   const limits = [
     { name: "limit for PyTorch", bytes: data.limit_bytes, colour: "--limit" },
-    { name: "card less context", bytes: data.gpu_bytes, colour: "--card" },
+    { name: "GPU without context", bytes: data.gpu_bytes, colour: "--gpu" },
   ];
   const highest = reserved.reduce((most, bytes) => Math.max(most, bytes), allocated[peak]);
   const inRange = limits.filter((line) => line.bytes > 0.3 * highest && line.bytes < 1.6 * highest);
@@ -79,8 +79,8 @@
     return most;
   }
 
-  /// What to draw, as [point, where it begins]: all points, or, where a column of pixels has many, the one with the most
-  /// allocated in each.
+  /// The points to draw, as [point, start]: all points, or, if a column of pixels has many, the one with the most
+  /// allocated in each column.
   function visible() {
     const first = pointAt(view[0]);
     const end = Math.min(count - 1, pointAt(view[1]) + 1);
@@ -127,7 +127,7 @@
     pen.font = "12px " + getComputedStyle(document.body).fontFamily;
     const left = margin.left;
     const right = size.width - margin.right;
-    if (stretch.checked) range = rangeInView(); else range = wholeRange;
+    if (bin.checked) range = rangeInView(); else range = wholeRange;
     const floor = y(range[0]);
 
     const text = (string, px, py, align, name) => {
@@ -328,7 +328,7 @@
   const lookAtAll = () => look(0, last);
   canvas.addEventListener("dblclick", lookAtAll);
   whole.addEventListener("click", lookAtAll);
-  stretch.addEventListener("change", redraw);
+  bin.addEventListener("change", redraw);
   window.addEventListener("resize", redraw);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   draw();

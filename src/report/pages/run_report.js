@@ -1,4 +1,4 @@
-// The page: its head, tiles and curves, and its re-reading while the run goes on.
+// The page: its head, tiles and curves; reads its file again while the run continues.
 
 const kReadSeconds = 10;
 let data = null;
@@ -13,7 +13,7 @@ function standing() {
 function head() {
   const { summary, plan, environment } = data;
   const state = standing();
-  const names = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", silent: "no sign of life" };
+  const names = { running: "running", finished: "finished", stopped: "stopped", failed: "failed", silent: "no recent update" };
   const share = summary.total_steps > 0 ? Math.min(1, summary.step / summary.total_steps) : 0;
   const model = (configValue(data.config, "model", "path") || (plan && plan.model) || "").replace(/\/+$/, "").split("/").slice(-2).join("/");
   const rank = Number(configValue(data.config, "lora", "rank"));
@@ -21,8 +21,8 @@ function head() {
     environment ? (environment.gpu ? environment.gpu.name : "CPU") : "", configValue(data.config, "data", "train")].filter(Boolean);
   const batch = configValue(data.config, "training", "global_batch_size");
   const steps = summary.total_steps > 0 ? `Step ${words.grouped(summary.step)} of ${words.grouped(summary.total_steps)}` : `Step ${words.grouped(summary.step)}`;
-  const line = [steps, words.known(summary.epoch) && summary.epoch > 0 ? `epoch ${summary.epoch.toFixed(2)}` : "", batch ? `${batch} samples a step` : "",
-    state === "silent" ? `nothing was written since ${words.clock(data.updated)}` : `as of ${words.clock(data.updated)}`].filter(Boolean);
+  const line = [steps, words.known(summary.epoch) && summary.epoch > 0 ? `epoch ${summary.epoch.toFixed(2)}` : "", batch ? `${batch} samples per step` : "",
+    state === "silent" ? `no update since ${words.clock(data.updated)}` : `as of ${words.clock(data.updated)}`].filter(Boolean);
   return [
     html("p", { class: "brand" }, "vlmtrain run"),
     html("h1", {}, data.name, " ", html("span", { class: `badge ${state}` }, names[state] || state)),
@@ -39,33 +39,33 @@ function tile(name, value, note, style) {
 
 function tiles() {
   const { summary, plan, curves } = data;
-  const onCard = summary.reserved_peak_bytes > 0;
+  const onGpu = summary.reserved_peak_bytes > 0;
   const firstLoss = curves.loss && curves.loss.mean.find(words.known);
   const left = summary.total_steps > 0 && words.known(summary.step_seconds) ? (summary.total_steps - summary.step) * summary.step_seconds : NaN;
   const wait = curves.data_wait_share && curves.data_wait_share.mean.filter(words.known);
   const waited = wait && wait.length > 0 ? wait[wait.length - 1] : NaN;
-  const difference = summary.predicted_peak_bytes > 0 && onCard ? `${words.difference(summary.reserved_peak_bytes / summary.predicted_peak_bytes)} against the plan` : "";
-  const card = plan && plan.gpu_bytes ? `card of ${words.bytes(plan.gpu_bytes)}` : "";
-  const incidents = [[summary.oom_splits, "out-of-memory split"], [summary.forecast_splits, "foreseen split"], [summary.skipped_steps, "skipped step"],
+  const difference = summary.predicted_peak_bytes > 0 && onGpu ? `${words.difference(summary.reserved_peak_bytes / summary.predicted_peak_bytes)} relative to the plan` : "";
+  const gpuText = plan && plan.gpu_bytes ? `GPU with ${words.bytes(plan.gpu_bytes)}` : "";
+  const incidents = [[summary.oom_splits, "out-of-memory split"], [summary.forecast_splits, "forecast split"], [summary.skipped_steps, "skipped step"],
     [data.events.counts.anomaly || 0, "anomaly"], [(data.events.counts.memory_growth || 0) + (data.events.counts.memory_full || 0), "memory warning"]].filter(([count]) => count > 0);
   const plural = (count, noun) => (noun === "anomaly" && count !== 1 ? `${words.grouped(count)} anomalies` : words.counted(count, noun));
   const running = standing() === "running";
-  const slowest = summary.waited_for_slowest_seconds > 0 ? `; rank ${summary.slowest_rank} of ${summary.ranks} is the slowest, by ${words.seconds(summary.waited_for_slowest_seconds)} in all` : "";
+  const slowest = summary.waited_for_slowest_seconds > 0 ? `; rank ${summary.slowest_rank} of ${summary.ranks} is the slowest, by ${words.seconds(summary.waited_for_slowest_seconds)} in total` : "";
   return [
     lossTile(firstLoss),
     tile("Tokens per second", words.known(summary.tokens_per_second) ? words.grouped(summary.tokens_per_second) : "–",
-      `${words.seconds(summary.step_seconds)} a step${words.known(waited) ? `, ${words.percent(waited)} of it waiting for data` : ""}${slowest}`),
-    onCard ? tile("Memory / planned", [words.bytes(summary.reserved_peak_bytes).replace(/ GB$/, ""), html("small", {}, ` / ${words.bytes(summary.predicted_peak_bytes || undefined)}`)],
-      [difference, card].filter(Boolean).join("; "))
+      `${words.seconds(summary.step_seconds)} per step${words.known(waited) ? `, ${words.percent(waited)} of it waiting for data` : ""}${slowest}`),
+    onGpu ? tile("Memory / planned", [words.bytes(summary.reserved_peak_bytes).replace(/ GB$/, ""), html("small", {}, ` / ${words.bytes(summary.predicted_peak_bytes || undefined)}`)],
+      [difference, gpuText].filter(Boolean).join("; "))
       : tile("Memory of the process", words.bytes(summary.host_peak_bytes), "peak, on the CPU"),
     running && words.known(left) ? tile("Time left", words.seconds(left), `${words.seconds(summary.seconds)} of steps so far`)
-      : tile("Time", words.seconds(summary.seconds), "in steps, without saving and evaluating"),
-    tile("Samples trained on", words.grouped(summary.samples), `${words.count(summary.tokens)} tokens, ${words.count(summary.label_tokens)} learnt; ${words.media(summary)}`),
+      : tile("Time", words.seconds(summary.seconds), "in steps, without checkpoints and evaluations"),
+    tile("Samples trained on", words.grouped(summary.samples), `${words.count(summary.tokens)} tokens, ${words.count(summary.label_tokens)} label tokens; ${words.media(summary)}`),
     tile("Incidents", incidents.length === 0 ? "none" : words.grouped(incidents.reduce((sum, [count]) => sum + count, 0)),
       incidents.length === 0 ? "no splits, no skipped steps" : incidents.map(([count, noun]) => plural(count, noun)).join(", "), incidents.length === 0 ? "quiet" : "warned")];
 }
 
-/// Which evaluation was the best so far, and what it was worth.
+/// The best evaluation so far with its scores.
 function bestLine() {
   const { best, newest } = data.evaluations || {};
   if (!best) return null;
@@ -83,7 +83,7 @@ function lossTile(firstLoss) {
     `${steps}; ${words.counted(evaluations.count, "evaluation")} in ${words.seconds(evaluations.seconds)}${words.known(evaluations.newest.dice) ? `; Dice ${words.dice(evaluations.newest.dice)}` : ""}`);
 }
 
-/// Points of an evaluation's curve at their steps, as LineChart has them; none where no value is known.
+/// Points of an evaluation's curve at their steps in LineChart's format; empty without values.
 function evaluated(name, colour, values, more) {
   const { steps, best } = data.evaluations;
   const points = steps.map((step, i) => ({ step, at: stretchOf(step), value: values[i], best: Boolean(more && more.best && best && best.step === step) })).filter((point) => words.known(point.value));
@@ -94,11 +94,11 @@ function evaluatedByTask(key) {
   return data.evaluations.tasks.filter((task) => task[key]).flatMap((task, i) => evaluated(task.name || "(none)", taskColour(places.get(task.name) ?? i), task[key]));
 }
 
-/// Curves as [key of the data, name, colour, more]; left out are those without a value, and bytes that nobody counted.
+/// Curves as [key of the data, name, colour, more]; omits curves without values and bytes that are always 0.
 const seriesOf = (list) => list.filter(([key]) => data.curves[key] && data.curves[key].mean.some((value) => words.known(value) && (value !== 0 || !key.endsWith("_bytes"))))
   .map(([key, name, colour, more]) => ({ name, colour: `var(${colour})`, ...data.curves[key], ...more }));
 
-/// One curve where all parts of the model learn alike, else one for each part that learns.
+/// One curve if all parts of the model have the same learning rate, else one per trained part.
 function learningRates() {
   const rates = seriesOf([["learning_rate", "language model", "--language"], ["projector_learning_rate", "projector", "--input"], ["vision_learning_rate", "vision tower", "--vision"], ["mask_learning_rate", "masks", "--masks"]]);
   const alike = rates.every((rate) => rate.mean.every((value, i) => value === rates[0].mean[i] || !words.known(value)));
@@ -107,7 +107,7 @@ function learningRates() {
 
 function marks() {
   return data.events.shown.filter((event) => kindStyle[event.kind] && event.step >= view.first)
-    .map((event) => ({ stretch: (event.step - view.first) / view.width, colour: `var(--${kindStyle[event.kind]})` }));
+    .map((event) => ({ bin: (event.step - view.first) / view.width, colour: `var(--${kindStyle[event.kind]})` }));
 }
 
 function chartOptions() {
@@ -116,7 +116,7 @@ function chartOptions() {
   const validation = evaluations ? evaluated("validation loss", "var(--series-0)", evaluations.loss, { best: true }) : [];
   const charts = [
     { title: "Loss", format: (value, exact) => (exact ? words.loss(value) : words.number(value)), series: [...seriesOf([["loss", validation.length > 0 ? "training loss" : "loss", "--loss"]]), ...validation], smooth: true, logarithmic: true, marks: marks(), height: 230,
-      empty: summary.steps > 0 ? "No step has a loss that is a number: on a virtual card there are none." : "No step is done yet." },
+      empty: summary.steps > 0 ? "No step has a numeric loss; a virtual GPU computes no values." : "No step has finished yet." },
     { title: "Gradient norm", format: words.number, series: seriesOf([["grad_norm", "norm before clipping", "--language"]]), smooth: true, logarithmic: true, zero: true, height: 230 },
     { title: "Learning rate", format: words.number, series: learningRates(), zero: true },
     { title: "Speed", format: (value) => (words.known(value) ? words.grouped(value) : "–"), series: seriesOf([["tokens_per_second", "tokens per second", "--vision"]]), zero: true, smooth: true },
@@ -125,18 +125,18 @@ function chartOptions() {
     charts.push({ title: "GPU memory", format: words.bytes, series: seriesOf([
       ["predicted_peak_bytes", "reserved, predicted", "--reserved", { dash: "5 4", least: undefined, most: undefined }], ["reserved_peak_bytes", "reserved, measured", "--reserved"],
       ["predicted_allocated_peak_bytes", "allocated, predicted", "--series-0", { dash: "5 4", least: undefined, most: undefined }], ["allocated_peak_bytes", "allocated, measured", "--series-0"]]) });
-    charts.push({ title: "Memory beside the tensors", format: words.bytes, zero: true, series: seriesOf([
-      ["fragmentation_bytes", "fragmentation", "--workspace"], ["device_free_bytes", "free on the card", "--good"], ["host_bytes", "of the process, on the host", "--other"]]) });
+    charts.push({ title: "Memory outside tensors", format: words.bytes, zero: true, series: seriesOf([
+      ["fragmentation_bytes", "fragmentation", "--workspace"], ["device_free_bytes", "free on the GPU", "--good"], ["host_bytes", "host memory of the process", "--other"]]) });
   } else {
-    charts.push({ title: "Host memory", format: words.bytes, zero: true, series: seriesOf([["host_bytes", "resident", "--series-0"], ["host_peak_bytes", "most so far", "--reserved", { dash: "5 4" }]]) });
+    charts.push({ title: "Host memory", format: words.bytes, zero: true, series: seriesOf([["host_bytes", "resident", "--series-0"], ["host_peak_bytes", "peak so far", "--reserved", { dash: "5 4" }]]) });
   }
-  charts.push({ title: "Time of a step", format: words.seconds, zero: true, smooth: true, series: seriesOf([["step_seconds", "seconds", "--optimizer"]]) });
-  charts.push({ title: "Micro-batch sizes", format: words.number, zero: true, whole: true, series: seriesOf([["micro_batch_size", "samples in a micro-batch", "--gradients"], ["micro_batches", "micro-batches a step", "--series-6", { dash: "2 3" }]]) });
+  charts.push({ title: "Step time", format: words.seconds, zero: true, smooth: true, series: seriesOf([["step_seconds", "seconds", "--optimizer"]]) });
+  charts.push({ title: "Micro-batch sizes", format: words.number, zero: true, whole: true, series: seriesOf([["micro_batch_size", "samples in a micro-batch", "--gradients"], ["micro_batches", "micro-batches per step", "--series-6", { dash: "2 3" }]]) });
   const happened = summary.oom_splits + summary.forecast_splits + summary.skipped_steps > 0;
   if (happened) {
     const whole = (value) => (words.known(value) ? (Number.isInteger(value) ? words.grouped(value) : value.toFixed(1)) : "–");
     charts.push({ title: "Splits and skipped steps", format: whole, zero: true, whole: true, series: seriesOf([
-      ["oom_splits", "out-of-memory splits", "--bad", { bars: true }], ["forecast_splits", "foreseen splits", "--warn", { bars: true }], ["skipped", "skipped steps", "--input", { bars: true }]]) });
+      ["oom_splits", "out-of-memory splits", "--bad", { bars: true }], ["forecast_splits", "forecast splits", "--warn", { bars: true }], ["skipped", "skipped steps", "--input", { bars: true }]]) });
   }
   if (curves.loss_scale) charts.push({ title: "Loss scale (fp16)", format: words.number, logarithmic: true, series: seriesOf([["loss_scale", "scale", "--workspace"]]) });
   const byTask = (list) => list.map((curve, i) => ({ name: data.tasks[i].name || "(none)", colour: taskColour(i), mean: curve.mean })).filter((series) => series.mean.some(words.known));
@@ -161,11 +161,11 @@ function chartOptions() {
 function drawCharts() {
   const { curves } = data;
   const wasWhole = view.whole;
-  // A zoomed view stays on its steps, though stretches may have become longer.
-  const [from, to] = [view.from, view.to].map((stretch) => (stepOf(stretch) - curves.first + 1) / curves.width - 1);
-  Object.assign(view, { first: curves.first, width: curves.width, stretches: curves.stretches, lastStep: data.summary.step });
-  Object.assign(view, wasWhole ? { from: 0, to: Math.max(0, curves.stretches - 1) } : { from, to });
-  view.cursor = Math.min(view.cursor, view.stretches - 1);
+  // A zoomed view stays on its steps, though bins may have become longer.
+  const [from, to] = [view.from, view.to].map((bin) => (stepOf(bin) - curves.first + 1) / curves.width - 1);
+  Object.assign(view, { first: curves.first, width: curves.width, bins: curves.bins, lastStep: data.summary.step });
+  Object.assign(view, wasWhole ? { from: 0, to: Math.max(0, curves.bins - 1) } : { from, to });
+  view.cursor = Math.min(view.cursor, view.bins - 1);
   const options = chartOptions();
   const place = document.getElementById("charts");
   while (LineChart.all.length < options.length) {
@@ -198,7 +198,7 @@ const sections = [
   return { make, panel, shown: "" };
 });
 
-/// Puts in place what differs from what is there, so that nothing flickers and what is open stays open.
+/// Replaces the content only if it differs, so that nothing flickers and open details stay open.
 function replace(place, children) {
   const fresh = html(place.tagName, {}, children);
   if (fresh.innerHTML !== place.innerHTML) place.replaceChildren(...fresh.childNodes);
@@ -209,8 +209,8 @@ function show(text) {
   replace(document.getElementById("head"), head());
   replace(document.getElementById("tiles"), tiles());
   drawCharts();
-  document.getElementById("curve-hint").textContent = (view.width > 1 ? `Each point is the mean of ${words.grouped(view.width)} steps, the band their least and most. ` : "")
-    + "Hover to read, drag to look closer, double-click for the whole run.";
+  document.getElementById("curve-hint").textContent = (view.width > 1 ? `Each point is the mean of ${words.grouped(view.width)} steps, the band their minimum and maximum. ` : "")
+    + "Hover for values, drag to zoom in, double-click for the whole run.";
   for (const section of sections) {
     const made = section.make(data);
     section.panel.hidden = made === null;
@@ -221,8 +221,8 @@ function show(text) {
   document.title = `${data.name}: ${standing()}${data.summary.total_steps > 0 ? `, step ${words.grouped(data.summary.step)} of ${words.grouped(data.summary.total_steps)}` : ""}`;
 }
 
-/// Asks this page's file anew, in a frame out of sight, for what it holds now: a page may not read files, but it may show
-/// one, and that tells its data to the page around it.
+/// Reads this page's file again in a hidden frame: a page may not read files, but it may show one, which posts its data to
+/// the page around it.
 function readAgain() {
   const frame = html("iframe", { hidden: "", "aria-hidden": "true" });
   const end = () => {

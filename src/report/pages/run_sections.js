@@ -1,4 +1,4 @@
-// What stands below the curves: each function makes the content of a section, or null where there is nothing to say.
+// The sections below the curves: each function makes the content of a section, or null if it has no data.
 
 function table(head, rows, style) {
   return html("div", { class: "scroll" }, html("table", { class: style },
@@ -24,8 +24,8 @@ function memorySection(data) {
     ["fragmentation", "fragmentation_bytes", "--fragmentation"], ["CUDA context", "context_bytes", "--other"], ["communication", "communication_bytes", "--communication"]];
   const parts = names.map(([name, key, colour]) => ({ name, value: memory[key] || 0, text: words.bytes(memory[key] || 0), colour: `var(${colour})` }));
   const planned = memory.total_bytes;
-  const card = Math.max(plan.gpu_bytes || 0, planned);
-  const free = Math.max(0, card - planned - (plan.margin_bytes || 0));
+  const gpuBytes = Math.max(plan.gpu_bytes || 0, planned);
+  const free = Math.max(0, gpuBytes - planned - (plan.margin_bytes || 0));
   const summary = data.summary;
   const beside = (memory.context_bytes || 0) + (memory.communication_bytes || 0);
   const comparison = (name, plannedBytes, measuredBytes) => ({ cells: [name, words.bytes(plannedBytes), words.bytes(measuredBytes || undefined),
@@ -33,22 +33,22 @@ function memorySection(data) {
   const bars = html("div", { class: "bars" },
     html("span", {}, "planned"),
     stackedBar([...parts, { name: "free", value: free, text: words.bytes(free), colour: "transparent" },
-      { name: "margin", value: plan.margin_bytes || 0, text: words.bytes(plan.margin_bytes), colour: "var(--hatched)" }], card, "planned memory by component"),
+      { name: "margin", value: plan.margin_bytes || 0, text: words.bytes(plan.margin_bytes), colour: "var(--hatched)" }], gpuBytes, "planned memory by component"),
     html("span", {}, "measured"),
-    stackedBar([{ name: "allocated at most", value: summary.allocated_peak_bytes, text: words.bytes(summary.allocated_peak_bytes), colour: "var(--measured)" },
-      { name: "reserved beside it", value: summary.reserved_peak_bytes - summary.allocated_peak_bytes, text: words.bytes(summary.reserved_peak_bytes - summary.allocated_peak_bytes), colour: "var(--fragmentation)" },
-      { name: "CUDA context, as planned", value: beside, text: words.bytes(beside), colour: "var(--other)" }], card, "measured memory"));
+    stackedBar([{ name: "allocated (peak)", value: summary.allocated_peak_bytes, text: words.bytes(summary.allocated_peak_bytes), colour: "var(--measured)" },
+      { name: "reserved, not allocated", value: summary.reserved_peak_bytes - summary.allocated_peak_bytes, text: words.bytes(summary.reserved_peak_bytes - summary.allocated_peak_bytes), colour: "var(--fragmentation)" },
+      { name: "CUDA context, as planned", value: beside, text: words.bytes(beside), colour: "var(--other)" }], gpuBytes, "measured memory"));
   return [
     html("h2", {}, "Memory by component"), bars,
     html("div", { class: "halves" },
       table(["component", "planned", "share"], [...parts.filter((part) => part.value > 0).map((part) => ({ cells: [[swatch(part.colour), part.name], part.text, words.percent(part.value / planned)] })),
         { cells: ["in use", words.bytes(planned), "100 %"], style: "total" },
-        { cells: ["margin", words.bytes(plan.margin_bytes), ""] }, { cells: [plan.gpu || "card", words.bytes(plan.gpu_bytes), ""], style: "total" }]),
-      table(["at most", "planned", "measured", "difference"], [
+        { cells: ["margin", words.bytes(plan.margin_bytes), ""] }, { cells: [plan.gpu || "GPU", words.bytes(plan.gpu_bytes), ""], style: "total" }]),
+      table(["peak", "planned", "measured", "difference"], [
         comparison("allocated", memory.allocated_peak_bytes, summary.allocated_peak_bytes),
         comparison("reserved", memory.reserved_peak_bytes, summary.reserved_peak_bytes),
-        { cells: ["of the card in use", words.bytes(planned), words.bytes(plan.measured && plan.measured.device_used_bytes), ""] }])),
-    html("p", { class: "hint" }, "Planned for the worst batch of the data set, at the moment when most is taken. A batch that is not the worst takes less."),
+        { cells: ["GPU memory in use", words.bytes(planned), words.bytes(plan.measured && plan.measured.device_used_bytes), ""] }])),
+    html("p", { class: "hint" }, "Planned for the worst batch of the data set, at its peak. Other batches need less."),
   ];
 }
 
@@ -66,18 +66,18 @@ function tasksSection(data) {
       data.tasks.length > data.curves.task_loss.length ? `Curves are drawn for the ${data.curves.task_loss.length} tasks with the most label tokens.` : "")];
 }
 
-/// The newest evaluation's masks by what they show.
+/// The newest evaluation's masks by structure.
 function masksSection(data) {
   const { masks, newest, structures } = data.evaluations || {};
   if (!masks || !(masks.masks > 0)) return null;
   const cells = (name, score) => [name, words.grouped(score.masks), words.dice(score.dice), words.dice(score.iou), words.known(score.hausdorff95) ? score.hausdorff95.toFixed(2) : "–", words.grouped(score.empty_truths || 0), words.grouped(score.empty_predictions || 0)];
   const curves = structures.filter((structure) => structure.dice_curve).length;
   return [html("h2", {}, "Masks"),
-    html("div", { class: "tall" }, table(["structure", "masks", "Dice", "IoU", "Hausdorff-95, pixels", "empty in the data", "nothing drawn"], [
+    html("div", { class: "tall" }, table(["structure", "masks", "Dice", "IoU", "Hausdorff-95, pixels", "empty in the data", "predicted empty"], [
       ...structures.filter((structure) => structure.masks > 0).map((structure) =>
         ({ cells: cells([swatch(structure.dice_curve ? taskColour(structures.indexOf(structure)) : "transparent", "line"), structure.name], structure) })),
       { cells: cells("all", masks), style: "total" }])),
-    html("p", { class: "hint" }, `Of the evaluation after step ${words.grouped(newest.step)}; means over the masks. The distance is that of masks of which neither side is empty. Where both are empty, Dice and IoU are 1.`,
+    html("p", { class: "hint" }, `From the evaluation after step ${words.grouped(newest.step)}; means over the masks. The distance excludes masks that are empty on either side. If both sides are empty, Dice and IoU are 1.`,
       structures.length > curves ? ` Curves are drawn for the ${curves} structures with the most masks.` : "")];
 }
 
@@ -85,19 +85,19 @@ function epochsSection(data) {
   const { rows, hidden } = data.epochs;
   if (rows.length === 0) return null;
   const evaluated = rows.some((row) => row.evaluation);
-  const onCard = data.summary.reserved_peak_bytes > 0;
+  const onGpu = data.summary.reserved_peak_bytes > 0;
   const best = Math.min(...rows.map((row) => (row.evaluation && words.known(row.evaluation.loss) ? row.evaluation.loss : Infinity)));
   const validation = (row) => (!row.evaluation ? ["–", "–"]
-    : [html("span", { class: row.evaluation.loss === best ? "least" : "" }, words.loss(row.evaluation.loss)), words.percent(row.evaluation.exact_match)]);
-  const memory = (row) => (onCard ? [words.bytes(row.reserved_peak_bytes), words.bytes(row.reserved_mean_bytes)] : [words.bytes(row.host_peak_bytes), words.bytes(row.host_mean_bytes)]);
+    : [html("span", { class: row.evaluation.loss === best ? "best" : "" }, words.loss(row.evaluation.loss)), words.percent(row.evaluation.exact_match)]);
+  const memory = (row) => (onGpu ? [words.bytes(row.reserved_peak_bytes), words.bytes(row.reserved_mean_bytes)] : [words.bytes(row.host_peak_bytes), words.bytes(row.host_mean_bytes)]);
   return [html("h2", {}, "Epochs"),
     html("div", { class: "tall" }, table(["epoch", "steps", "loss", ...(evaluated ? ["validation loss", "exact match"] : []), "samples", "samples/s", "tokens/s",
-      onCard ? "reserved, peak" : "memory, peak", "mean", "splits", "skipped", "time"], rows.map((row) => ({ cells: [
-      row.complete ? words.grouped(row.epoch) : `${words.grouped(row.epoch)}, begun`, `${words.grouped(row.first_step)} – ${words.grouped(row.last_step)}`, words.loss(row.loss), ...(evaluated ? validation(row) : []),
+      onGpu ? "reserved, peak" : "memory, peak", "mean", "splits", "skipped", "time"], rows.map((row) => ({ cells: [
+      row.complete ? words.grouped(row.epoch) : `${words.grouped(row.epoch)}, incomplete`, `${words.grouped(row.first_step)} – ${words.grouped(row.last_step)}`, words.loss(row.loss), ...(evaluated ? validation(row) : []),
       words.grouped(row.samples), words.known(row.samples_per_second) ? row.samples_per_second.toFixed(1) : "–", words.known(row.tokens_per_second) ? words.grouped(row.tokens_per_second) : "–", ...memory(row),
       words.grouped(row.oom_splits + row.forecast_splits), words.grouped(row.skipped_steps), words.seconds(row.seconds)] })))),
-    html("p", { class: "hint" }, evaluated ? "Evaluated after the epoch's last step; the least validation loss is green. " : "",
-      "Time is that of steps, without saving and evaluating.", hidden > 0 ? ` ${words.counted(hidden, "earlier epoch")} are in epochs.jsonl only.` : "")];
+    html("p", { class: "hint" }, evaluated ? "Evaluated after the epoch's last step; the lowest validation loss is green. " : "",
+      "Time covers steps only, without checkpoints and evaluations.", hidden > 0 ? ` ${words.counted(hidden, "earlier epoch")} are in epochs.jsonl only.` : "")];
 }
 
 function ledgerSection(data) {
@@ -109,15 +109,15 @@ function ledgerSection(data) {
   const problems = Array.isArray(ledger.problems) ? ledger.problems : [];
   return [html("h2", {}, "Data ledger"),
     html("p", { class: "hint first" }, `${ledger.dataset || "the data set"}: each of its ${words.grouped(ledger.samples)} samples is counted once; written with each checkpoint.`),
-    stackedBar(parts, Math.max(1, ledger.samples), "samples by what became of them"),
+    stackedBar(parts, Math.max(1, ledger.samples), "samples by status"),
     html("div", { class: "legend" }, parts.map((part) => html("span", {}, swatch(part.colour), part.name, " ", html("b", {}, part.text)))),
     reasons.length > 0 ? table(["reason", "samples"], reasons.map(([reason, count]) => ({ cells: [reason, words.grouped(count)] }))) : null,
     problems.length > 0 ? html("details", {}, html("summary", {}, `${words.counted(problems.length + (ledger.more_problems || 0), "sample")} with a problem`),
-      table(["sample", "what", "message"], problems.map((problem) => ({ cells: [String(problem.id ?? problem.index), String(problem.status ?? ""), String(problem.message ?? "")] })), "prose"),
+      table(["sample", "status", "message"], problems.map((problem) => ({ cells: [String(problem.id ?? problem.index), String(problem.status ?? ""), String(problem.message ?? "")] })), "prose"),
       ledger.more_problems > 0 ? html("p", { class: "hint" }, `${words.grouped(ledger.more_problems)} more are in ledger.json.`) : null) : null];
 }
 
-/// As scores of closed questions do it: without case, outer spaces and a full stop.
+/// Normalizes an answer as the scores of closed questions do: without case, outer spaces and a full stop.
 const plain = (text) => text.trim().toLowerCase().replace(/[.\s]+$/, "");
 
 function predictionsSection(data) {
@@ -137,17 +137,17 @@ function predictionsSection(data) {
     html("table", {}, html("tbody", {},
       html("tr", { class: "expected" }, html("td", {}, "expected"), html("td", {}, sample.expected)),
       sample.answers.map((answer) => html("tr", { class: plain(answer.answer) === plain(sample.expected) ? "right" : "other" },
-        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.answer === "" ? html("i", {}, "nothing") : answer.answer, overlays(answer)))))),
+        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.answer === "" ? html("i", {}, "empty") : answer.answer, overlays(answer)))))),
     html("p", { class: "hint" }, [sample.task, sample.id].filter((part) => part !== "").join(" · ")));
-  return [html("h2", {}, "Answers to samples"),
-    html("p", { class: "hint first" }, `What the model answered, last after step ${words.grouped(last)}. Green: the expected words.`,
+  return [html("h2", {}, "Predictions"),
+    html("p", { class: "hint first" }, `Answers of the model, the latest after step ${words.grouped(last)}. Green: matches the expected answer.`,
       withMasks ? " Masks are drawn for the expected answer: orange is the model's, the green outline the true one." : "",
       hidden > 0 ? ` ${words.counted(hidden, "earlier sample")} are in predictions.jsonl only.` : ""),
     html("div", { class: "cards" }, samples.map(card))];
 }
 
-const kindWords = { oom_split: "out-of-memory split", foreseen_split: "foreseen split", anomaly: "anomaly", skipped_step: "skipped step", memory_growth: "memory growth", memory_full: "memory full", fewer_answers: "fewer answers",
-  cache_emptied: "cache emptied", twin: "twin", resumed: "resumed", changed: "changed", checkpoint: "checkpoint", stopped: "stopped", failed: "failed" };
+const kindWords = { oom_split: "out-of-memory split", foreseen_split: "forecast split", anomaly: "anomaly", skipped_step: "skipped step", memory_growth: "memory growth", memory_full: "memory full", fewer_answers: "fewer answers",
+  cache_emptied: "cache emptied", twin: "look-ahead", resumed: "resumed", changed: "changed", checkpoint: "checkpoint", stopped: "stopped", failed: "failed" };
 const kindStyle = { oom_split: "bad", anomaly: "bad", failed: "bad", skipped_step: "warn", memory_growth: "warn", memory_full: "warn", cache_emptied: "warn", stopped: "warn", foreseen_split: "warn", changed: "info" };
 
 function eventsSection(data) {
@@ -156,7 +156,7 @@ function eventsSection(data) {
   const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
   return [html("h2", {}, "Events"),
     html("div", { class: "legend" }, Object.entries(counts).map(([kind, count]) => html("span", {}, html("i", { class: `tag ${kindStyle[kind] || ""}` }, kindWords[kind] || kind), " ", html("b", {}, words.grouped(count))))),
-    html("div", { class: "tall" }, table(["event", "step", "time", "what"], shown.map((event) => ({ cells: [
+    html("div", { class: "tall" }, table(["event", "step", "time", "message"], shown.map((event) => ({ cells: [
       html("i", { class: `tag ${kindStyle[event.kind] || ""}` }, kindWords[event.kind] || event.kind), words.grouped(event.step), words.clock(event.time),
       [event.message, event.ids.length > 0 ? html("span", { class: "ids" }, ` ${event.ids.join(", ")}${event.more_ids > 0 ? ` and ${event.more_ids} more` : ""}`) : null]] })), "prose")),
     total > shown.length ? html("p", { class: "hint" }, `The newest of each kind; events.jsonl has all ${words.grouped(total)}.`) : null];

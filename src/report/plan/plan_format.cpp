@@ -54,7 +54,7 @@ std::string format_worst_sample(const planner::SampleBatch& worst) {
                                                                     : "images and videos";
     text += fmt::format(" ({} of {})", with_commas(shape.image_tokens), media);
   }
-  text += fmt::format(", {} learnt; {}", with_commas(shape.label_tokens), data::describe_media(shape));
+  text += fmt::format(", {} label tokens; {}", with_commas(shape.label_tokens), data::describe_media(shape));
   if (shape.num_media > 0 && shape.row.depth == 0) {  // for volumes, describe_media() includes it
     text += fmt::format(" in {}", shape.grids.empty() ? fmt::format("{} of {}x{}", pluralize(shape.pixel_rows, "tile"),
                                                                     shape.row.width, shape.row.height)
@@ -66,7 +66,7 @@ std::string format_worst_sample(const planner::SampleBatch& worst) {
 std::string format_gpu(const planner::Plan& plan) {
   std::string text = to_printable(plan.target.description);
   if (plan.target.other_process_bytes > 0) {
-    text += fmt::format(", of which other processes hold {}", format_gigabytes(plan.target.other_process_bytes));
+    text += fmt::format(", of which other processes use {}", format_gigabytes(plan.target.other_process_bytes));
   }
   if (plan.limit.gpu_bytes < plan.target.memory_bytes - plan.target.other_process_bytes) {
     text += fmt::format(", of which {} are allowed (memory.limit_gb)", format_gigabytes(plan.limit.gpu_bytes));
@@ -75,12 +75,12 @@ std::string format_gpu(const planner::Plan& plan) {
 }
 
 std::string format_margin(const planner::Plan& plan) {
-  return fmt::format("{} kept free, {:g} % of the card (mode {})", format_gigabytes(plan.limit.margin_bytes),
+  return fmt::format("{} kept free, {:g} % of the GPU (mode {})", format_gigabytes(plan.limit.margin_bytes),
                      plan.limit.margin_percent, planner::to_string(plan.mode));
 }
 
 std::string format_context(const planner::Plan& plan) {
-  std::string text = fmt::format("{} for CUDA beside PyTorch's memory{}", format_gigabytes(plan.limit.context_bytes),
+  std::string text = fmt::format("{} for CUDA outside PyTorch's memory{}", format_gigabytes(plan.limit.context_bytes),
                                  plan.target.context_measured ? "" : " (not measured)");
   if (plan.limit.communication_bytes > 0) {
     text += fmt::format(", {} for NCCL (estimated)", format_gigabytes(plan.limit.communication_bytes));
@@ -91,9 +91,9 @@ std::string format_context(const planner::Plan& plan) {
 /// Predicted communication, and the rank that needs the most memory.
 std::string format_ranks(const planner::Plan& plan) {
   const planner::Communication& communication = *plan.communication;
-  std::string text = fmt::format("{}{} over {}; a step adds up {}{} in {}: predicted {}, of which {} not behind a pass",
+  std::string text = fmt::format("{}{} over {}; a step reduces {}{} in {}: predicted {}, of which {} not overlapped",
                                  pluralize(plan.workload.world_size, "rank"),
-                                 plan.workload.nodes > 1 ? fmt::format(" on {} machines", plan.workload.nodes) : "",
+                                 plan.workload.nodes > 1 ? fmt::format(" on {} nodes", plan.workload.nodes) : "",
                                  communication.interconnect.to_string(),
                                  communication.collectives.all_gathers.empty() ? "" : "and gathers ",
                                  format_bytes(communication.bytes()), pluralize(communication.num_calls(), "call"),
@@ -101,8 +101,9 @@ std::string format_ranks(const planner::Plan& plan) {
   if (plan.rank_steps.empty()) return text;
   const auto max_step = std::ranges::max_element(
       plan.rank_steps, {}, [](const planner::RankStep& step) { return step.peaks.reserved_bytes; });
-  return text + fmt::format("; of the drawn steps rank {} needs most, {} (all ranks hold the worst step)",
-                            max_step->rank, format_gigabytes(max_step->peaks.reserved_bytes + plan.overhead_bytes()));
+  return text +
+         fmt::format("; in the sampled steps rank {} needs the most memory, {} (the worst step fits on every rank)",
+                     max_step->rank, format_gigabytes(max_step->peaks.reserved_bytes + plan.overhead_bytes()));
 }
 
 std::string format_step(const planner::Plan& plan) {
@@ -122,7 +123,7 @@ std::string format_module(const memory::MemoryTag& tag) {
       return tag.block < 0 ? "mask encoder and decoder outside their blocks"
                            : fmt::format("mask encoder block {}", tag.block);
     case Component::kOther:
-      return "elsewhere";
+      return "other";
     default:
       return std::string(memory::to_string(tag.component));
   }
@@ -134,10 +135,10 @@ std::string format_average_step(const planner::AverageStep& average) {
   for (const auto& [shape, count] : average.samples) {
     sample_groups.push_back(fmt::format("{} of {}", with_commas(count), data::describe_media(shape)));
   }
-  return fmt::format("samples of a usual step: {}; predicted {}, {:.3g} samples/s, {} tokens/s, {} of memory reserved",
-                     fmt::join(sample_groups, ", "), format_seconds(average.step_seconds), average.samples_per_second,
-                     with_commas(std::llround(average.tokens_per_second)),
-                     format_gigabytes(average.peaks.reserved_bytes));
+  return fmt::format(
+      "samples of an average step: {}; predicted {}, {:.3g} samples/s, {} tokens/s, {} of memory reserved",
+      fmt::join(sample_groups, ", "), format_seconds(average.step_seconds), average.samples_per_second,
+      with_commas(std::llround(average.tokens_per_second)), format_gigabytes(average.peaks.reserved_bytes));
 }
 
 }  // namespace
@@ -168,19 +169,19 @@ std::string format_vision_pass(const planner::Plan& plan) {
   const int64_t tiles = plan.best.step_config.vision_tiles_per_pass;
   const data::SampleShape& shape = plan.worst.shapes.front();
   if (shape.grids.empty()) {
-    return tiles == 0 ? "all tiles in one vision pass" : fmt::format("{} a vision pass", pluralize(tiles, "tile"));
+    return tiles == 0 ? "all tiles in one vision pass" : fmt::format("{} per vision pass", pluralize(tiles, "tile"));
   }
   if (tiles == 0) return "all patches in one vision pass";
   const bool is_one_image = std::all_of(shape.grids.begin(), shape.grids.end(), [tiles](const data::PatchGrid& grid) {
     return grid.patches_per_frame() >= tiles;
   });
-  return is_one_image ? "one picture a vision pass" : fmt::format("{} patches a vision pass", with_commas(tiles));
+  return is_one_image ? "one image per vision pass" : fmt::format("{} patches per vision pass", with_commas(tiles));
 }
 
 std::string format_training(const planner::Plan& plan) {
   if (plan.job.lora) return fmt::format("LoRA of rank {}", plan.job.lora->rank);
   const auto& frozen = plan.job.frozen;
-  return frozen.vision_tower || frozen.projector || frozen.language_model || frozen.mask_encoder ? "fine-tuning in part"
+  return frozen.vision_tower || frozen.projector || frozen.language_model || frozen.mask_encoder ? "partial fine-tuning"
                                                                                                  : "full fine-tuning";
 }
 
@@ -195,7 +196,7 @@ std::string format_memory_tag(const memory::MemoryTag& tag, bool backward) {
 std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
   std::vector<PlanFact> facts{{"model", format_model(plan)}, {"sample", format_worst_sample(plan.worst)}};
   if (plan.average) facts.push_back({"average", format_average_step(*plan.average)});
-  facts.insert(facts.end(), {{"card", format_gpu(plan)},
+  facts.insert(facts.end(), {{"GPU", format_gpu(plan)},
                              {"margin", format_margin(plan)},
                              {"context", format_context(plan)},
                              {"step", format_step(plan)}});

@@ -19,8 +19,8 @@ std::string format_seconds(double seconds);
 /// blocks.
 std::string format_recompute(const models::RecomputeBlocks& blocks, const planner::DryRunDetail& detail);
 
-/// Returns "all tiles in one vision pass" or "4 tiles a vision pass". Patches of one image or frame
-/// are never split: "one picture a vision pass", "2,048 patches a vision pass".
+/// Returns "all tiles in one vision pass" or "4 tiles per vision pass". Patches of one image or
+/// frame are never split: "one image per vision pass", "2,048 patches per vision pass".
 std::string format_vision_pass(const planner::Plan& plan);
 
 /// Returns "LoRA of rank 16" or "full fine-tuning".
@@ -51,7 +51,7 @@ struct AlternativesTable {
   std::string header;
   std::vector<AlternativeLine> lines;
   size_t num_hidden = 0;        ///< alternatives that are not in `lines`
-  std::string best_difference;  ///< difference of the best config's passes: "1 tile a vision pass and …"; empty if
+  std::string best_difference;  ///< difference of the best config's passes: "1 tile per vision pass and …"; empty if
                                 ///< they are equal
 };
 

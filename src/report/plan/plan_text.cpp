@@ -69,7 +69,7 @@ class PlanTextBuilder {
   void add_memory() {
     constexpr int kLabelColumns = 36;
     const auto& peak = plan_.detail.peak;
-    add_heading(fmt::format("Memory when most is taken: {}", format_memory_tag(peak.tag, peak.backward)));
+    add_heading(fmt::format("Memory at the peak: {}", format_memory_tag(peak.tag, peak.backward)));
     const auto rows = make_memory_rows(plan_);
     BarScale scale{.bytes = 0, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
     for (const auto& row : rows) scale.bytes += row.bytes;
@@ -89,8 +89,8 @@ class PlanTextBuilder {
   void add_gpu_mark(const BarScale& scale) {
     const int end =
         static_cast<int>(static_cast<double>(plan_.limit.gpu_bytes) / static_cast<double>(scale.bytes) * scale.columns);
-    std::string mark = fmt::format("card {} |", format_gigabytes(plan_.limit.gpu_bytes));
-    if (end < count_columns(mark)) mark = fmt::format("| card {}", format_gigabytes(plan_.limit.gpu_bytes));
+    std::string mark = fmt::format("GPU {} |", format_gigabytes(plan_.limit.gpu_bytes));
+    if (end < count_columns(mark)) mark = fmt::format("| GPU {}", format_gigabytes(plan_.limit.gpu_bytes));
     const int indent = mark.front() == '|' ? std::max(0, end - 1) : end - count_columns(mark);
     text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, mark));
   }
@@ -123,8 +123,8 @@ class PlanTextBuilder {
     const auto note = [&](const char* mark, const std::string& text) {
       text_ += colorize(kFaint, wrap_text(mark, text, columns_));
     };
-    if (!table.best_difference.empty()) note("> ", fmt::format("has {}", table.best_difference));
-    if (has_interpolated) note("~ ", "interpolated between rehearsals; the others were rehearsed");
+    if (!table.best_difference.empty()) note("> ", fmt::format("uses {}", table.best_difference));
+    if (has_interpolated) note("~ ", "interpolated between dry runs; the other rows are dry runs");
     if (table.num_hidden > 0) note("  ", fmt::format("{} more rows: --json", table.num_hidden));
   }
 
@@ -132,8 +132,8 @@ class PlanTextBuilder {
     if (plan_.suggestions.empty()) return;
     const bool has_arguments = std::any_of(plan_.suggestions.begin(), plan_.suggestions.end(),
                                            [](const auto& suggestion) { return !suggestion.arguments.empty(); });
-    add_heading(fmt::format("{}{}", plan_.fits ? "What would make it faster" : "What would make it fit",
-                            has_arguments ? " (put one line behind the command)" : ""));
+    add_heading(fmt::format("{}{}", plan_.fits ? "Suggestions to make it faster" : "Suggestions to make it fit",
+                            has_arguments ? " (append one line to the command)" : ""));
     for (const auto& suggestion : plan_.suggestions) {
       const char* const color = plan_.fits ? kPlain : suggestion.makes_it_fit ? kGreen : kRed;
       if (suggestion.arguments.empty()) {
@@ -150,7 +150,7 @@ class PlanTextBuilder {
 
   void add_effort() {
     const std::string note = fmt::format(
-        "Found in {} with {} rehearsals on a virtual card. Step times are predicted from counted operations, not "
+        "Found in {} with {} dry runs on a virtual GPU. Step times are predicted from counted operations, not "
         "measured.",
         format_seconds(plan_.effort.seconds), plan_.effort.num_dry_runs);
     text_ += "\n";
@@ -194,9 +194,9 @@ std::string format_recomputation(const planner::Plan& plan) {
   add("vision", blocks.vision, detail.vision_blocks);
   add("language", blocks.language, detail.language_blocks);
   std::string text = fmt::format("recomputing {} blocks", fmt::join(towers, " and "));
-  if (blocks.language_selective == blocks.language && blocks.language > 0) return text + " but for attention";
+  if (blocks.language_selective == blocks.language && blocks.language > 0) return text + " except attention outputs";
   if (blocks.language_selective > 0) {
-    text += fmt::format(" (attention kept in {})", blocks.language_selective);
+    text += fmt::format(" (attention outputs kept in {})", blocks.language_selective);
   }
   return text;
 }
@@ -228,10 +228,10 @@ std::string format_unfit_headline(const planner::Plan& plan) {
   const int64_t usable = plan.limit.gpu_bytes - plan.limit.margin_bytes;
   const std::string other_processes =
       plan.target.other_process_bytes > 0
-          ? fmt::format(" (other processes hold {} of it)", format_gigabytes(plan.target.other_process_bytes))
+          ? fmt::format(" (other processes use {} of it)", format_gigabytes(plan.target.other_process_bytes))
           : "";
   return fmt::format(
-      "does not fit: {} of {} needs at least {}{} ({}), the card has {} beside its margin{}; {} are missing",
+      "does not fit: {} of {} needs at least {}{} ({}), the GPU has {} after its margin{}; {} are missing",
       format_training(plan), to_printable(plan.model), format_gigabytes(plan.total_bytes()),
       format_constraints(plan.constraints), format_min_memory_config(plan), format_gigabytes(usable), other_processes,
       format_gigabytes(compute_missing_bytes(plan)));
@@ -242,11 +242,11 @@ const char* format_sharding(engine::Sharding sharding) {
     case engine::Sharding::kNone:
       return "";
     case engine::Sharding::kOptimizer:
-      return " that share the optimizer's state";
+      return " with sharded optimizer state";
     case engine::Sharding::kFull:
-      return " that share weights, gradients and the optimizer's state";
+      return " with sharded weights, gradients and optimizer state";
     case engine::Sharding::kHybrid:
-      return " that share weights, gradients and the optimizer's state within a machine";
+      return " with sharded weights, gradients and optimizer state within each node";
   }
   return "";
 }
@@ -268,7 +268,8 @@ std::string format_plan_headline(const planner::Plan& plan) {
                                  to_gigabytes(plan.total_bytes()), to_gigabytes(plan.limit.gpu_bytes),
                                  plan.best.step_config.micro_batch_size, plan.accumulation_steps(), ranks, batch);
   if (plan.split)
-    text += fmt::format(" for the largest, {:.1f} micro-batches a step on average", plan.split->micro_batches_per_step);
+    text += fmt::format(" for the largest samples, {:.1f} micro-batches per step on average",
+                        plan.split->micro_batches_per_step);
   if (const std::string blocks = format_recomputation(plan); !blocks.empty()) text += ", " + blocks;
   return text + ", " + format_training(plan);
 }
@@ -287,11 +288,11 @@ namespace {
 std::string format_best_plan(const planner::SavingsRow& row) {
   if (!row.best_estimate) return "does not fit";
   const auto& step_config = row.best_estimate->step_config;
-  return fmt::format("{} a pass, {}, {}{}", step_config.micro_batch_size, format_gigabytes(row.planned_bytes),
+  return fmt::format("micro-batch {}, {}, {}{}", step_config.micro_batch_size, format_gigabytes(row.planned_bytes),
                      format_seconds(row.best_estimate->step_seconds),
                      step_config.recompute == models::RecomputeBlocks{}
                          ? ""
-                         : fmt::format(", {} again", format_recompute(step_config.recompute, row.detail)));
+                         : fmt::format(", recompute {}", format_recompute(step_config.recompute, row.detail)));
 }
 
 }  // namespace
@@ -301,8 +302,8 @@ std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, c
   const auto bold = [&](const std::string& line) {
     return fmt::format(fmt::runtime(style.color ? "\n\x1b[1m{}\x1b[0m\n" : "\n{}\n"), line);
   };
-  std::string text = bold("What saves how much (each rung has what stands above it too)");
-  text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", "", "by itself", "step", "the plan for this card");
+  std::string text = bold("Memory by saving option (each row includes the options above it)");
+  text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", "", "1 sample", "step", "plan for this GPU");
   for (const auto& row : rows) {
     if (row.unavailable_reason.empty()) {
       text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", row.name, format_gigabytes(row.single_sample_bytes),
@@ -312,10 +313,11 @@ std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, c
                         columns);
     }
   }
-  text += wrap_text("  ",
-                    "By itself: micro-batches of one sample, or as many as are fixed; all blocks recomputed from that "
-                    "rung on. Rehearsed; times are predicted, of a whole step.",
-                    columns);
+  text +=
+      wrap_text("  ",
+                "1 sample: micro-batches of one sample, or of training.micro_batch_size if set; all blocks recomputed "
+                "from the recomputation row on. Memory is from dry runs; times are predicted for a whole step.",
+                columns);
   return text;
 }
 

@@ -139,7 +139,7 @@ std::string make_gpu_rows(const planner::Plan& plan) {
   } else {
     add("", "missing", compute_missing_bytes(plan));
   }
-  add(" class=\"total\"", "card", plan.limit.gpu_bytes);
+  add(" class=\"total\"", "GPU", plan.limit.gpu_bytes);
   return rows;
 }
 
@@ -153,7 +153,7 @@ std::string make_fact_rows(const planner::Plan& plan) {
 
 std::string format_peak_note(const planner::Plan& plan, const planner::TimelinePoint& peak) {
   if (sum_allocated_bytes(peak) == plan.detail.peak.allocated_bytes) return {};
-  return fmt::format(" An earlier step took a little more, {}: {}.", format_gigabytes(plan.detail.peak.allocated_bytes),
+  return fmt::format(" An earlier step had a higher peak, {}: {}.", format_gigabytes(plan.detail.peak.allocated_bytes),
                      format_memory_tag(plan.detail.peak.tag, plan.detail.peak.backward));
 }
 
@@ -161,28 +161,25 @@ std::string format_notes(const planner::Plan& plan, size_t num_shown) {
   const Timeline& timeline = plan.detail.timeline;
   int num_micro_batches = 0;
   for (const auto& phase : find_phases(timeline)) num_micro_batches = std::max(num_micro_batches, phase.micro_batch);
-  std::string text = fmt::format("The last of the rehearsed steps, on a virtual card: {} allocations and frees.",
+  std::string text = fmt::format("The last step of the dry run on a virtual GPU: {} allocations and frees.",
                                  with_commas(std::ssize(timeline)));
   if (num_micro_batches < plan.accumulation_steps()) {
-    text += fmt::format(" It has {} of the {} micro-batches; the others do what the last of these does.",
-                        num_micro_batches, plan.accumulation_steps());
+    text += fmt::format(" It has {} of the {} micro-batches; the others repeat the last of these.", num_micro_batches,
+                        plan.accumulation_steps());
   }
   if (num_shown < timeline.size()) {
     text += fmt::format(
-        " Drawn are {} of them: of each short stretch those with the least and the most memory, so that its "
-        "peak stays.",
+        " The chart draws {} of them: the least and the most memory of each short interval, which preserves peaks.",
         with_commas(static_cast<int64_t>(num_shown)));
   }
-  return text +
-         " The limit is what the card has for PyTorch beside context and margin. Nothing here was measured on a "
-         "GPU.";
+  return text + " The limit is the GPU's memory without context and margin. Nothing here was measured on a GPU.";
 }
 
 }  // namespace
 
 std::string render_plan_timeline(const planner::Plan& plan) {
   const Timeline& timeline = plan.detail.timeline;
-  VLMTRAIN_CHECK(!timeline.empty(), "a plan without a timeline");
+  VLMTRAIN_CHECK(!timeline.empty(), "the plan has no timeline");
   const auto events = downsample(timeline, kMaxTimelinePoints);
   const auto& peak = timeline[find_peak_event(timeline)];
   return fill_page("plan_timeline.html", {{"title", escape_text(fmt::format("{}: memory of a step", plan.model))},

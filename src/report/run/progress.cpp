@@ -100,7 +100,7 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
   if (const auto& masks = evaluation.total.masks; masks && !metrics.is_dry_run) {
     line += ", Dice " + format_dice(masks->dice);
     if (masks->empty_truths + masks->empty_predictions > 0) {
-      line += fmt::format(" (of {} masks {} are empty, {} drawn empty)", masks->masks, masks->empty_truths,
+      line += fmt::format(" (of {} masks {} are empty, {} predicted empty)", masks->masks, masks->empty_truths,
                           masks->empty_predictions);
     }
   }

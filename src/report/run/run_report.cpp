@@ -161,7 +161,7 @@ struct RunReport::State {
   /// Returns the folder's name with its parent's, since many runs are called "run".
   std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
 
-  /// A killed run also says "running". The page judges by the time of the last update.
+  /// A killed run is also "running"; the page checks the time of the last update.
   std::string find_state() const {
     if (!events.end_state().empty() && events.end_step() >= steps.last_step()) return events.end_state();
     return steps.total_steps() > 0 && steps.last_step() >= steps.total_steps() ? "finished" : "running";
@@ -236,12 +236,12 @@ void RunReport::write() {
 
 std::string render_run_report(const fs::path& run_dir) {
   if (!fs::is_directory(run_dir)) {
-    throw usage_error("{}: no such folder; name the output.dir of a run", run_dir.string());
+    throw usage_error("{}: is not a folder; pass the output.dir of a run", run_dir.string());
   }
   constexpr const char* kFiles[] = {"config.yaml", "metrics.jsonl", "environment.json", "plan.json"};
   if (std::none_of(std::begin(kFiles), std::end(kFiles),
                    [&](const char* file) { return fs::exists(run_dir / file); })) {
-    throw usage_error("{}: holds no run: there is neither a config.yaml nor a metrics.jsonl in it", run_dir.string());
+    throw usage_error("{}: has no config.yaml or metrics.jsonl; pass the output.dir of a run", run_dir.string());
   }
   return RunReport(run_dir).html();
 }

@@ -254,7 +254,7 @@ nlohmann::json RunSteps::tasks() const {
 
 std::string RunSteps::curves_json() const {
   const size_t num_bins = first_step_ == 0 ? 0 : static_cast<size_t>((last_step_ - first_step_) / steps_per_bin_) + 1;
-  std::string text = fmt::format("{{\"width\":{},\"first\":{},\"stretches\":{}", steps_per_bin_,
+  std::string text = fmt::format("{{\"width\":{},\"first\":{},\"bins\":{}", steps_per_bin_,
                                  std::max<int64_t>(1, first_step_), num_bins);
   const auto add = [&](const char* key, const Curve& curve, bool is_summed) {
     if (!curve.empty()) text += fmt::format(",\"{}\":{}", key, curve.to_json(num_bins, is_summed));
@@ -343,8 +343,8 @@ std::string Curve::to_json(size_t num_bins, bool is_summed) const {
   if (std::any_of(bins_.begin(), bins_.end(),
                   [](const CurveBin& bin) { return bin.weight > 0 && bin.min < bin.max; })) {
     text +=
-        ",\"least\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.min; });
-    text += ",\"most\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.max; });
+        ",\"min\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.min; });
+    text += ",\"max\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.max; });
   }
   return text + "}";
 }

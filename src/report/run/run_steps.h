@@ -36,8 +36,8 @@ class Curve {
   void merge_pairs();
 
   bool empty() const { return bins_.empty(); }
-  /// Returns {"mean":[…],"least":[…],"most":[…]} for `num_bins` bins, null for bins without value;
-  /// without "least" and "most" if they equal the mean. `is_summed`: sums instead of means, and 0
+  /// Returns {"mean":[…],"min":[…],"max":[…]} for `num_bins` bins, null for bins without value;
+  /// without "min" and "max" if they equal the mean. `is_summed`: sums instead of means, and 0
   /// instead of null.
   std::string to_json(size_t num_bins, bool is_summed = false) const;
 
@@ -59,7 +59,7 @@ class RunSteps {
   /// steps, "weight"}, by decreasing label tokens; the index of a row is that of its curves.
   nlohmann::json tasks() const;
   nlohmann::json evaluations() const { return evaluations_.to_json(); }
-  /// Returns {"width": steps of a bin, "first": first step of the first bin, "stretches": n,
+  /// Returns {"width": steps of a bin, "first": first step of the first bin, "bins": n,
   /// "loss": {…}, …, "task_loss": [{…}, …], "task_accuracy": [{…}, …], "task_weight": [{…}, …] if
   /// weights change} as JSON.
   std::string curves_json() const;

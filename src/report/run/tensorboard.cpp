@@ -45,7 +45,7 @@ TensorBoard::TensorBoard(const std::filesystem::path& folder, int64_t resumed_st
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
-    throw run_error("{}: cannot be made: {}; move away what stands there, or set output.tensorboard=false",
+    throw run_error("{}: cannot be created: {}; remove the file in its place, or set output.tensorboard=false",
                     folder.string(), error.message());
   path_ = make_file_path(folder);
   file_.open(path_, std::ios::binary);

@@ -330,7 +330,7 @@ TEST_F(PlanCommandTest, PredictsCommunication) {
   EXPECT_LT(same_node["seconds"], fast["seconds"]);
   EXPECT_LT(fast["seconds"], far["seconds"]);
   const Result text = plan({"--gpu", "h100", "--model", "smolvlm-tiny", "--world-size", "2"});
-  EXPECT_THAT(text.out, AllOf(HasSubstr("2 ranks over NVLink"), HasSubstr("a step adds up")));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("2 ranks over NVLink"), HasSubstr("a step reduces")));
 }
 
 /// Samples in their order: rank 0 has the first sample of each step of two, rank 1 the second.

@@ -40,7 +40,7 @@ at("pointermove", 1.01);
 const told = (name, text) => document.body.append(Object.assign(document.createElement("output"), { id: name, textContent: text }));
 told("at-the-end", document.querySelector(".tooltip").innerText);
 at("pointermove", 0.5); at("pointerdown", 0.5); at("pointermove", 0.75); at("pointerup", 0.75);
-told("zoomed", String(view.from >= 0.45 * view.stretches && view.to <= 0.8 * view.stretches));
+told("zoomed", String(view.from >= 0.45 * view.bins && view.to <= 0.8 * view.bins));
 told("button", String(document.querySelector(".controls button").hidden));
 at("pointerleave", 0.5);
 told("left", String(document.querySelector(".tooltip").hidden));
@@ -122,7 +122,7 @@ TEST_F(ReportPageTest, ShowsARun) {
   EXPECT_EQ(points["Loss"], 750) << "four steps a point";
   EXPECT_EQ(points["GPU memory"], 4 * 750);
   EXPECT_EQ(points["Loss by task"], 2 * 750);
-  for (const char* name : {"Gradient norm", "Learning rate", "Speed", "Time of a step", "Micro-batch sizes"}) {
+  for (const char* name : {"Gradient norm", "Learning rate", "Speed", "Step time", "Micro-batch sizes"}) {
     EXPECT_GE(points[name], 750) << name;
   }
   EXPECT_THAT(list_shown(dom), testing::ContainsRegex("class=\"line\" d=\"M[0-9. ]+L"));
@@ -242,7 +242,7 @@ TEST_F(ReportPageTest, DoesNotReloadWhenFinished) {
 TEST_F(ReportPageTest, AcceptsARunWithoutSteps) {
   run_folder().write("config.yaml", "model:\n  path: m\n");
   const std::string dom = opened_page();
-  EXPECT_THAT(list_shown(dom), HasSubstr("No step is done yet."));
+  EXPECT_THAT(list_shown(dom), HasSubstr("No step has finished yet."));
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ TEST_F(HeldOutRunTest, ReorderedRecordsKeepTheirSplit) {
   EXPECT_EQ(list_held_out(), held_out_before);
   const CapturedLog log;
   EXPECT_EQ(run_training().steps, kSteps);
-  EXPECT_THAT(log.text(), HasSubstr("3 of the 3 held-out samples are there"));
+  EXPECT_THAT(log.text(), HasSubstr("3 of the 3 held-out samples exist"));
   EXPECT_EQ(list_held_out(), held_out_before);
 }
 

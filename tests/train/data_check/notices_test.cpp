@@ -101,7 +101,7 @@ TEST_F(NoticesInRunTest, WithoutCheckCountsUsedSamples) {
   EXPECT_GE(first, kSteps * 4 - 1);
   EXPECT_LE(first, kSteps * 4);
   EXPECT_EQ(read_ledger()["notices_of"], "used");
-  EXPECT_THAT(log.text(), HasSubstr(fmt::format("{}, first met in sample", kKind)));
+  EXPECT_THAT(log.text(), HasSubstr(fmt::format("{}, first found in sample", kKind)));
   config_.training.max_steps = kSteps + 1;
   config_.resume = ResumePolicy::kChanged;
   run_training();
