@@ -123,8 +123,8 @@ function chartOptions() {
   ];
   if (summary.reserved_peak_bytes > 0) {
     charts.push({ title: "GPU memory", format: words.bytes, series: seriesOf([
-      ["predicted_peak_bytes", "reserved, predicted", "--reserved", { dash: "5 4", least: undefined, most: undefined }], ["reserved_peak_bytes", "reserved, measured", "--reserved"],
-      ["predicted_allocated_peak_bytes", "allocated, predicted", "--series-0", { dash: "5 4", least: undefined, most: undefined }], ["allocated_peak_bytes", "allocated, measured", "--series-0"]]) });
+      ["predicted_peak_bytes", "reserved, predicted", "--reserved", { dash: "5 4", min: undefined, max: undefined }], ["reserved_peak_bytes", "reserved, measured", "--reserved"],
+      ["predicted_allocated_peak_bytes", "allocated, predicted", "--series-0", { dash: "5 4", min: undefined, max: undefined }], ["allocated_peak_bytes", "allocated, measured", "--series-0"]]) });
     charts.push({ title: "Memory outside tensors", format: words.bytes, zero: true, series: seriesOf([
       ["fragmentation_bytes", "fragmentation", "--workspace"], ["device_free_bytes", "free on the GPU", "--good"], ["host_bytes", "host memory of the process", "--other"]]) });
   } else {
