@@ -245,19 +245,19 @@ void check_sharding(const Config& config, int64_t world_size) {
   const auto sharding = config.distributed.sharding.value_or(engine::Sharding::kNone);
   if (sharding == engine::Sharding::kNone) return;
   if (world_size == 1) {
-    spdlog::info("distributed.sharding: one rank has nothing to share");
+    spdlog::info("distributed.sharding: has no effect with one rank");
     return;
   }
   if (config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
     throw usage_error(
-        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad compares whole gradients, of "
-        "which a rank has a part then; choose distributed.sharding=none",
+        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad needs whole gradients, but each rank "
+        "has only a shard; set distributed.sharding=none",
         engine::to_string(sharding));
   }
   if (engine::shards_blocks(sharding) && config.lora.use_dora) {
     throw usage_error(
-        "distributed.sharding={} and lora.use_dora=true: DoRA takes the lengths of all rows of the weights that it "
-        "adapts, of which a rank has a part then; choose distributed.sharding=optimizer, or LoRA without it",
+        "distributed.sharding={} and lora.use_dora=true: DoRA needs the norms of all rows of the adapted weights, but "
+        "each rank has only a shard; set distributed.sharding=optimizer, or lora.use_dora=false",
         engine::to_string(sharding));
   }
 }
@@ -286,8 +286,8 @@ void check_world_size(const Config& config, int64_t world_size) {
 void check_global_batch_tokens(const Config& config, int64_t world_size) {
   if (world_size > 1 && config.training.balance.global_batch_tokens) {
     throw usage_error(
-        "training.global_batch_tokens: is {}, but how many samples a step has is not agreed on by several ranks yet; "
-        "train in one process, or set training.global_batch_size alone",
+        "training.global_batch_tokens: is {}, but is not supported with several ranks; train with one rank, or set "
+        "training.global_batch_size alone",
         *config.training.balance.global_batch_tokens);
   }
 }

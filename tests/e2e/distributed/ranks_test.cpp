@@ -131,11 +131,11 @@ TEST_F(RanksTest, NamesAForeignStateShard) {
   const Result older = train_on_ranks(2, settings("run", longer));
   EXPECT_EQ(older.exit_code, 4) << older.err;
   EXPECT_THAT(older.err,
-              AllOf(HasSubstr("optimizer-00002-of-00002.safetensors: is of step 4"), HasSubstr("of step 6")));
+              AllOf(HasSubstr("optimizer-00002-of-00002.safetensors: is from step 4"), HasSubstr("is from step 6")));
   std::filesystem::copy_file(first, second, kInPlace);
   const Result twice = train_on_ranks(2, settings("run", longer));
   EXPECT_EQ(twice.exit_code, 4) << twice.err;
-  EXPECT_THAT(twice.err, HasSubstr("optimizer-00002-of-00002.safetensors: holds part 1 of the optimizer's state"));
+  EXPECT_THAT(twice.err, HasSubstr("optimizer-00002-of-00002.safetensors: contains shard 1 of the optimizer state"));
 }
 
 TEST_P(ShardingTest, HostPlanMatchesMeasurement) {

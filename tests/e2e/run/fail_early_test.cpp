@@ -61,7 +61,7 @@ TEST_F(FailEarlyTest, ReportsAllBadSamplesBeforeTheFirstStep) {
   const Result skipping = train({"data.max_length=1000", "data.on_bad_sample=skip"});
   EXPECT_EQ(skipping.exit_code, 0) << skipping.err;
   EXPECT_THAT(skipping.err, HasSubstr("14 samples checked in"));
-  EXPECT_THAT(skipping.err, HasSubstr("11 of them as they were; 3 cannot be used")) << "the first start is remembered";
+  EXPECT_THAT(skipping.err, HasSubstr("11 of them unchanged; 3 cannot be used")) << "the first start is remembered";
   EXPECT_EQ(json_file("run/ledger.json")["dropped"], 3);
 }
 
