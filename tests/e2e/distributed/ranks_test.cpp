@@ -183,7 +183,7 @@ TEST_P(ShardingTest, RejectsPcGrad) {
                                       "training.gradient_conflicts=pcgrad"};
   const Result result = train_on_ranks(2, settings("run", conflicting_settings));
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("PCGrad compares whole gradients"));
+  EXPECT_THAT(result.err, HasSubstr("PCGrad needs whole gradients"));
 }
 
 /// Four ranks of one machine that pretend to be two machines with two ranks each.
