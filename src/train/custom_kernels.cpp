@@ -24,7 +24,7 @@ constexpr const char* kDisableVariable = "VLMTRAIN_WITHOUT_KERNELS";
 kernels::Kernel find_kernel(std::string_view name) {
   if (const auto kernel = kernels::parse_kernel(name)) return *kernel;
   const auto all = kernels::all_kernels();
-  throw usage_error("{}: there is no custom kernel '{}'; the custom kernels are {}", kDisableVariable, name,
+  throw usage_error("{}: '{}' is not a custom kernel; the custom kernels are {}", kDisableVariable, name,
                     join_kernel_names(kernels::KernelSet(all.begin(), all.end())));
 }
 

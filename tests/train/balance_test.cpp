@@ -71,7 +71,8 @@ TEST(BatchScaling, RejectsConflictingOptions) {
   EXPECT_THAT(get_refusal(without_steps), HasSubstr("set training.max_steps"));
   EXPECT_THAT(get_refusal(options(BatchScaling::kSqrt, 4096, 16)), HasSubstr("set one of the two to auto"));
   EXPECT_THAT(get_refusal(options(BatchScaling::kSqrt, {}, {})), HasSubstr("needs a reference"));
-  EXPECT_THAT(get_refusal(options(BatchScaling::kNone, {}, 16)), HasSubstr("set training.batch_scaling"));
+  EXPECT_THAT(get_refusal(options(BatchScaling::kNone, {}, 16)),
+              HasSubstr("training.batch_scaling=none; set it to sqrt"));
 }
 
 using engine::BalanceOptions;
