@@ -433,7 +433,7 @@ def overlap(place, arguments):
         sent = bytes_on_the_wire(place, on_two, 3, 6)
         alone, next_to, ranks = (statistics.median(times[kind]) for kind in ("alone", "beside", "ranks"))
         ratios = [statistics.median(b / a for a, b in zip(times[kind], times["ranks"], strict=True)) for kind in ("alone", "beside")]
-        summary = next((line.partition("ranks added up ")[2] for line in log.splitlines() if "ranks added up" in line), "?")
+        summary = next((line.partition("ranks reduced ")[2] for line in log.splitlines() if "ranks reduced" in line), "?")
         wire = "not counted" if sent is None else f"{sent / 2 / 1e6:.2f}, {2 * (2 - 1) / 2 * gradients / 1e6:.2f}"
         print(f"| {name} | {gradients / 1e6:.1f} | {own} in micro-batches of {cut} | {alone:.3f} | {next_to:.3f} | {ranks:.3f} | {ratios[0]:.2f} "
               f"| {ratios[1]:.2f} | {summary} | {wire} |", flush=True)  # fmt: skip
@@ -457,7 +457,7 @@ def traffic(place, arguments):
             times = 2 if sharding != "full" else 3 * (4 // cut)
             least = (times * blocks + 2 * (sum(weights.values()) - blocks)) / 2
             sent = bytes_on_the_wire(place, settings, 3, 6)
-            summary = next((line.partition("ranks added up ")[2] for line in log.splitlines() if "ranks added up" in line), "?")
+            summary = next((line.partition("ranks reduced ")[2] for line in log.splitlines() if "ranks reduced" in line), "?")
             wire, more = ("not counted", "-") if sent is None else (f"{sent / 2 / 1e6:.2f}", f"{100 * (sent / 2 / least - 1):+.1f} %")
             print(f"| {sharding} | {4 // cut} | {wire} | {times} | {least / 1e6:.2f} | {more} | {summary} |", flush=True)
 

@@ -91,7 +91,7 @@ expect "SIGTERM, to the process that was started, writes a checkpoint" 75 'check
   vlmtrain --config "$1" training.max_steps=100000 output.dir=stopped & process=$!
   until grep -qs "\"step\": *2" stopped/metrics.jsonl; do sleep 0.2; kill -0 $process || exit; done
   kill -TERM $process; wait $process' sh "$config"
-expect "a folder that may not be written to" 5 'output.dir: the folder .*/vlmtrain/run cannot be made: Permission denied' \
+expect "a folder that may not be written to" 5 'output.dir: cannot create the folder .*/vlmtrain/run: Permission denied' \
   as_user vlmtrain --config "$config" training.max_steps=1 "output.dir=$packages/vlmtrain/run"
 cp tests/image/data/bt709.mp4 tests/image/data/vp9.webm "$folder/home"
 # shellcheck disable=SC2016

@@ -133,7 +133,7 @@ class Evaluator {
       if (size > 1) {
         result_.batch_size = static_cast<int64_t>(size + 1) / 2;
         report_event(report::EventKind::kOomSplit,
-                     fmt::format("evaluation: memory ran out ({}); it goes on with batches of {}",
+                     fmt::format("evaluation: out of memory ({}); it continues with batches of {}",
                                  out_of_memory->reason, result_.batch_size),
                      {});
         continue;
@@ -221,7 +221,7 @@ class Evaluator {
     constexpr size_t kMaxReportedIds = 5;
     const auto first_ids = std::span(dropped_ids_).first(std::min(kMaxReportedIds, dropped_ids_.size()));
     report_event(report::EventKind::kAnomaly,
-                 fmt::format("evaluation: {} left out, since even alone there is no memory for {}: {}{}",
+                 fmt::format("evaluation: {} dropped, since memory does not suffice for {} even alone: {}{}",
                              pluralize(result_.num_dropped, "sample"), dropped_ids_.size() == 1 ? "it" : "them",
                              fmt::join(first_ids, ", "), dropped_ids_.size() > kMaxReportedIds ? ", …" : ""),
                  dropped_ids_);

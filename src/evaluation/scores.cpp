@@ -99,9 +99,9 @@ void add_score(std::map<std::string, MaskScoreSums>& groups, const std::string& 
 MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth) {
   for (const at::Tensor& mask : {predicted, truth}) {
     VLMTRAIN_CHECK(mask.dim() == 2 && mask.scalar_type() == at::kByte && mask.is_cpu() && mask.numel() > 0,
-                   "a mask to score is uint8 [height, width] on the CPU");
+                   "a mask to score must be uint8 [height, width] on the CPU");
   }
-  VLMTRAIN_CHECK(predicted.sizes() == truth.sizes(), "a predicted mask of {} x {} for a true one of {} x {}",
+  VLMTRAIN_CHECK(predicted.sizes() == truth.sizes(), "the predicted mask is {} x {}, the reference is {} x {}",
                  predicted.size(0), predicted.size(1), truth.size(0), truth.size(1));
   const at::Tensor a = predicted.contiguous(), b = truth.contiguous();
   const Overlap overlap = compute_overlap(a, b);

@@ -38,24 +38,22 @@ void check_batch_scaling(const engine::TrainingOptions& training) {
   const bool scales = balance.batch_scaling != engine::BatchScaling::kNone;
   if (balance.global_batch_tokens && !training.max_steps) {
     throw usage_error(
-        "training.global_batch_tokens: how many steps an epoch takes is not known beforehand then; set "
-        "training.max_steps");
+        "training.global_batch_tokens: the number of steps per epoch is not known in advance; set training.max_steps");
   }
   if (balance.global_batch_tokens && balance.reference_batch_size) {
     throw usage_error(
-        "training.reference_batch_size: counts samples, and with training.global_batch_tokens a step has no fixed "
-        "number of them; set one of the two to auto");
+        "training.reference_batch_size: counts samples, but with training.global_batch_tokens the number of samples "
+        "per step varies; set one of the two to auto");
   }
   if (scales && !balance.global_batch_tokens && !balance.reference_batch_size) {
     throw usage_error(
-        "training.batch_scaling: {} has nothing to scale by; set training.reference_batch_size or "
+        "training.batch_scaling: {} needs a reference; set training.reference_batch_size or "
         "training.global_batch_tokens, or set it to none",
         engine::to_string(balance.batch_scaling));
   }
   if (!scales && balance.reference_batch_size) {
     throw usage_error(
-        "training.reference_batch_size: has no effect without a rule; set training.batch_scaling to sqrt (as a rule "
-        "for "
+        "training.reference_batch_size: has no effect with training.batch_scaling=none; set it to sqrt (usual for "
         "AdamW) or linear");
   }
 }
@@ -80,7 +78,7 @@ std::string describe_batch_scaling(const engine::TrainingOptions& training) {
   if (balance.global_batch_tokens) {
     const std::string text = fmt::format("steps of about {} tokens, at most {} samples", *balance.global_batch_tokens,
                                          training.global_batch_size);
-    if (balance.batch_scaling == engine::BatchScaling::kNone) return text + "; the learning rates do not follow them";
+    if (balance.batch_scaling == engine::BatchScaling::kNone) return text + "; the learning rates are not scaled";
     return text + fmt::format("; the learning rates of a step are multiplied by {} (batch_scaling {})",
                               balance.batch_scaling == engine::BatchScaling::kSqrt
                                   ? fmt::format("√(its tokens / {})", *balance.global_batch_tokens)
@@ -90,8 +88,8 @@ std::string describe_batch_scaling(const engine::TrainingOptions& training) {
   if (!balance.reference_batch_size) return {};
   const engine::LearningRates peak = compute_learning_rates(training, 1.0);
   return fmt::format(
-      "batch_scaling {}: learning rates were found with batches of {} samples and are multiplied by {:.4g} for {}: at "
-      "their peak {:.4g} for the language model, {:.4g} for the projector, {:.4g} for the vision tower",
+      "batch_scaling {}: learning rates were tuned for batches of {} samples and are multiplied by {:.4g} for {}: peak "
+      "{:.4g} for the language model, {:.4g} for the projector, {:.4g} for the vision tower",
       rule, *balance.reference_batch_size, compute_reference_lr_factor(training), training.global_batch_size,
       peak.language_model, peak.projector, peak.vision_tower);
 }
@@ -128,8 +126,7 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
     const std::string name = entry.substr(0, equals);
     const auto weight = equals == std::string::npos ? std::nullopt : parse_weight(entry.substr(equals + 1));
     if (!weight) {
-      errors.push_back(
-          fmt::format("{}: an entry is written name=weight with a weight above 0, such as caption=0.5", entry));
+      errors.push_back(fmt::format("{}: is not name=weight with a weight above 0, such as caption=0.5", entry));
       continue;
     }
     const auto it = std::ranges::find(tasks.names(), name);
@@ -141,7 +138,7 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
       continue;
     }
     auto& slot = weights[static_cast<size_t>(it - tasks.names().begin())];
-    if (slot) errors.push_back(fmt::format("{}: stands twice; keep one", name));
+    if (slot) errors.push_back(fmt::format("{}: is given twice; keep one", name));
     slot = weight;
   }
   std::vector<double> values;
@@ -164,8 +161,8 @@ namespace {
 void check_options(const engine::BalanceOptions& options, const data::Tasks& tasks) {
   if (options.task_weighting != engine::TaskWeighting::kFixed && !options.task_weights.empty()) {
     throw usage_error(
-        "training.task_weights: has entries, but training.task_weighting is not fixed; set it to fixed, or take the "
-        "entries out");
+        "training.task_weights: has entries, but training.task_weighting is not fixed; set it to fixed, or remove the "
+        "entries");
   }
   if (tasks.count() > 1) return;
   const std::string task_name = tasks.names().empty() ? "" : fmt::format(", {}", tasks.names().front());
@@ -191,7 +188,7 @@ std::vector<double> make_initial_weights(const engine::BalanceOptions& options, 
     case engine::TaskWeighting::kGradNorm:
       return std::vector(tasks.names().size(), 1.0);
   }
-  throw InternalError("unknown weighting of tasks");
+  throw InternalError("unknown task weighting");
 }
 
 }  // namespace
@@ -272,8 +269,8 @@ void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string
   if (!gradnorm_) return;
   if (!matches(state)) {
     throw data_error(
-        "{}: has no weights of the tasks {}; resume with the data set that the run was started with, or start anew in "
-        "another output.dir",
+        "{}: has no weights for the tasks {}; resume with the original data set, or start a new run in another "
+        "output.dir",
         source, fmt::join(tasks_.names(), ", "));
   }
   try {
@@ -282,7 +279,7 @@ void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string
       weights.first_losses.push_back(loss.is_null() ? std::nullopt : std::optional{loss.get<double>()});
     }
     if (weights.weights.size() != tasks_.names().size() || weights.first_losses.size() != weights.weights.size()) {
-      throw data_error("{}: has weights of another number of tasks; take an older checkpoint", source);
+      throw data_error("{}: has weights for a different number of tasks; use an older checkpoint", source);
     }
     gradnorm_->set_state(std::move(weights));
     for (const auto& observation : state.at("observations")) {
@@ -290,7 +287,7 @@ void TaskBalance::restore(const nlohmann::ordered_json& state, const std::string
           {.step = observation.at("step"), .results = observation.at("tasks"), .weights = observation.at("weights")});
     }
   } catch (const nlohmann::json::exception& error) {
-    throw data_error("{}: the weights of the tasks are damaged ({}); take an older checkpoint", source,
+    throw data_error("{}: the task weights are damaged ({}); use an older checkpoint", source,
                      io::describe_json_exception(error));
   }
 }
@@ -303,7 +300,7 @@ std::string TaskBalance::description() const {
     if (!settings_.weights.empty()) text += fmt::format(", weight {:.4g}", settings_.weights[task]);
     tasks.push_back(text + ")");
   }
-  return fmt::format("tasks: {}{}{}", fmt::join(tasks, ", "), gradnorm_ ? "; GradNorm moves the weights" : "",
+  return fmt::format("tasks: {}{}{}", fmt::join(tasks, ", "), gradnorm_ ? "; GradNorm adjusts the weights" : "",
                      settings_.resolve_conflicts ? "; PCGrad resolves conflicts between their gradients" : "");
 }
 

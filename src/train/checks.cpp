@@ -43,7 +43,7 @@ void check_learning_rates(const Config& config) {
   const auto check = [](const char* part_name, bool frozen, const Auto<double>& rate) {
     if (!frozen || !rate) return;
     throw usage_error(
-        "training.{0}_learning_rate: is {1}, but model.freeze_{2}=true keeps that part of the model as it is; leave "
+        "training.{0}_learning_rate: is {1}, but model.freeze_{2}=true freezes that part of the model; leave "
         "training.{0}_learning_rate auto, or set model.freeze_{2} to false",
         part_name, *rate, std::string_view(part_name) == "vision" ? "vision_tower" : part_name);
   };
@@ -57,9 +57,8 @@ void check_loss_weights(const Config& config) {
   const auto& [text, bce, dice] = config.training.mask_losses;
   if (text > 0 || bce > 0 || dice > 0 || !models::predicts_masks(config.model.path)) return;
   throw usage_error(
-      "training.text_loss_weight: is 0, as training.mask_bce_weight and training.mask_dice_weight are, so nothing "
-      "would "
-      "be learnt; give one of them a weight");
+      "training.text_loss_weight: is 0, and so are training.mask_bce_weight and training.mask_dice_weight, so nothing "
+      "would be learned; set one of them above 0");
 }
 
 }  // namespace
@@ -74,18 +73,18 @@ void check_evaluation(const Config& config) {
   }
   if (evaluation.patience > 0 && !evaluation.is_enabled()) {
     throw usage_error(
-        "training.early_stopping_patience: is {}, but training.eval_steps is 0, so there are no evaluations that could "
-        "stop the run; set training.eval_steps, such as training.eval_steps=100, or leave the patience 0",
+        "training.early_stopping_patience: is {}, but training.eval_steps is 0, so no evaluation can stop the run; set "
+        "training.eval_steps, such as training.eval_steps=100, or set the patience to 0",
         evaluation.patience);
   }
   if (evaluation.best_metric == BestMetric::kExactMatch && !evaluation.answers) {
     throw usage_error(
-        "training.best_metric: is exact_match, which needs answers, but training.eval_answers is false; take "
+        "training.best_metric: is exact_match, which needs answers, but training.eval_answers is false; use "
         "training.best_metric=loss, or set training.eval_answers to true");
   }
   if (evaluation.best_metric == BestMetric::kDice && !models::predicts_masks(config.model.path)) {
     throw usage_error(
-        "training.best_metric: is dice, which is that of masks, but the model of model.path={} draws none; take "
+        "training.best_metric: is dice, which needs masks, but the model of model.path={} predicts none; use "
         "training.best_metric=loss or exact_match",
         config.model.path);
   }
@@ -145,8 +144,8 @@ void check_no_foreign_files(const fs::path& folder) {
   for (const char* const name : kRunFiles) {
     if (!fs::is_regular_file(folder / name, ignored_error)) continue;
     throw usage_error(
-        "output.dir: {} holds {}, which no run has left there (it would have left run.lock beside it) and a run would "
-        "write over; choose another folder, or move it away",
+        "output.dir: {} contains {}, which no run wrote (there is no run.lock next to it) and a run would overwrite; "
+        "choose another folder, or move it away",
         folder.string(), name);
   }
 }
@@ -176,14 +175,14 @@ void check_run_files(const Config& config, const fs::path& config_file) {
     }
     for (const char* const name : kRunFolders) {
       if (!is_within(path, folder / name)) continue;
-      throw usage_error("{}: {} stands in {}, a folder that the run writes and clears; {}", option, path.string(),
+      throw usage_error("{}: {} is in {}, a folder that the run writes and clears; {}", option, path.string(),
                         (folder / name).string(), kAdvice);
     }
   }
   if (!is_own_config) check_no_foreign_files(folder);
   for (const char* const name : kRunFiles) {
     if (const auto kind = describe_non_regular_file(folder / name); !kind.empty()) {
-      throw run_error("{} is {}, where a file of the run belongs; remove it", (folder / name).string(), kind);
+      throw run_error("{}: is {}, but the run writes a file of that name; remove it", (folder / name).string(), kind);
     }
   }
 }
@@ -213,7 +212,7 @@ std::vector<UnusedSettings> list_unused_settings(const Config& config, const dat
   return {
       {has_census && census.with_images == 0,
        {"data.augment"},
-       "no sample has an image, and videos and volumes stay as they are"},
+       "no sample has an image, and videos and volumes are not augmented"},
       {has_census && census.with_videos == 0,
        {"data.video_fps", "data.video_max_frames", "data.video_layout"},
        "no sample has a video"},
@@ -231,10 +230,10 @@ std::vector<UnusedSettings> list_unused_settings(const Config& config, const dat
       {!predicts_masks,
        {"data.mask_image_size", "model.freeze_mask_encoder", "training.mask_learning_rate", "training.text_loss_weight",
         "training.mask_bce_weight", "training.mask_dice_weight"},
-       "the model draws no masks"},
+       "the model predicts no masks"},
       {training.precision != engine::Precision::kFp16 || training.loss_scale.has_value(),
        {"training.loss_scale_growth_steps"},
-       "it is for training.precision=fp16 with training.loss_scale=auto"},
+       "it applies only to training.precision=fp16 with training.loss_scale=auto"},
       {training.max_steps.has_value(), {"training.epochs"}, "training.max_steps is a number"},
       {!config.evaluation.is_enabled(),
        {"training.eval_samples", "training.eval_answers", "training.eval_max_new_tokens", "training.eval_batch_size",

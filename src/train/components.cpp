@@ -35,7 +35,7 @@ io::RecordSettings make_record_settings(const data::DataOptions& data) {
 std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings) {
   auto records = io::open_records(path, settings);
   check_row_groups(/*limit_gb=*/{});
-  if (records->size() == 0) throw data_error("{}: holds no samples", path.string());
+  if (records->size() == 0) throw data_error("{}: contains no samples", path.string());
   return records;
 }
 
@@ -84,7 +84,7 @@ std::shared_ptr<const io::Records> open_evaluation_records(const Config& config)
     return records;
   }
   if (config.data.train.empty()) {
-    throw usage_error("data.eval: is {}, a share of data.train, which is empty; name it", config.data.eval);
+    throw usage_error("data.eval: is {}, a share of data.train, which is empty; set data.train", config.data.eval);
   }
   return open_sources(config, &data::HoldOutSplit::held_out, nullptr);
 }
@@ -133,14 +133,14 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
   const LoraOptions allowed = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
   if (continues_adapter && options != allowed) {
     throw usage_error(
-        "lora: model.adapter is {}, which has its own rank, alpha and targets; of this section only lora.dropout may "
-        "be "
-        "set with it",
+        "lora: model.adapter is {}, which has its own rank, alpha and targets; remove all keys of this section except "
+        "lora.dropout",
         config.model.adapter);
   }
   if (!continues_adapter && options.rank == 0) {
     if (options == allowed) return std::nullopt;
-    throw usage_error("lora: has settings, but lora.rank is 0, which is no LoRA; set lora.rank, such as lora.rank=16");
+    throw usage_error(
+        "lora: has settings, but lora.rank is 0, which disables LoRA; set lora.rank, such as lora.rank=16");
   }
   check_base_name(config.model.path);
   if (continues_adapter || !adapter.empty()) {
@@ -154,7 +154,7 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
     return settings;
   }
   if (options.target_modules.empty()) {
-    throw usage_error("lora.target_modules: empty; name the Linears that get adapters, or all-linear");
+    throw usage_error("lora.target_modules: is empty; list the Linear layers that get adapters, or set all-linear");
   }
   std::vector<nn::Component> left_out;
   if (config.model.freeze_vision_tower) left_out.push_back(nn::Component::kVisionTower);
@@ -178,7 +178,7 @@ nn::Quantization resolve_quantization(const Config& config) {
   const nn::Quantization quantization = config.model.quantization;
   if (quantization != nn::Quantization::kNone && config.lora.rank == 0 && config.model.adapter.empty()) {
     throw usage_error(
-        "model.quantization: {} holds weights that stay as they are, and without LoRA they are trained; set lora.rank, "
+        "model.quantization: {} needs frozen weights, but without LoRA they are trained; set lora.rank, "
         "such as lora.rank=16, or model.quantization=none",
         nn::to_string(quantization));
   }
@@ -217,8 +217,7 @@ void check_trainable(const models::VisionLanguageModel& model) {
   for (const auto& parameter : model.parameters().all()) {
     if (!parameter.in_modules_to_save || is_trained(parameter)) continue;
     throw usage_error(
-        "lora.modules_to_save has {} trained, and model.freeze_… keeps its part of the model as it is; take one of the "
-        "two out",
+        "lora.modules_to_save: trains {}, but model.freeze_… freezes its part of the model; remove one of the two",
         parameter.name);
   }
 }
@@ -324,21 +323,21 @@ void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
     for (const auto& parameter : *parameters) {
       if (!with_lora || parameter.in_modules_to_save || !nn::is_trainable(parameter.component)) continue;
       throw usage_error(
-          "{} has no {} of the size that config.json asks for, and with LoRA new weights are not kept; name its "
-          "module in lora.modules_to_save",
+          "{}: has no {} of the size in config.json, and LoRA does not save new weights; add its module to "
+          "lora.modules_to_save",
           checkpoint.string(), parameter.name);
     }
   }
   if (!loaded_weights.initialized.empty()) {
-    spdlog::warn("{} lacks {} of the weights, which start at random (model.allow_missing): {}", checkpoint.string(),
-                 loaded_weights.initialized.size(), format_list(loaded_weights.initialized));
+    spdlog::warn("{} lacks {} of the weights, which are initialized randomly (model.allow_missing): {}",
+                 checkpoint.string(), loaded_weights.initialized.size(), format_list(loaded_weights.initialized));
   }
   if (!loaded_weights.resized.empty()) {
-    spdlog::warn("{} has another number of rows in {} of the weights (model.resize_embeddings): {}",
+    spdlog::warn("{} has a different number of rows in {} of the weights (model.resize_embeddings): {}",
                  checkpoint.string(), loaded_weights.resized.size(), format_list(loaded_weights.resized));
   }
   if (!loaded_weights.skipped.empty()) {
-    spdlog::warn("{} has {} tensors more, which are left out (model.allow_unexpected): {}", checkpoint.string(),
+    spdlog::warn("{} has {} unexpected tensors, which are skipped (model.allow_unexpected): {}", checkpoint.string(),
                  loaded_weights.skipped.size(), format_list(loaded_weights.skipped));
   }
 }

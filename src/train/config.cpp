@@ -253,14 +253,14 @@ void check_sharding(const Config& config, int64_t world_size) {
   }
   if (config.training.balance.gradient_conflicts == engine::GradientConflicts::kPcGrad) {
     throw usage_error(
-        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad requires whole gradients, but a rank "
-        "then has only a part of them; choose distributed.sharding=none",
+        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad needs whole gradients, but each rank "
+        "has only a shard; set distributed.sharding=none",
         engine::to_string(sharding));
   }
   if (engine::shards_blocks(sharding) && config.lora.use_dora) {
     throw usage_error(
-        "distributed.sharding={} and lora.use_dora=true: DoRA requires the norms of all rows of the adapted weights, "
-        "but a rank then has only a part of them; choose distributed.sharding=optimizer, or LoRA without DoRA",
+        "distributed.sharding={} and lora.use_dora=true: DoRA needs the norms of all rows of the adapted weights, but "
+        "each rank has only a shard; set distributed.sharding=optimizer, or lora.use_dora=false",
         engine::to_string(sharding));
   }
 }
@@ -289,7 +289,7 @@ void check_world_size(const Config& config, int64_t world_size) {
 void check_global_batch_tokens(const Config& config, int64_t world_size) {
   if (world_size > 1 && config.training.balance.global_batch_tokens) {
     throw usage_error(
-        "training.global_batch_tokens: {} is not supported with several ranks; train with one rank, or set "
+        "training.global_batch_tokens: is {}, but is not supported with several ranks; train with one rank, or set "
         "training.global_batch_size alone",
         *config.training.balance.global_batch_tokens);
   }

@@ -24,7 +24,7 @@ constexpr const char* kDisableVariable = "VLMTRAIN_WITHOUT_KERNELS";
 kernels::Kernel find_kernel(std::string_view name) {
   if (const auto kernel = kernels::parse_kernel(name)) return *kernel;
   const auto all = kernels::all_kernels();
-  throw usage_error("{} in the environment: no own kernel is called '{}'; there are {}", kDisableVariable, name,
+  throw usage_error("{}: '{}' is not a custom kernel; the custom kernels are {}", kDisableVariable, name,
                     join_kernel_names(kernels::KernelSet(all.begin(), all.end())));
 }
 
@@ -62,13 +62,13 @@ kernels::KernelSet find_disabled_kernels(const engine::TrainingOptions& options)
 void load_kernels(const engine::TrainingOptions& options, at::Device device) {
   const auto load_result = kernels::open_kernels(device, find_disabled_kernels(options));
   if (!load_result.problem.empty() && !device.is_cpu())
-    spdlog::info("without own kernels, ATen's do all: {}", load_result.problem);
+    spdlog::info("custom kernels are not available, ATen's are used: {}", load_result.problem);
   if (const auto disabled = find_kernels_disabled_by_environment(); !disabled.empty() && !device.is_cpu())
-    spdlog::info("left to ATen's operations, as {} says: {}", kDisableVariable, join_kernel_names(disabled));
+    spdlog::info("{} replaces these custom kernels with ATen's: {}", kDisableVariable, join_kernel_names(disabled));
   for (const auto& problem : load_result.failed) {
     spdlog::warn(
-        "an own kernel is left out, since this card does not compute it as ATen does: {}; please report it "
-        "(training.kernels=aten does without them all)",
+        "a custom kernel is disabled, since its result on this GPU differs from ATen's: {}; please report it "
+        "(training.kernels=aten disables all custom kernels)",
         problem);
   }
 }

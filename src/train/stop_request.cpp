@@ -85,7 +85,7 @@ class ImmediateStop {
     on_stop_ = std::move(on_stop);
     std::array<int, 2> pipe_ends{};
     if (pipe2(pipe_ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
-      throw run_error("no pipe can be made: {}", std::strerror(errno));
+      throw run_error("cannot create a pipe: {}", std::strerror(errno));
     fcntl(pipe_ends[0], F_SETFL, 0);  // the handler must not block, the reader has to
     wake_pipe = pipe_ends[1];
     // Only the main thread has the alternate stack.

@@ -43,7 +43,7 @@ TEST(EvaluationTest, MasksAreWrittenWhereThereAreSome) {
   const report::EvaluationMetrics metrics = evaluation.metrics();
   EXPECT_EQ(metrics.total.masks.value().dice, 0.5);
   EXPECT_EQ(metrics.structures.at("liver").masks, 1);
-  EXPECT_FALSE(evaluation.metrics(/*has_values=*/false).total.masks) << "on a virtual card";
+  EXPECT_FALSE(evaluation.metrics(/*has_values=*/false).total.masks) << "on a virtual GPU";
 }
 
 TEST(EvaluationTest, NoSamplesScoreZero) {
@@ -168,7 +168,7 @@ TEST_F(EvaluationOutOfMemoryTest, AnAllocationFailureChangesNoScore) {
     for (size_t k = 0; k < expected.size(); ++k) EXPECT_EQ(answers_[k].prediction, expected[k].prediction);
     ASSERT_EQ(events_.size(), 1U);
     EXPECT_EQ(events_[0].kind, report::EventKind::kOomSplit);
-    EXPECT_THAT(events_[0].message, testing::HasSubstr("it goes on with batches of 2"));
+    EXPECT_THAT(events_[0].message, testing::HasSubstr("it continues with batches of 2"));
   }
 }
 

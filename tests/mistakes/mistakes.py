@@ -88,7 +88,7 @@ add("`learning_rate=1e-5` without its section", TRAIN + " learning_rate=1e-5", 2
 add("`training.learning_rate 1e-5` without `=`", TRAIN + " training.learning_rate 1e-5", 2, "without blanks: training.learning_rate=1e-5")
 add("`training.learning_rate = 1e-5` with blanks", TRAIN + " training.learning_rate = 1e-5", 2, "an error in the configuration", "without blanks: training.learning_rate=1e-5")
 add("`training.lr=1e-5`", TRAIN + " training.lr=1e-5", 2, "training.learning_rate")
-add("`--batch_size 8`", TRAIN + " --batch_size 8", 2, "training.global_batch_size is the batch of a step")
+add("`--batch_size 8`", TRAIN + " --batch_size 8", 2, "training.global_batch_size is the exact number of samples per step")
 add("`--resume_from_checkpoint`", TRAIN + " --resume_from_checkpoint run/checkpoints/step-2", 2, "training.resume")
 add("`--deepspeed ds.json`", TRAIN + " --deepspeed ds.json", 2, "--nproc-per-node")
 add("`--device gpu`", "--config train.yaml --device gpu", 2, "write auto, cpu, cuda or cuda:N")
@@ -136,13 +136,13 @@ add("a word where a number belongs", TRAIN + " training.learning_rate=small", 2,
 add("`training.precision: float16`", TRAIN + " training.precision=float16", 2, "must be one of bf16, fp16, fp32, not float16")
 add("a micro-batch that does not divide the batch", TRAIN + " training.global_batch_size=16 training.micro_batch_size=3", 2, "choose a divisor, or auto")
 add("no `output.dir`", TRAIN, 2, "output.dir: the folder for the run", prepare=config("model:\n  path: model\ndata:\n  train: data.json\n"))
-add("`output.dir` that is a file", TRAIN + " output.dir=data.json", 2, "a file has that name")
+add("`output.dir` that is a file", TRAIN + " output.dir=data.json", 2, "it or one of its parents is a file")
 add("NF4 without LoRA", TRAIN + " model.quantization=nf4", 2, "set lora.rank")
 add("everything frozen", TRAIN + " model.freeze_vision_tower=true model.freeze_projector=true model.freeze_language_model=true", 2, "leave nothing to train")
 add("a learning rate for what is frozen", TRAIN + " model.freeze_vision_tower=true training.vision_learning_rate=1e-5", 2, "training.vision_learning_rate", "model.freeze_vision_tower to false")
 add("other settings in a used `output.dir`", TRAIN + " training.learning_rate=1e-3", 2, "training.learning_rate: was 1e-05, is 0.001", "training.resume=changed",
     prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
-add("more steps for a finished run", TRAIN + " training.max_steps=3", 2, "was 2, is 3", "training.resume=changed goes on from there",
+add("more steps for a finished run", TRAIN + " training.max_steps=3", 2, "was 2, is 3", "training.resume=changed resumes with the new settings",
     prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
 add("LoRA for a run without", TRAIN + " lora.rank=4 training.resume=changed", 2, "lora.rank cannot change within a run", "model.path=run/checkpoints/step-2",
     prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
@@ -167,7 +167,7 @@ add("`data.train` that is not there", TRAIN + " data.train=data/train.json", 4, 
 add("`data.train` of the Hub", TRAIN + " data.train=HuggingFaceM4/the_cauldron", 4, "Nothing is downloaded", "hf download")
 add("a comma too many in JSON", TRAIN, 4, "data.json: not valid JSON at line 1, column 48", prepare=data('[{"image": "images/0.png", "conversations": [],},]'))
 add("an empty file", TRAIN, 4, "data.json is empty", prepare=data(""))
-add("an empty list", TRAIN, 4, "has no samples", prepare=data("[]"))
+add("an empty list", TRAIN, 4, "contains no samples", prepare=data("[]"))
 add("empty `conversations`", TRAIN, 4, 'sample r0: its "conversations" is empty', prepare=record(conversations=[]))
 add("no `conversations`", TRAIN, 4, 'has no "conversations" and no "messages"', prepare=record(conversations=None))
 add("a record without an answer", TRAIN, 4, "nothing to learn", prepare=record(conversations=[{"from": "human", "value": "<image>What?"}]))

@@ -53,7 +53,7 @@ TEST(BatchScaling, LogDescribesRuleAndLearningRates) {
               testing::AllOf(HasSubstr("sqrt"), HasSubstr("16"), HasSubstr("0.0002"), HasSubstr("4e-05")));
   EXPECT_THAT(describe_batch_scaling(options(BatchScaling::kLinear, 4096, {})),
               testing::AllOf(HasSubstr("about 4096 tokens, at most 64 samples"), HasSubstr("linear")));
-  EXPECT_THAT(describe_batch_scaling(options(BatchScaling::kNone, 4096, {})), HasSubstr("do not follow"));
+  EXPECT_THAT(describe_batch_scaling(options(BatchScaling::kNone, 4096, {})), HasSubstr("are not scaled"));
 }
 
 TEST(BatchScaling, RejectsConflictingOptions) {
@@ -70,8 +70,9 @@ TEST(BatchScaling, RejectsConflictingOptions) {
   without_steps.max_steps.reset();
   EXPECT_THAT(get_refusal(without_steps), HasSubstr("set training.max_steps"));
   EXPECT_THAT(get_refusal(options(BatchScaling::kSqrt, 4096, 16)), HasSubstr("set one of the two to auto"));
-  EXPECT_THAT(get_refusal(options(BatchScaling::kSqrt, {}, {})), HasSubstr("nothing to scale by"));
-  EXPECT_THAT(get_refusal(options(BatchScaling::kNone, {}, 16)), HasSubstr("set training.batch_scaling"));
+  EXPECT_THAT(get_refusal(options(BatchScaling::kSqrt, {}, {})), HasSubstr("needs a reference"));
+  EXPECT_THAT(get_refusal(options(BatchScaling::kNone, {}, 16)),
+              HasSubstr("training.batch_scaling=none; set it to sqrt"));
 }
 
 using engine::BalanceOptions;
@@ -126,12 +127,12 @@ TEST(TaskWeights, ReportsAllErrorsTogether) {
   });
   EXPECT_THAT(message, AllOf(HasSubstr("training.task_weights"),
                              HasSubstr("vqaa: is not a task of data.train; did you mean vqa?"),
-                             HasSubstr("caption: an entry is written name=weight"), HasSubstr("vqa=0:"),
-                             HasSubstr("vqa=-1:"), HasSubstr("vqa=1x:"), HasSubstr("vqa: has no weight; add vqa=1")));
+                             HasSubstr("caption: is not name=weight"), HasSubstr("vqa=0:"), HasSubstr("vqa=-1:"),
+                             HasSubstr("vqa=1x:"), HasSubstr("vqa: has no weight; add vqa=1")));
   EXPECT_THAT(get_refusal([] {
                 parse_task_weights({"vqa=1", "caption=1", "vqa=2"}, kTasks);
               }),
-              HasSubstr("vqa: stands twice"));
+              HasSubstr("vqa: is given twice"));
 }
 
 BalanceOptions make_weighted_options(TaskWeighting weighting, std::vector<std::string> weights = {}) {

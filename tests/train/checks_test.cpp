@@ -134,7 +134,7 @@ TEST_F(UnusedSettingsTest, ReportsSettingsThatAnotherDisables) {
   EXPECT_THAT(find_remarks(kImages),
               UnorderedElementsAre(HasSubstr("data.packing is false"), HasSubstr("training.gradnorm_alpha=3"),
                                    HasSubstr("training.loss_scale_growth_steps=7"),
-                                   HasSubstr("training.eval_steps is 0"), HasSubstr("the model draws no masks")));
+                                   HasSubstr("training.eval_steps is 0"), HasSubstr("the model predicts no masks")));
   config_.data.packing = true;
   config_.training.balance.task_weighting = engine::TaskWeighting::kGradNorm;
   config_.training.precision = engine::Precision::kFp16;

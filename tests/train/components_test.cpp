@@ -55,7 +55,7 @@ TEST(LoraSettingsTest, RejectConflicts) {
   EXPECT_THAT(get_usage_error([&] { make_lora_settings(config); }), HasSubstr("not valid UTF-8"));
   config.model.path = "model";
   config.lora.target_modules.clear();
-  EXPECT_THAT(get_usage_error([&] { make_lora_settings(config); }), HasSubstr("lora.target_modules: empty"));
+  EXPECT_THAT(get_usage_error([&] { make_lora_settings(config); }), HasSubstr("lora.target_modules: is empty"));
 }
 
 TEST(AdamWSettingsTest, OnlyFp16HasALossScale) {
@@ -90,9 +90,9 @@ TEST(NewWeightsTest, LogsWeightsThatTheCheckpointLacks) {
   EXPECT_THAT(capture_log({.initialized = {make_parameter("connector.weight")}, .resized = {}, .skipped = {}}),
               AllOf(HasSubstr("base lacks 1 of the weights"), HasSubstr("connector.weight")));
   EXPECT_THAT(capture_log({.initialized = {}, .resized = {make_parameter("lm_head.weight")}, .skipped = {}}),
-              AllOf(HasSubstr("another number of rows in 1"), HasSubstr("lm_head.weight")));
+              AllOf(HasSubstr("a different number of rows in 1"), HasSubstr("lm_head.weight")));
   EXPECT_THAT(capture_log({.initialized = {}, .resized = {}, .skipped = {"old.weight"}}),
-              AllOf(HasSubstr("1 tensors more"), HasSubstr("old.weight")));
+              AllOf(HasSubstr("1 unexpected tensors"), HasSubstr("old.weight")));
 }
 
 TEST(NewWeightsTest, WithLoraOnlySavedModulesMayBeNew) {

@@ -41,7 +41,7 @@ def log_of_rank_1(run):
     """What it reserved at most, and what was added up in a step, as its log has them: (bytes, bytes, calls)."""
     text = (run.folder / "rank-1.log").read_text()
     reserved = re.search(r"([\d.]+) GB reserved", text)
-    sums = re.search(r"ranks added up ([\d.]+) (\w+) in ([\d.]+) sums a step", text)
+    sums = re.search(r"ranks reduced ([\d.]+) (\w+) in ([\d.]+) all-reduces per step", text)
     return (float(reserved[1]) * 1e9 if reserved else None,
             float(sums[1]) * UNITS[sums[2]] if sums else None, float(sums[3]) if sums else None)
 

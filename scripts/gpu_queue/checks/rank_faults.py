@@ -109,7 +109,7 @@ def shared_gpu(bench):
     bad = []
     if [each and each.code for each in ended] != [2, 2]:
         bad.append("both exit codes have to be 2")
-    if not (ended[0] and "have the same gpu" in ended[0].err):
+    if not (ended[0] and "have the same GPU" in ended[0].err):
         bad.append("rank 0 does not say that ranks have the same gpu")
     return outcome(bench, bad, "; ".join(described(each, rank) for rank, each in enumerate(ended)),
                    f"refuse_shared_card() in src/train/run/rank_group.cpp, bus_id() in src/memory/device.cpp; what each rank said lies in {folder}")

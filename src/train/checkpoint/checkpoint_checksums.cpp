@@ -109,8 +109,7 @@ CheckpointChecksums parse_checksums(const std::string& text, const std::string& 
   }
   return checksums;
 } catch (const std::exception&) {
-  throw data_error("{}: is not a list of checksums as a run writes it; it was changed or damaged: copy it again",
-                   source);
+  throw data_error("{}: is not a valid list of checksums, so it was changed or damaged; copy it again", source);
 }
 
 void write_checksums(const fs::path& checkpoint, const CheckpointChecksums& checksums) {

@@ -126,8 +126,8 @@ std::optional<int64_t> count_shards(const std::filesystem::path& folder) {
     if (std::sscanf(name.c_str(), "optimizer-%5lld-of-%5lld.safetensors", &number, &count) != 2) continue;
     if (number < 1 || number > count || name != make_optimizer_file_name(number - 1, count)) continue;
     if (num_shards && *num_shards != count) {
-      throw data_error("{}: has an optimizer's state in {} parts and one in {}; copy the checkpoint again",
-                       folder.string(), std::min(*num_shards, int64_t{count}), std::max(*num_shards, int64_t{count}));
+      throw data_error("{}: has optimizer states in {} and in {} shards; copy the checkpoint again", folder.string(),
+                       std::min(*num_shards, int64_t{count}), std::max(*num_shards, int64_t{count}));
     }
     num_shards = count;
   }
@@ -144,7 +144,7 @@ std::vector<std::filesystem::path> find_optimizer_files(const std::filesystem::p
   const auto unsharded_file = trainer_state / make_optimizer_file_name(0, 1);
   const auto num_shards = count_shards(trainer_state);
   if (num_shards && std::filesystem::exists(unsharded_file)) {
-    throw data_error("{}: has an optimizer's state in {} parts and a whole one; copy the checkpoint again",
+    throw data_error("{}: has an optimizer state in {} shards and an unsharded one; copy the checkpoint again",
                      trainer_state.string(), *num_shards);
   }
   if (!num_shards) return {unsharded_file};
@@ -152,7 +152,7 @@ std::vector<std::filesystem::path> find_optimizer_files(const std::filesystem::p
   for (int64_t rank = 0; rank < *num_shards; ++rank) {
     files.push_back(trainer_state / make_optimizer_file_name(rank, *num_shards));
     if (std::filesystem::exists(files.back())) continue;
-    throw data_error("{}: is missing, one of the {} parts of the optimizer's state; copy the checkpoint again",
+    throw data_error("{}: is missing, one of the {} shards of the optimizer state; copy the checkpoint again",
                      files.back().string(), *num_shards);
   }
   return files;
@@ -165,12 +165,13 @@ std::vector<io::SafetensorsFile> open_optimizer_files(const std::filesystem::pat
   const std::string step = get_metadata(files.front(), kStepKey);
   for (size_t i = 0; i < files.size(); ++i) {
     if (get_metadata(files[i], kShardKey) != std::to_string(i + 1)) {
-      throw data_error("{}: holds part {} of the optimizer's state; copy the checkpoint again",
+      throw data_error("{}: contains shard {} of the optimizer state; copy the checkpoint again",
                        files[i].path().string(), get_metadata(files[i], kShardKey));
     }
     if (get_metadata(files[i], kStepKey) != step) {
-      throw data_error("{}: is of step {}, and {} of step {}; copy the checkpoint again", files[i].path().string(),
-                       get_metadata(files[i], kStepKey), files.front().path().filename().string(), step);
+      throw data_error("{}: is from step {}, but {} is from step {}; copy the checkpoint again",
+                       files[i].path().string(), get_metadata(files[i], kStepKey),
+                       files.front().path().filename().string(), step);
     }
   }
   return files;

@@ -11,7 +11,7 @@ namespace vlmtrain::train {
 ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
                               const nlohmann::ordered_json& fingerprint) {
   if (config.resume == ResumePolicy::kNever) {
-    throw usage_error("output.dir: {} holds a run already ({}) and training.resume is never; choose another folder",
+    throw usage_error("output.dir: {} already contains a run ({}) and training.resume is never; choose another folder",
                       checkpoint.parent_path().parent_path().string(), checkpoint.filename().string());
   }
   ResumePoint resume_point{.state = load_run_state(checkpoint), .changes = {}};
@@ -65,8 +65,8 @@ std::vector<std::string> resume_freezing(const Config& config, const nlohmann::o
     if (frozen.*is_frozen && (is_newly_frozen || was_frozen_after_training)) still_frozen.emplace_back(key);
     if (!(frozen.*is_frozen) && previously_frozen.*is_frozen && parameters.empty()) {
       throw usage_error(
-          "{}: was true, is false, but the run's adapters have none in that part; leave it true, or begin a new run "
-          "with lora.rank in another output.dir",
+          "{}: was true, is false, but the run has no adapters in that part; leave it true, or start a new run with "
+          "lora.rank in another output.dir",
           key);
     }
   }

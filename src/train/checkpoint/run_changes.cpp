@@ -150,11 +150,11 @@ std::vector<std::string> format_changes(const std::vector<SettingChange>& change
 std::string suggest_new_run(const std::filesystem::path& checkpoint) {
   const std::string path = checkpoint.string();
   if (!models::is_adapter(checkpoint)) {
-    return fmt::format("begin a run of these weights in another output.dir, with model.path={}", path);
+    return fmt::format("start a new run from these weights in another output.dir, with model.path={}", path);
   }
   return fmt::format(
-      "begin a run in another output.dir: with model.adapter={0} and no section lora it goes on with this adapter; "
-      "`vlmtrain merge --adapter {0} --out FOLDER` makes a checkpoint of it, for model.path=FOLDER",
+      "start a new run in another output.dir: model.adapter={0} without a lora section continues this adapter; "
+      "`vlmtrain merge --adapter {0} --out FOLDER` merges it into a checkpoint for model.path=FOLDER",
       path);
 }
 
@@ -201,7 +201,7 @@ std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, con
     if (it == saved.end() && (is_never || contains_key(kIfRequestedKeys, key)) && value == options.format_value(key))
       continue;
     changes.push_back({.key = key,
-                       .old_value = it == saved.end() ? "not there" : make_excerpt(to_text(*it)),
+                       .old_value = it == saved.end() ? "not set" : make_excerpt(to_text(*it)),
                        .new_value = make_excerpt(to_text(value)),
                        .policy = is_never ? ChangePolicy::kNever : ChangePolicy::kIfRequested});
   }
@@ -239,13 +239,11 @@ void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resum
   }
   if (changes.empty() || (resume == ResumePolicy::kChanged && never_keys.empty())) return;
   const std::string suggestion = never_keys.empty()
-                                     ? "training.resume=changed goes on from there with the new ones (docs/resuming.md)"
+                                     ? "training.resume=changed resumes with the new settings (docs/resuming.md)"
                                      : fmt::format("{} cannot change within a run (docs/resuming.md); {}",
                                                    fmt::join(never_keys, ", "), suggest_new_run(checkpoint));
-  throw usage_error(
-      "{}: the run there was made with other settings, so going on would not continue it; use them, or another "
-      "output.dir:\n  {}\n{}",
-      checkpoint.string(), fmt::join(format_changes(changes), "\n  "), suggestion);
+  throw usage_error("{}: was written with other settings; use those settings, or another output.dir:\n  {}\n{}",
+                    checkpoint.string(), fmt::join(format_changes(changes), "\n  "), suggestion);
 }
 
 }  // namespace vlmtrain::train

@@ -67,7 +67,7 @@ void check_complete(const std::filesystem::path& checkpoint) {
   if (has_state) open_optimizer_files(state);
   if (!verify_checksums(checkpoint, VerifiedFiles::kSmall)) check_json_files(checkpoint);
   if (!has_state) {
-    throw data_error("it has no {}, which every checkpoint of a run has", (state / "state.json").string());
+    throw data_error("{} does not exist", (state / "state.json").string());
   }
   io::read_ordered_json(state / "state.json");
   io::read_ordered_json(state / "ledger.json");
@@ -120,7 +120,7 @@ void RunCheckpoints::check(CheckScope scope) const {
   if (!std::filesystem::exists(folder_)) return;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     if (parse_checkpoint_step(entry.path()) && !entry.is_directory()) {
-      throw data_error("{}: has the name of a checkpoint and is no folder; move it away", entry.path().string());
+      throw data_error("{}: has the name of a checkpoint but is not a folder; move it away", entry.path().string());
     }
   }
   const auto checkpoints = list_checkpoints(folder_);
@@ -131,10 +131,10 @@ void RunCheckpoints::check(CheckScope scope) const {
     if (scope == CheckScope::kAll) verify_checksums(newest, VerifiedFiles::kAll);
   } catch (const UserError& error) {
     const bool is_only = checkpoints.size() == 1;
-    throw data_error("{}: is not a whole checkpoint: {}. Move it away to {}, or copy it again", newest.string(),
+    throw data_error("{}: is not a complete checkpoint: {}; move it away to {}, or copy it again", newest.string(),
                      error.what(),
-                     is_only ? std::string("begin the run anew")
-                             : "go on from " + checkpoints[checkpoints.size() - 2].second.filename().string());
+                     is_only ? std::string("start the run from the beginning")
+                             : "resume from " + checkpoints[checkpoints.size() - 2].second.filename().string());
   }
 }
 
@@ -195,8 +195,8 @@ void RunCheckpoints::check_folder() const {
   const auto run_dir = folder_.parent_path();
   if (std::filesystem::exists(run_dir)) return;
   throw run_error(
-      "cannot write {}: the run's folder {} was removed or renamed while the run went on; the same command begins "
-      "anew, or goes on where the folder is put back",
+      "cannot write {}: the run's folder {} was removed or renamed during the run; put the folder back to resume, or "
+      "start again with the same command",
       folder_.string(), run_dir.string());
 }
 
@@ -214,7 +214,7 @@ void RunCheckpoints::link_best(std::optional<int64_t> best_step) {
     io::write_symlink(link, target.filename());
   } catch (const UserError& problem) {
     supports_links_ = false;
-    spdlog::warn("{}: no link to the best checkpoint: {}; the run goes on, and state.json names its step",
+    spdlog::warn("{}: cannot link to the best checkpoint: {}; the run continues, and state.json contains its step",
                  link.string(), problem.what());
   }
 }
@@ -232,7 +232,7 @@ void RunCheckpoints::remove_old(std::optional<int64_t> best_step) {
 void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
   const auto leftover = io::remove_directory(checkpoint);
   if (!leftover) return;
-  spdlog::warn("{}: an old checkpoint cannot be removed: {}; the run goes on, and tries again with the next checkpoint",
+  spdlog::warn("{}: cannot remove an old checkpoint: {}; the run continues, and tries again at the next checkpoint",
                leftover->path.string(), leftover->reason);
   if (leftover->path != checkpoint) undeleted_.push_back(leftover->path);
 }
@@ -257,16 +257,15 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder) tr
   const auto newest = find_newest_checkpoint(folder);
   if (!newest) {
     throw data_error(
-        "{}: is the folder of a run that has no checkpoint yet; one is written every output.save_steps steps, and at "
-        "the end",
+        "{}: is the folder of a run without a checkpoint; one is written every output.save_steps steps, and at the end",
         folder.string());
   }
   const auto best = find_best_checkpoint(folder);
-  spdlog::info("{}: is the folder of a run; its {} checkpoint is taken, {}", folder.string(), best ? "best" : "newest",
+  spdlog::info("{}: is the folder of a run; using its {} checkpoint, {}", folder.string(), best ? "best" : "newest",
                best.value_or(*newest).string());
   return verify_weights(best.value_or(*newest));
 } catch (const std::filesystem::filesystem_error& error) {
-  throw data_error("{}: cannot be looked at: {}; give the folder of a checkpoint or of a run", folder.string(),
+  throw data_error("{}: cannot be read: {}; give the folder of a checkpoint or of a run", folder.string(),
                    error.code().message());
 }
 

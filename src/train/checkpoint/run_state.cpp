@@ -37,8 +37,7 @@ void check_range(std::string_view key, int64_t value, int64_t min_value, int64_t
   if (value >= min_value && value <= max_value) return;
   throw data_error(
       "{}: {} is {}, which is not from {} to {}: the file was changed or damaged; copy the checkpoint again, or move "
-      "it "
-      "away to go on from the one before it",
+      "it away to resume from the previous one",
       path.string(), key, value, min_value, max_value);
 }
 
@@ -66,8 +65,8 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
   const auto folder_step = parse_checkpoint_step(checkpoint);
   if (folder_step && *folder_step != state.step) {
     throw data_error(
-        "{}: step is {}, but the folder's name says {}: the file was changed, or the folder renamed; copy the "
-        "checkpoint again, or move it away to go on from the one before it",
+        "{}: step is {}, but the folder's name has {}: the file was changed, or the folder renamed; copy the "
+        "checkpoint again, or move it away to resume from the previous one",
         path.string(), state.step, *folder_step);
   }
   check_range("step", state.step, state.last_change_step, state.total_steps.value_or(steps), path);
@@ -113,11 +112,11 @@ EvaluationState parse_evaluation(const nlohmann::ordered_json& json, int64_t ste
   const auto source = fmt::format("{}: evaluation", path.string());
   const auto fail = [&](const std::string& problem) {
     throw data_error(
-        "{}: {}: the file was changed or damaged; copy the checkpoint again, or move it away to go on from "
-        "the one before it",
+        "{}: {}: the file was changed or damaged; copy the checkpoint again, or move it away to resume from the "
+        "previous one",
         source, problem);
   };
-  if (!json.is_object()) fail(fmt::format("is {}, no object", io::make_json_excerpt(json)));
+  if (!json.is_object()) fail(fmt::format("is {}, not an object", io::make_json_excerpt(json)));
   evaluation.basis = json.value("basis", nlohmann::ordered_json());
   evaluation.evaluations_without_improvement = io::get<int64_t>(json, "without_improvement", source);
   evaluation.is_due = io::get<bool>(json, "is_due", source);

@@ -55,7 +55,7 @@ std::vector<std::string> load_media_settings(const std::filesystem::path& checkp
   const auto file = checkpoint / kMediaSettingsFile;
   if (std::filesystem::exists(file, error)) {
     const nlohmann::ordered_json values = io::read_json(file);
-    if (!values.is_object()) throw data_error("{}: not a JSON object of settings; copy it again", file.string());
+    if (!values.is_object()) throw data_error("{}: is not a JSON object of settings; copy it again", file.string());
     return extract_media_settings(values);
   }
   if (!std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) return {};
@@ -113,7 +113,7 @@ std::vector<std::string> load_volume_settings(const std::filesystem::path& check
   const auto file = checkpoint / kVolumeSettingsFile;
   if (std::filesystem::exists(file, error)) {
     const nlohmann::ordered_json values = io::read_json(file);
-    if (!values.is_object()) throw data_error("{}: is no JSON object of settings; copy it again", file.string());
+    if (!values.is_object()) throw data_error("{}: is not a JSON object of settings; copy it again", file.string());
     return extract_volume_settings(values);
   }
   if (!std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) return {};

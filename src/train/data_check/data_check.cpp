@@ -59,7 +59,7 @@ void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
     } while (source);
     copy.commit();
   } catch (const std::exception& problem) {
-    spdlog::info("what was found out about the data is not kept in {}: {}", target_file.string(), problem.what());
+    spdlog::info("results of the data check cannot be saved in {}: {}", target_file.string(), problem.what());
   }
 }
 
@@ -99,7 +99,7 @@ data::SampleIndex check_all_samples(const io::Records& records, const models::Pr
   }
   data::SampleIndex sample_index = index_with_progress(records, processor, config, std::move(index_settings));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  spdlog::info("data {}: {} samples checked in {:.1f} s, {} of them as they were; {} cannot be used", file.string(),
+  spdlog::info("data {}: {} samples checked in {:.1f} s, {} of them unchanged; {} cannot be used", file.string(),
                records.size(), seconds, sample_index.num_from_cache, sample_index.problems.size());
   return sample_index;
 }
@@ -156,10 +156,10 @@ void warn_about_ignored_keys(const data::SampleIndex& sample_index, const Config
   if (samples == 0) return;
   const bool stops = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
   spdlog::warn(
-      "data {}: the run was begun by a version that passed over keys which are refused now, in {}; the keys' names in "
-      "data.ignore_keys read them as the run did until now, {}",
+      "data {}: the run was started by a version that ignored keys which are errors now, in {}; list the keys in "
+      "data.ignore_keys to ignore them again, {}",
       config.data.train.name(), pluralize(samples, "sample"),
-      stops ? "and data.on_bad_sample=skip drops them" : "else they are dropped from here on");
+      stops ? "or set data.on_bad_sample=skip to drop the samples" : "otherwise the samples are dropped from now on");
 }
 
 }  // namespace
@@ -188,10 +188,10 @@ void warn_if_no_media(const char* key, const std::string& dataset, const data::M
                       const data::SampleIndex& sample_index) {
   if (!census.has_no_media()) return;
   spdlog::warn(
-      "{} {}: none of the {}{} has {}, so the model sees nothing and works on text alone; if there should be media, "
-      "name the keys that hold them in data.columns (docs/data.md), and look at a sample with vlmtrain inspect",
+      "{} {}: none of the {}{} has {}, so the model gets text only; if the records have media, set their keys in "
+      "data.columns (docs/data.md), and check a sample with vlmtrain inspect",
       key, to_printable(dataset), pluralize(census.samples, "usable sample"),
-      sample_index.is_complete ? "" : " that were looked at", kMedia);
+      sample_index.is_complete ? "" : " that were checked", kMedia);
 }
 
 /// Returns whether both name the same file or folder.
@@ -227,8 +227,8 @@ void log_packs(const data::SampleOrder& order) {
   const data::Packs packs = data::collect_first_epoch_packs(order);
   const data::PackFill fill = data::compute_pack_statistics(packs, order.sizes(), *limits).fill;
   spdlog::info(
-      "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are taken; {} could "
-      "take no more for their images{}",
+      "packs: {} of {} in the first epoch; {:.1f} % of {} tokens and {:.1f} % of {} images are used; {} are full "
+      "because of their images{}",
       fill.packs, pluralize(std::ssize(packs.samples), "sample"), 100 * fill.tokens, limits->tokens,
       100 * fill.num_media, limits->num_media, fill.limited_by_media, limits->tiles ? " or tiles" : "");
 }
@@ -245,8 +245,7 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
   if (eval_index.fingerprints.content_hashes.empty() || train_index.fingerprints.content_hashes.empty()) {
     const auto is_eval_file = [&](const data::Source& source) { return is_same_file(source.path, name); };
     if (std::ranges::any_of(config.data.train.all(), is_eval_file)) {
-      spdlog::warn("data.eval: {} is trained on too (data.train), so evaluations show what was learned by heart",
-                   to_printable(name));
+      spdlog::warn("data.eval: {} is also in data.train, so evaluations measure memorization", to_printable(name));
     }
     return;
   }
@@ -255,15 +254,16 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
   const auto get_printable_id = [&](int64_t index) { return to_printable(eval_index.ids[index]); };
   if (!overlap.samples.empty()) {
     spdlog::warn(
-        "data.eval: {} of {} are trained on too, word for word and with the same media, such as {}: evaluations show "
-        "what was learned by heart; vlmtrain inspect names each",
+        "data.eval: {} of {} are also in data.train with the same text and media, such as {}: evaluations measure "
+        "memorization; vlmtrain inspect lists them",
         with_commas(std::ssize(overlap.samples)), pluralize(usable, "sample"),
         get_printable_id(overlap.samples.front()));
   }
   if (!overlap.samples_with_shared_files.empty()) {
-    spdlog::info("data.eval: {} of {} have an image, video or volume that is trained on with other words, such as {}",
-                 with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(usable, "sample"),
-                 get_printable_id(overlap.samples_with_shared_files.front()));
+    spdlog::info(
+        "data.eval: {} of {} have an image, video or volume that is also in data.train with other text, such as {}",
+        with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(usable, "sample"),
+        get_printable_id(overlap.samples_with_shared_files.front()));
   }
 }
 
@@ -292,9 +292,9 @@ void check_row_groups(std::optional<double> limit_gb) {
   if (process_bytes + 2 * group.bytes <= available.bytes) return;
   throw UserError(
       ExitCode::kDoesNotFit,
-      fmt::format("{}: its row group {} has {} of {:.2f} GB, which takes twice as much while it is read, and this "
-                  "process, which takes {:.2f} GB, may have {:.2f} GB ({}); write the file again with smaller row "
-                  "groups, such as pyarrow.parquet.write_table(table, file, row_group_size={}), or give it more memory",
+      fmt::format("{}: row group {} has {} of {:.2f} GB, which needs twice as much while it is read, but this process "
+                  "uses {:.2f} GB and may use {:.2f} GB ({}); rewrite the file with smaller row groups, such as "
+                  "pyarrow.parquet.write_table(table, file, row_group_size={}), or provide more memory",
                   group.file.string(), group.group, pluralize(group.rows, "row"), to_gigabytes(group.bytes),
                   to_gigabytes(process_bytes), to_gigabytes(available.bytes), available.limit_source,
                   recommend_row_group_size(group)));
@@ -305,8 +305,7 @@ std::string suggest_row_group_size() {
   if (!memory.largest || memory.largest->bytes <= kTargetRowGroupBytes) return {};
   const io::LargeRowGroup& group = *memory.largest;
   return fmt::format(
-      "{} has row groups of up to {:.2f} GB, of which each is read whole: write it again with "
-      "row_group_size={}",
+      "{} has row groups of up to {:.2f} GB, each of which is read at once: rewrite it with row_group_size={}",
       group.file.string(), to_gigabytes(group.bytes), recommend_row_group_size(group));
 }
 

@@ -74,8 +74,7 @@ std::vector<data::HoldOutState> load_held_out_sources(const std::filesystem::pat
   } catch (const nlohmann::json::exception&) {
   }
   throw data_error(
-      "{}: is not what a run writes there, so which samples it holds out of training is not known; restore it, or move "
-      "it away to draw them again",
+      "{}: is invalid, so the held-out samples are unknown; restore it, or move it away to draw them again",
       file.string());
 }
 
@@ -101,7 +100,7 @@ data::HoldOutSplit split_source(const Config& config, const data::Source& source
     return std::move(restored.split);
   }
   if (source_record && log_changes && share > source_record->share) {
-    spdlog::warn("data {}: data.eval was {} and is {}, so samples are held out that the run may have trained on",
+    spdlog::warn("data {}: data.eval was {} and is {}, so the run may have trained on some held-out samples",
                  source.path, source_record->share, share);
   }
   return data::hold_out(records.size(), share, seed);
@@ -177,7 +176,7 @@ void EvaluationSet::require_masks(const std::vector<int64_t>& usable_indices) co
   };
   if (std::ranges::any_of(usable_indices, may_have_masks)) return;
   throw usage_error(
-      "training.best_metric: is dice, which is that of masks, but none of the {} samples of data.eval has a mask; take "
+      "training.best_metric: is dice, which needs masks, but none of the {} samples of data.eval has a mask; use "
       "training.best_metric=loss or exact_match, or evaluate on samples with masks",
       usable_indices.size());
 }

@@ -217,7 +217,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
          .current = pixels,
          .find_min = [pixels = compute_min_pixels(workload)] { return pixels; },
          .multiple = compute_pixel_unit(workload),
-         .description = "makes larger pictures smaller",
+         .description = "downscales larger images",
          .measure = {}},
         &data::DataOptions::image_max_pixels);
   }
@@ -229,7 +229,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
          .current = max_frames,
          .find_min = [] { return kMinFrames; },
          .multiple = kFramesPerPatch,
-         .description = "looks at fewer frames of a video",
+         .description = "uses fewer frames per video",
          .measure = {}},
         &data::DataOptions::video_max_frames);
   }
@@ -244,7 +244,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
                     .current = images,
                     .find_min = {},
                     .multiple = 1,
-                    .description = "takes no sample with more images",
+                    .description = "drops samples with more images",
                     .measure = {}},
                    count_images);
   }
@@ -253,7 +253,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
                   .current = find_max(workload, count_tokens),
                   .find_min = {},
                   .multiple = 1,
-                  .description = shrinks ? "makes pictures of longer samples smaller" : "takes no longer sample",
+                  .description = shrinks ? "downscales the images of longer samples" : "drops longer samples",
                   .measure = {}},
                  count_tokens);
   if (shrinks) {

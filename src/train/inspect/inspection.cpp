@@ -89,8 +89,8 @@ class DataInspector {
       } else if (number && *number >= 1 && *number <= records_->size()) {
         indices.push_back(*number - 1);
       } else {
-        throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", name, result_.dataset,
-                          records_->size());
+        throw usage_error("--record {}: {} has no record of that id; give an id, or a number from 1 to {}", name,
+                          result_.dataset, records_->size());
       }
     }
     return indices;

@@ -68,8 +68,8 @@ PeriodicEvaluation::PeriodicEvaluation(const Config& config, const EvaluationSet
   if (state_.basis == basis) return;
   if (state_.best_step) {
     spdlog::warn(
-        "data.eval, training.eval_samples or training.best_metric changed: the best evaluation begins anew, and "
-        "checkpoints/step-{} is no longer kept as the best; copy it if it is still wanted",
+        "data.eval, training.eval_samples or training.best_metric changed: the best evaluation is reset, and "
+        "checkpoints/step-{} is no longer kept as the best; copy it if you need it",
         *state_.best_step);
   }
   state_ = {.basis = std::move(basis),
@@ -149,7 +149,7 @@ evaluation::EvaluationSettings make_evaluation_settings(const Config& config, co
 
 void reset_missing_best(const std::filesystem::path& run_dir, EvaluationState& evaluation) {
   if (!evaluation.best_step || find_best_checkpoint(run_dir)) return;
-  spdlog::warn("the best checkpoint so far, step-{}, is not there any more: the best evaluation begins anew",
+  spdlog::warn("the best checkpoint so far, step-{}, does not exist anymore; the best evaluation is reset",
                *evaluation.best_step);
   evaluation.best_step.reset();
   evaluation.best_value.reset();

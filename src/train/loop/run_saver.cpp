@@ -48,12 +48,12 @@ memory::AvailableHostMemory compute_async_save_budget(const HostRunPlan* host_pl
 }
 
 std::string find_unsafe_save_reason(const std::exception& error, const RunErrorState& state) {
-  if (state.is_saving) return "the error came while a checkpoint was written";
+  if (state.is_saving) return "the error occurred while a checkpoint was written";
   if (dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr) {
-    return "the device failed, and what it holds cannot be trusted";
+    return "the device failed, and its memory may be corrupted";
   }
-  if (!state.are_weights_consistent) return "the error came while the weights were moved";
-  if (state.metrics_are_lost) return "what came of the last step is not known";
+  if (!state.are_weights_consistent) return "the error occurred while the weights were updated";
+  if (state.metrics_are_lost) return "the result of the last step is unknown";
   return {};
 }
 
@@ -122,7 +122,7 @@ void RunSaver::save_sharded() {
   const auto folder = [this] {
     const ScopedTimer timer(seconds_);
     if (config_.output.async_save == AsyncSave::kTrue) {
-      log_sync_reason("ranks that share the optimizer's state write it together");
+      log_sync_reason("the ranks write the sharded optimizer state together");
     }
     const auto content = make_content(ValueStorage::kInPlace);
     const engine::Shard& shard = run_.training->optimizer.shard();
@@ -155,12 +155,12 @@ bool RunSaver::save_async() {
       return write(content, ledger);
     });
   } catch (const std::system_error& error) {
-    log_sync_reason(fmt::format("no thread can be started for it ({})", error.code().message()));
+    log_sync_reason(fmt::format("cannot start a thread ({})", error.code().message()));
     return false;
   } catch (const std::exception& error) {
     const auto out_of_memory = memory::detect_out_of_memory(error);
     if (!out_of_memory) throw;
-    log_sync_reason(fmt::format("there is no memory for copies ({})", out_of_memory->reason));
+    log_sync_reason(fmt::format("out of memory for copies ({})", out_of_memory->reason));
     return false;
   }
   if (run_.host_plan) run_.host_plan->record_copies(compute_async_save_bytes());
@@ -176,14 +176,14 @@ bool RunSaver::can_save_async() {
   const int64_t required_bytes = compute_async_save_bytes();
   const memory::AvailableHostMemory budget = get_budget_();
   if (required_bytes <= budget.bytes) return true;
-  log_sync_reason(fmt::format("copies take {} of the host's memory, and {} are left for them by {}",
+  log_sync_reason(fmt::format("copies need {} of host memory, and {} are available within {}",
                               format_bytes(required_bytes), format_bytes(budget.bytes), budget.limit_source));
   return false;
 }
 
 void RunSaver::log_sync_reason(const std::string& reason) {
   if (std::exchange(has_logged_sync_reason_, true)) return;
-  spdlog::info("checkpoint of step {}: steps wait until it is written, for {}", run_.state.step, reason);
+  spdlog::info("checkpoint of step {}: training waits until it is written: {}", run_.state.step, reason);
 }
 
 CheckpointContent RunSaver::make_content(ValueStorage values) const {
@@ -234,7 +234,7 @@ void RunSaver::finish_after_error() {
   try {
     finish();
   } catch (const std::exception& second_error) {
-    spdlog::warn("while step {} was saved: {}", saved_step_, second_error.what());
+    spdlog::warn("saving step {} failed: {}", saved_step_, second_error.what());
   }
 }
 
@@ -242,11 +242,11 @@ void RunSaver::emergency_save(const std::exception& error, const std::function<b
   finish_after_error();
   if (is_dry_run() || !ranks_.is_main_process() || run_.state.step == 0 || (is_saved() && !is_saving_)) return;
   if (is_state_sharded()) {
-    spdlog::warn("the steps since the last checkpoint are not saved: each rank has a part of what would be");
+    spdlog::warn("the steps since the last checkpoint are not saved: the optimizer state is sharded across ranks");
     return;
   }
   if (!ranks_.are_reductions_complete()) {
-    spdlog::warn("the steps since the last checkpoint are not saved: what the ranks added up last is not whole");
+    spdlog::warn("the steps since the last checkpoint are not saved: the last reduction across ranks is incomplete");
     return;
   }
   const std::string reason =
@@ -260,10 +260,10 @@ void RunSaver::emergency_save(const std::exception& error, const std::function<b
   try {
     save_now();
   } catch (const std::exception& second_error) {
-    spdlog::warn("while step {} was saved: {}", run_.state.step, second_error.what());
+    spdlog::warn("saving step {} failed: {}", run_.state.step, second_error.what());
   }
   if (is_saved()) {
-    spdlog::warn("what was done up to step {} is saved ({}); the same command goes on from there", run_.state.step,
+    spdlog::warn("step {} is saved ({}); the same command resumes from it", run_.state.step,
                  run_.checkpoints.newest()->string());
   } else {
     spdlog::warn("the steps since the last checkpoint could not be saved");

@@ -103,8 +103,8 @@ void RunSetup::find_checkpoint(const Config& config) {
 void RunSetup::warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const {
   if (!resumed || changes_samples(changes) || sample_index.num_changed == 0) return;
   spdlog::warn(
-      "{}: {} of {} are not what they were when the run looked at them last, by their records or by sizes and times of "
-      "their files; it goes on with what they are now",
+      "{}: {} of {} changed since the run last read them, by their records or by sizes and times of their files; it "
+      "continues with the changed ones",
       config.data.train.name(), sample_index.num_changed, pluralize(records->size(), "sample"));
 }
 
@@ -160,7 +160,7 @@ void RunSetup::restore_ledger(const Config& config) {
   }
   const auto samples = parse_suffix_int("", get_setting_text(old_fingerprint_, kSamplesKey));
   if (!samples || !saved_ledger.is_object() || saved_ledger.value("samples", nlohmann::ordered_json()) != *samples) {
-    throw data_error("{}: its ledger is not that of the {} samples that its state names; copy the checkpoint again",
+    throw data_error("{}: its ledger does not match the {} samples of its state; copy the checkpoint again",
                      checkpoints.newest()->string(), samples.value_or(0));
   }
   if (ranks_.is_main_process())
@@ -181,8 +181,8 @@ void RunSetup::set_total_steps(const Config& config) {
     state.total_steps = compute_total_steps_after_change(state.step, epochs, options, units_per_epoch);
     if (*state.total_steps <= state.step) {
       throw usage_error(
-          "{}: the run there has done {} steps, and training.{} asks for no more, so there is nothing left for what "
-          "has changed; raise it",
+          "{}: the run has completed {} steps, and training.{} adds no more, so the changed settings would have no "
+          "effect; raise it",
           checkpoints.newest()->string(), state.step,
           options.max_steps ? fmt::format("max_steps={}", *options.max_steps)
                             : fmt::format("epochs={}", options.epochs));
@@ -213,8 +213,8 @@ std::string RunSetup::describe_split(const Config& config) const {
     return fmt::format("in {} micro-batches of {}", config.training.global_batch_size / micro_batch_size,
                        micro_batch_size);
   const auto& split_plan = plan ? plan->split_plan() : host_plan->split_plan();
-  if (!split_plan) return "each cut by what its samples take, as the run began";
-  return fmt::format("each cut by what its samples take: {:.1f} micro-batches on average, {} to {} in {} drawn steps",
+  if (!split_plan) return "each split by memory, as at the start of the run";
+  return fmt::format("each split by memory: {:.1f} micro-batches on average, {} to {} in {} sampled steps",
                      split_plan->micro_batches_per_step, split_plan->min_micro_batches, split_plan->max_micro_batches,
                      split_plan->num_sampled_steps);
 }
@@ -225,15 +225,15 @@ std::string RunSetup::describe_changes(const Config& config) const {
   for (const auto& change : changes)
     texts.push_back(fmt::format("{}: {} → {}", change.key, change.old_value, change.new_value));
   std::string text =
-      fmt::format("step {}: the run goes on with other settings: {}. The moments of {} trained tensors go on",
+      fmt::format("step {}: the run continues with other settings: {}. The moments of {} trained tensors are kept",
                   state.step, fmt::join(texts, "; "), migrated_state_.migrated);
   if (migrated_state_.reset > 0) text += fmt::format(", those of {} start at zero", migrated_state_.reset);
   if (changes_samples(changes)) {
-    text +=
-        fmt::format("; the data set begins at its start, the ledger of the one before is {}", get_old_ledger_name());
+    text += fmt::format("; the data set starts from its beginning, the ledger of the previous one is {}",
+                        get_old_ledger_name());
   }
-  if (!keeps_task_weights_) text += "; GradNorm's weights start anew";
-  return text + fmt::format("; the learning rate goes on at {:.3g}, the run has {} steps in all",
+  if (!keeps_task_weights_) text += "; GradNorm's weights are reset";
+  return text + fmt::format("; the learning rate continues at {:.3g}, the run has {} steps in total",
                             compute_learning_rates(config.training, schedule_factor()).language_model, total_steps);
 }
 
@@ -336,7 +336,7 @@ void RunSetup::plan_evaluation(const Config& config) {
     if (plan) evaluation_plan = plan->plan_evaluation(config, *evaluation_set);
     if (host_plan) evaluation_plan = host_plan->plan_evaluation(config, *evaluation_set);
   } catch (const std::exception& error) {
-    spdlog::warn("evaluations are not planned ({}); they go in batches of {}", get_first_line(error.what()),
+    spdlog::warn("evaluations are not planned ({}); they use batches of {}", get_first_line(error.what()),
                  evaluation_plan.batch_size);
     return;
   }
@@ -344,7 +344,7 @@ void RunSetup::plan_evaluation(const Config& config) {
   spdlog::info("evaluations: {} in batches of {}, planned in {:.1f} s{}",
                pluralize(evaluation_set->records()->size(), "sample"), evaluation_plan.batch_size,
                evaluation_plan.seconds,
-               evaluation_plan.fits ? "" : "; the largest may not fit, and is cut or left out then");
+               evaluation_plan.fits ? "" : "; the largest may not fit, and is then split or dropped");
 }
 
 void RunSetup::load(const Config& config, at::Device device, const planner::Job& job) {
@@ -358,10 +358,8 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
         config.model.path, make_processor_settings(config.data, config.model.adapter), has_videos_);
     for (const auto& [name, content] : processor_files.files) base->set_file(name, content);
     for (const auto& setting : processor_files.unsaved_settings) {
-      spdlog::warn(
-          "{}; set it in the processor yourself where transformers runs the saved model (vlmtrain keeps it in "
-          "{})",
-          setting, kMediaSettingsFile);
+      spdlog::warn("{}; set it in the processor when transformers runs the saved model (vlmtrain stores it in {})",
+                   setting, kMediaSettingsFile);
     }
   }
   model = load_model(config, job, device, checkpoint, /*load_weights=*/!is_dry_run());

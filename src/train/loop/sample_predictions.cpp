@@ -148,7 +148,7 @@ bool SamplePredictions::answer_next(int64_t step) {
 void SamplePredictions::report_out_of_memory(const std::string& reason) {
   callbacks_.on_event({.step = answered_step_,
                        .kind = report::EventKind::kAnomaly,
-                       .message = fmt::format("step {}: no memory for the sample answers of this checkpoint ({})",
+                       .message = fmt::format("step {}: out of memory for the sample answers of this checkpoint ({})",
                                               answered_step_, reason)});
 }
 
@@ -157,10 +157,10 @@ void SamplePredictions::report_fewer_answers(int64_t step, size_t num_answered) 
   callbacks_.on_event(
       {.step = step,
        .kind = report::EventKind::kFewerPredictions,
-       .message = fmt::format("step {}: {} of the {} sample answers are made at this checkpoint, for they have taken "
-                              "{:.1f} s of {:.1f} s so far (output.sample_predictions_share is {}); the samples take "
-                              "turns from here on",
-                              step, num_answered, records_.size(), answer_seconds_, seconds_so_far(), share_)});
+       .message = fmt::format(
+           "step {}: {} of the {} sample answers are generated at this checkpoint, since they took {:.1f} s of {:.1f} "
+           "s so far (output.sample_predictions_share is {}); the samples take turns from now on",
+           step, num_answered, records_.size(), answer_seconds_, seconds_so_far(), share_)});
 }
 
 const SamplePredictions::Thumbnails& SamplePredictions::thumbnails(const io::Record& record) {

@@ -168,8 +168,8 @@ void StepRunner::warn_oversized(const PlannedStep& step) const {
     ids.push_back(step.batch.samples.at(static_cast<size_t>(*step.plan.oversized_sample)).id);
   }
   on_event_(report::EventKind::kLookAhead,
-            fmt::format("step {}: {} is foreseen not to fit within the plan's limit less the twin's margin, even alone "
-                        "and with everything recomputed; it is tried, with an empty cache",
+            fmt::format("step {}: {} is not expected to fit within the plan's limit minus the look-ahead's margin, "
+                        "even alone and with everything recomputed; it is tried with an empty cache",
                         step.step, ids.empty() ? "it" : "sample " + ids.front()),
             ids);
 }
@@ -188,27 +188,25 @@ void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& erro
                     memory::to_string(error.memory_kind()), error.what());
     if (config_.data.on_bad_sample == data::BadSamplePolicy::kFail) {
       run_.ledger.mark_failed(index, id, kReason, message);
-      throw UserError(ExitCode::kDoesNotFit,
-                      message +
-                          "; make it smaller (data.image_max_pixels, data.max_length), take it out, or go on "
-                          "without such samples: data.on_bad_sample=skip");
+      throw UserError(ExitCode::kDoesNotFit, message +
+                                                 "; shrink it (data.image_max_pixels, data.max_length), remove it, or "
+                                                 "drop such samples: data.on_bad_sample=skip");
     }
     run_.ledger.mark_dropped(index, id, kReason, message);
-    on_event_(report::EventKind::kAnomaly, message + "; it is left out, and the next one of the order takes its place",
+    on_event_(report::EventKind::kAnomaly, message + "; it is dropped, and the next sample in the order replaces it",
               {id});
   }
   if (run_.ledger.count(data::SampleStatus::kDropped) == run_.ledger.samples()) {
-    throw UserError(ExitCode::kDoesNotFit,
-                    fmt::format("step {}: none of the samples fits into the device's memory; make them smaller "
-                                "(data.image_max_pixels, data.max_length)",
-                                step.step));
+    throw UserError(ExitCode::kDoesNotFit, fmt::format("step {}: none of the samples fits into device memory; shrink "
+                                                       "them (data.image_max_pixels, data.max_length)",
+                                                       step.step));
   }
   prefetcher_.replace(step, dropped);
 }
 
 void StepRunner::on_failure(const std::string& reason, const engine::StepLayout& next) {
   on_event_(report::EventKind::kOomSplit,
-            fmt::format("step {}: memory ran out ({}); the step is done again in {} micro-batches", run_.state.step + 1,
+            fmt::format("step {}: out of memory ({}); the step is retried in {} micro-batches", run_.state.step + 1,
                         reason, next.split.micro_batches()),
             {});
   if (look_ahead_) look_ahead_->raise_margin();

@@ -48,7 +48,7 @@ void TrainingLoop::run_predictions(const Action& action) {
 
 TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGroup& ranks, bool quiet)
     : config_(config), device_(device), ranks_(ranks), run_(config, device, ranks), epochs_(run_.ledger, *run_.order) {
-  ranks.check_equal_on_all_ranks("step to go on from (does each see output.dir?)", std::to_string(run_.state.step));
+  ranks.check_equal_on_all_ranks("step to resume from (does each see output.dir?)", std::to_string(run_.state.step));
   if (const auto& shard = run_.training->optimizer.shard(); !shard.covers_all() && shard.count < ranks.world_size()) {
     ranks.set_group_size(shard.count);
   }
@@ -61,7 +61,7 @@ TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGr
   log_run();
   if (run_.resumed) {
     report_event(report::EventKind::kResumed,
-                 fmt::format("going on after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
+                 fmt::format("resuming after step {} from {}", run_.state.step, run_.checkpoints.newest()->string()));
   }
   if (!run_.changes.empty()) report_event(report::EventKind::kChanged, run_.describe_changes(config));
 }
@@ -373,7 +373,7 @@ void TrainingLoop::finish_after_error(const std::exception& error) {
     saver_.write_ledger();
     callbacks_.on_end(/*succeeded=*/false);
   } catch (const std::exception& second_error) {
-    spdlog::warn("the run's last words were not written: {}", second_error.what());
+    spdlog::warn("cannot record the end of the run: {}", second_error.what());
   }
 }
 

@@ -76,8 +76,8 @@ planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const 
       planner::compute_memory_limit(request.target, request.mode, request.limit_gigabytes, request.workload.world_size);
   if (limit.limit_bytes < saved_plan.limit_bytes && !request.constraints.micro_batch_size) {
     spdlog::warn(
-        "device memory: the run was planned for {:.2f} GB, and the card has {:.2f} GB for it now; it goes on with the "
-        "same micro-batches, and cuts those that do not fit",
+        "device memory: the run was planned for {:.2f} GB, and {:.2f} GB are available on the GPU; it continues with "
+        "the same micro-batches, and splits those that do not fit",
         to_gigabytes(saved_plan.limit_bytes), to_gigabytes(limit.limit_bytes));
   }
   planner::PlanRequest saved_request = request;
@@ -110,7 +110,7 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   if (past_runs_) calibrate(plan_, *past_runs_);
   if (!plan_.fits) throw UserError(ExitCode::kDoesNotFit, report::format_plan_error(plan_));
   if (oversized_micro_batch) {
-    spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are cut",
+    spdlog::info("micro-batches of {} do not fit with the largest samples; those that do not are split",
                  *oversized_micro_batch);
     plan_.best.step_config.micro_batch_size = *oversized_micro_batch;
     has_oversized_micro_batch_ = true;
@@ -159,8 +159,8 @@ void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, in
   const auto planned_peaks = plan_.peaks();
   const int64_t retries = memory::allocation_retries(device_);
   spdlog::info(
-      "device memory at most: {:.2f} GB allocated (planned: {:.2f}), {:.2f} GB reserved (planned: "
-      "{:.2f}); {} allocations had to be tried again",
+      "peak device memory: {:.2f} GB allocated (planned: {:.2f}), {:.2f} GB reserved (planned: {:.2f}); {} allocations "
+      "were retried",
       to_gigabytes(measured_memory.allocated_peak_bytes), to_gigabytes(planned_peaks.allocated_bytes),
       to_gigabytes(measured_memory.reserved_peak_bytes), to_gigabytes(planned_peaks.reserved_bytes), retries);
   nlohmann::ordered_json json{{"allocated_peak_bytes", measured_memory.allocated_peak_bytes},
@@ -170,8 +170,8 @@ void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, in
                               {"steps", steps}};
   if (look_ahead != nullptr) {
     spdlog::info(
-        "twin: {} of {} steps foreseen, {} cut before they failed; reserved memory within {:.2f} % of what it foresaw; "
-        "{:.3f} CPU seconds a step",
+        "look-ahead: {} of {} steps predicted, {} split before they failed; reserved memory within {:.2f} % of the "
+        "prediction; {:.3f} CPU seconds per step",
         look_ahead->steps, look_ahead->steps + look_ahead->late_steps, look_ahead->split_steps,
         100 * look_ahead->worst_error,
         look_ahead->cpu_seconds / static_cast<double>(std::max<int64_t>(1, look_ahead->steps)));
@@ -209,7 +209,7 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
     measured_runs.step_time_ratio =
         times.compute_ratio(plan_.job, step_config(), planner::make_virtual_gpu(plan_.target));
   } catch (const std::exception& error) {
-    spdlog::info("what steps took is not kept for later plans: {}", error.what());
+    spdlog::info("step times are not saved for later plans: {}", error.what());
   }
   record_run(file, describe_gpu_environment(plan_.target.device_name), measured_runs);
 }
@@ -226,8 +226,8 @@ void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
 void continue_without_plan(const Config& config, at::Device device, const PlanningError& failure,
                            const RankGroup& ranks, const std::filesystem::path& run_folder) {
   spdlog::warn(
-      "the run has no plan, since planning failed: {}; it goes on with what takes least memory: single samples, "
-      "everything recomputed, but for what the configuration fixes (memory.recompute, training.micro_batch_size)",
+      "the run has no plan, since planning failed: {}; it continues with the least memory: single samples, everything "
+      "recomputed, except for what the configuration fixes (memory.recompute, training.micro_batch_size)",
       failure.what());
   std::error_code ignored;
   if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of an earlier start

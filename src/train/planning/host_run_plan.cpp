@@ -32,7 +32,7 @@ std::string format_gb(int64_t bytes) {
 }
 
 std::string describe_step_config(const planner::StepConfig& step_config, const CpuPlan& plan) {
-  std::string text = step_config.memory_costs ? "micro-batches cut by memory"
+  std::string text = step_config.memory_costs ? "micro-batches split by memory"
                                               : fmt::format("micro-batches of {}", step_config.micro_batch_size);
   const auto& blocks = step_config.recompute;
   if (blocks.vision > 0)
@@ -40,11 +40,11 @@ std::string describe_step_config(const planner::StepConfig& step_config, const C
   if (blocks.language > 0) {
     text += fmt::format(", {} of {} language blocks recomputed", blocks.language, plan.detail.language_blocks);
     if (blocks.language_selective > 0) {
-      text += fmt::format(" (attention kept in {})", blocks.language_selective);
+      text += fmt::format(" (attention outputs kept in {})", blocks.language_selective);
     }
   }
   if (step_config.vision_tiles_per_pass > 0)
-    text += fmt::format(", {} tiles a vision pass", step_config.vision_tiles_per_pass);
+    text += fmt::format(", {} tiles per vision pass", step_config.vision_tiles_per_pass);
   return text;
 }
 
@@ -85,17 +85,17 @@ std::string format_refusal(const CpuPlan& plan) {
   const int64_t required_bytes =
       std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
   std::string text = fmt::format(
-      "model.path: {} does not fit in host memory: a step takes at least {} ({}, with {}; tensors of {}, {} beside "
-      "them), and this process may have {}",
+      "model.path: {} does not fit in host memory: a step needs at least {} ({}, with {}; tensors of {}, {} in "
+      "addition), and this process may use {}",
       plan.model, format_gb(plan.total_bytes()), describe_step_config(plan.step_config, plan),
       describe_sample(plan.worst), format_gb(plan.peak_bytes), format_gb(plan.total_bytes() - plan.peak_bytes),
       describe_limit(plan.limit));
   if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
-    return text + fmt::format("; ask for {} of memory, or take a smaller model", format_gb(required_bytes));
+    return text + fmt::format("; request {} of memory, or use a smaller model", format_gb(required_bytes));
   text += "; it fits with";
   for (const auto& suggestion : plan.suggestions) text += "\n  " + suggestion.text();
-  return text + fmt::format("\nor where this process may have {}", format_gb(required_bytes));
+  return text + fmt::format("\nor with {} of memory for this process", format_gb(required_bytes));
 }
 
 memory::AvailableHostMemory divide_among_ranks(memory::AvailableHostMemory available, int64_t ranks) {
@@ -172,8 +172,8 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
     throw;
   } catch (const std::exception& error) {
     spdlog::warn(
-        "host memory: no plan could be made ({}); the run goes on with what takes least memory: single samples, "
-        "everything recomputed, but for what the configuration fixes; and what goes over {} is cut",
+        "host memory: planning failed ({}); the run continues with the least memory: single samples, everything "
+        "recomputed, except for what the configuration fixes; steps above {} are split",
         get_first_line(error.what()), format_gb(limit.available.bytes));
     // More blocks than any model has.
     constexpr int64_t kAllBlocks = 1'000'000;
@@ -188,21 +188,20 @@ void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_spl
   saved_plan_.limit_bytes = saved_plan.limit_bytes;
   enforced_limit_bytes_ = std::min(enforced_limit_bytes_, saved_plan.limit_bytes);
   if (current_limit_bytes >= saved_plan.limit_bytes) return;
-  const std::string limit_text = plan_ ? fmt::format("this process may have {}", describe_limit(plan_->limit))
-                                       : fmt::format("its tensors may have {}", format_gb(current_limit_bytes));
+  const std::string limit_text = plan_ ? fmt::format("this process may use {}", describe_limit(plan_->limit))
+                                       : fmt::format("its tensors may use {}", format_gb(current_limit_bytes));
   if (plan_ && plan_->needed_bytes() > current_limit_bytes && !allow_splits) {
     const CpuPlan smaller_plan = planner::make_cpu_plan(request);
     if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_refusal(smaller_plan));
-    throw UserError(
-        ExitCode::kDoesNotFit,
-        fmt::format("host memory: the run goes in {}, which takes {} in all, and {}; give it as much again, "
-                    "or let it go on in smaller pieces, as far as rounding not the same run: {}",
-                    describe_step_config(saved_plan_.step_config, *plan_), format_gb(plan_->total_bytes()), limit_text,
-                    format_settings(smaller_plan.step_config)));
+    throw UserError(ExitCode::kDoesNotFit,
+                    fmt::format("host memory: the run uses {}, which need {} in total, and {}; provide as much memory "
+                                "again, or continue in smaller micro-batches, which changes rounding: {}",
+                                describe_step_config(saved_plan_.step_config, *plan_), format_gb(plan_->total_bytes()),
+                                limit_text, format_settings(smaller_plan.step_config)));
   }
   spdlog::warn(
-      "host memory: the run was planned for tensors of {}, and {}, so {} of them; it goes on with the same "
-      "micro-batches, and cuts a step that does not fit",
+      "host memory: the run was planned for tensors of {}, and {}, so tensors of {}; it continues with the same "
+      "micro-batches, and splits steps that do not fit",
       format_gb(saved_plan.limit_bytes), limit_text, format_gb(current_limit_bytes));
 }
 
@@ -252,7 +251,7 @@ void HostRunPlan::report_measured(int64_t steps) const {
     planned_total = fmt::format(" (planned: {}{})", format_gb(plan_->total_bytes()),
                                 copy_bytes_ > 0 ? ", and copies of checkpoints of " + format_gb(copy_bytes_) : "");
   }
-  spdlog::info("host memory at most: tensors of {}{}, {} resident{}; {} allocations would have gone over the limit",
+  spdlog::info("peak host memory: tensors of {}{}, {} resident{}; {} allocations would have exceeded the limit",
                format_gb(budget_.peak_bytes()), planned_tensors, format_gb(resident_bytes), planned_total,
                budget_.num_rejected());
   write({{"allocated_peak_bytes", budget_.peak_bytes()},

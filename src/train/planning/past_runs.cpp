@@ -57,7 +57,7 @@ Entry parse_entry(const nlohmann::json& json, const std::filesystem::path& file)
   const std::string source = file.string();
   const auto get_name = [&](const char* key) {
     auto text = io::get<std::string>(json, key, source);
-    if (text.size() > kMaxNameLength) throw make_damage_error(file, fmt::format("{} is longer than any name", key));
+    if (text.size() > kMaxNameLength) throw make_damage_error(file, fmt::format("{} is too long", key));
     return text;
   };
   const auto get_number = [&]<class Number>(const char* key, Number min_value,
@@ -81,12 +81,13 @@ std::vector<Entry> read_entries(const std::filesystem::path& file) {
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status)) return {};
-  if (!std::filesystem::is_regular_file(status)) throw make_damage_error(file, "is no file");
-  if (std::filesystem::file_size(file) > kMaxFileBytes) throw make_damage_error(file, "is larger than what runs write");
+  if (!std::filesystem::is_regular_file(status)) throw make_damage_error(file, "is not a regular file");
+  if (std::filesystem::file_size(file) > kMaxFileBytes)
+    throw make_damage_error(file, "is larger than any file that runs write");
   const auto json = io::read_json(file);
   const std::string source = file.string();
   if (const auto version = io::get<int64_t>(json, "version", source); version != kVersion) {
-    throw make_damage_error(file, fmt::format("is of version {}, and this program knows {}", version, kVersion));
+    throw make_damage_error(file, fmt::format("has version {}, and this program supports {}", version, kVersion));
   }
   if (!json.contains("places") || !json["places"].is_array() || json["places"].size() > kMaxEnvironments) {
     throw make_damage_error(file, "has no list of at most 64 places");
@@ -102,7 +103,7 @@ std::vector<Entry> try_read_entries(const std::filesystem::path& file) {
   try {
     return read_entries(file);
   } catch (const std::exception& error) {
-    spdlog::warn("what earlier runs measured is not used: {}; VLMTRAIN_PAST_RUNS=off leaves it alone",
+    spdlog::warn("measurements of earlier runs are not used: {}; VLMTRAIN_PAST_RUNS=off ignores the file",
                  to_printable(error.what()));
     return {};
   }
@@ -201,14 +202,15 @@ std::string PastRuns::description() const {
   std::string text = fmt::format("{} on this machine, the last on {}",
                                  runs == 1 ? "one run" : with_commas(runs) + " runs", to_printable(last_date));
   if (context_bytes) {
-    text += fmt::format("; CUDA took {:.2f} GB beside PyTorch's memory, which is counted here",
+    text += fmt::format("; CUDA used {:.2f} GB in addition to PyTorch's memory, which this plan includes",
                         to_gigabytes(*context_bytes));
   }
   if (step_time_ratio) {
-    text += fmt::format("; steps took {:.3g} times what operations and data sheets say, and so do those predicted here",
-                        *step_time_ratio);
+    text += fmt::format(
+        "; steps took {:.3g} times the estimate from operations and data sheets, and predictions are scaled by it",
+        *step_time_ratio);
   }
-  if (peak_ratio) text += fmt::format("; memory peaked at {:.1f} % of what was planned at most", 100 * *peak_ratio);
+  if (peak_ratio) text += fmt::format("; memory peaked at {:.1f} % of the plan at most", 100 * *peak_ratio);
   return text;
 }
 
@@ -253,7 +255,7 @@ void record_run(const std::filesystem::path& file, const RunEnvironment& environ
     entries.push_back(std::move(new_entry));
     io::write_file(file, format_entries(entries));
   } catch (const std::exception& error) {
-    spdlog::info("what this run measured is not kept for later plans: {}; VLMTRAIN_PAST_RUNS says where it goes",
+    spdlog::info("measurements of this run are not saved for later plans: {}; VLMTRAIN_PAST_RUNS sets the file",
                  to_printable(error.what()));
   }
 }

@@ -197,11 +197,12 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
     spdlog::info("batches of {}, planned in {:.1f} s", plan.batch_size, plan.seconds);
     if (!plan.fits) {
       spdlog::warn(
-          "the largest samples may not fit into memory in batches of {}; those that do not are cut, at last left out",
+          "the largest samples may not fit into memory in batches of {}; those that do not are split, and finally "
+          "dropped",
           plan.batch_size);
     }
   } catch (const std::exception& error) {
-    spdlog::warn("the evaluation is not planned ({}); it goes in batches of {}", get_first_line(error.what()),
+    spdlog::warn("the evaluation is not planned ({}); it uses batches of {}", get_first_line(error.what()),
                  result.settings.batch_size);
   }
   return result;

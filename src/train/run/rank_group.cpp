@@ -31,7 +31,7 @@ constexpr auto kMaxWriteTime = std::chrono::minutes(5);
 /// Ends the process while the main thread waits in a library for a rank that will not come.
 [[noreturn]] void exit_with_failure(const distributed::Failure& failure) {
   [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
-  spdlog::error("{}; this rank ends with it", failure.text());
+  spdlog::error("{}; this rank exits too", failure.text());
   spdlog::shutdown();
   _exit(static_cast<int>(failure.code));
 }
@@ -54,7 +54,7 @@ RankGroup::RankGroup(const std::optional<distributed::Launch>& launch, std::chro
                                          }});
   consensus_ = std::make_unique<distributed::RankConsensus>(ranks_->collectives());
   if (is_main_process()) {
-    spdlog::info("{} ranks, started by {}, meet at {}:{}", launch->world_size, launch->launcher, launch->host,
+    spdlog::info("{} ranks, started by {}, rendezvous at {}:{}", launch->world_size, launch->launcher, launch->host,
                  launch->port);
   }
   const std::string hostname = get_host_name();
@@ -79,8 +79,9 @@ int64_t RankGroup::ranks_per_node() const {
     const bool starts_node = rank == 0 || rank % count != 0 || hostnames_[static_cast<size_t>(rank - 1)] != node_host;
     if (is_on_node && starts_node && world_size() % count == 0) continue;
     throw usage_error(
-        "distributed.sharding=hybrid shares the weights among the ranks of a machine, so each needs as many, numbered "
-        "consecutively; {} has {} of {} ranks, and rank {} is on {}; start as many on each, or choose full",
+        "distributed.sharding=hybrid: shards the weights across the ranks of a node, so each node needs as many ranks, "
+        "numbered consecutively; {} has {} of {} ranks, and rank {} is on {}; start the same number on each, or set "
+        "full",
         hostnames_.front(), std::ranges::count(hostnames_, hostnames_.front()), world_size(), rank,
         hostnames_[static_cast<size_t>(rank)]);
   }
@@ -107,7 +108,7 @@ void RankGroup::main_process_first(const std::function<void()>& action) const {
 
 void RankGroup::connect(at::Device device) const {
   if (is_single_process()) return;
-  check_equal_on_all_ranks("kind of device", std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true)));
+  check_equal_on_all_ranks("device type", std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true)));
   if (device.is_cpu()) return;
   if (!planner::is_on_virtual_gpu())
     check_gpu_not_shared(fmt::format("{} of {}", memory::get_pci_bus_id(device), get_host_name()));
@@ -121,7 +122,7 @@ void RankGroup::check_gpu_not_shared(const std::string& gpu_name) const {
   for (const auto& [gpu, ranks] : ranks_by_gpu) {
     if (ranks.size() == 1) continue;
     throw usage_error(
-        "ranks {} have the same card, {}; start one rank for each GPU of a machine, and let each see its own",
+        "ranks {} have the same GPU, {}; start one rank per GPU, and make only its own GPU visible to each",
         fmt::join(ranks, ", "), gpu);
   }
 }
@@ -134,7 +135,7 @@ void RankGroup::check_equal_on_all_ranks(const std::string& name, const std::str
     if (values[rank] != values.front()) differing_ranks.push_back(rank);
   }
   if (differing_ranks.empty()) return;
-  throw usage_error("{} another {} than rank 0 ({}, not {}); give all ranks the same",
+  throw usage_error("{} a different {} than rank 0 ({}, not {}); use the same for all ranks",
                     differing_ranks.size() == 1 ? fmt::format("rank {} has", differing_ranks.front())
                                                 : fmt::format("ranks {} have", fmt::join(differing_ranks, ", ")),
                     name, values[differing_ranks.front()], values.front());
@@ -153,18 +154,18 @@ std::string RankGroup::describe_waits() const {
   if (wait_seconds_.empty()) return {};
   const auto [min_wait, max_wait] = std::ranges::minmax_element(wait_seconds_);
   if (*max_wait == 0) return {};  // on virtual GPUs
-  return fmt::format("; rank {} was waited for most: it waited {:.1f} s for the others, rank {} {:.1f} s",
+  return fmt::format("; rank {} was the slowest: it waited {:.1f} s for the others, rank {} {:.1f} s",
                      min_wait - wait_seconds_.begin(), *min_wait, max_wait - wait_seconds_.begin(), *max_wait);
 }
 
 std::string RankGroup::describe_traffic(int64_t steps) const {
   if (is_single_process() || steps == 0) return {};
   const auto format_per_step = [steps](const distributed::Traffic& traffic, const char* calls) {
-    return fmt::format("{} in {:.1f} {} a step", format_bytes(traffic.bytes / steps),
+    return fmt::format("{} in {:.1f} {} per step", format_bytes(traffic.bytes / steps),
                        static_cast<double>(traffic.calls) / static_cast<double>(steps), calls);
   };
   const auto& ranks = ranks_->collectives();
-  std::string text = "ranks added up " + format_per_step(ranks.all_reduce_traffic(), "sums");
+  std::string text = "ranks reduced " + format_per_step(ranks.all_reduce_traffic(), "all-reduces");
   if (ranks.all_gather_traffic().calls > 0) {
     text += fmt::format(", {}, and gathered weights of {}",
                         format_per_step(ranks.reduce_scatter_traffic(), "reduce-scatters"),

@@ -37,7 +37,7 @@ std::string read_holder(int descriptor) {
   const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
   text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
   text.resize(std::min(text.size(), text.find('\n')));
-  return text.empty() ? "a process that does not say which" : text;
+  return text.empty() ? "an unknown process" : text;
 }
 
 void write_holder(int descriptor, const std::filesystem::path& path) {
@@ -45,7 +45,7 @@ void write_holder(int descriptor, const std::filesystem::path& path) {
   const bool written = ftruncate(descriptor, 0) == 0 &&
                        pwrite(descriptor, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
   if (!written) {
-    throw run_error("cannot write {}: {}; make room there, or choose another output.dir", path.string(),
+    throw run_error("cannot write {}: {}; free space there, or choose another output.dir", path.string(),
                     std::strerror(errno));
   }
 }
@@ -65,13 +65,11 @@ void create_run_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error == std::errc::not_a_directory || error == std::errc::file_exists) {
-    throw usage_error(
-        "output.dir: {} cannot be a folder, since a file has that name or one on the way to it; choose "
-        "another",
-        folder.string());
+    throw usage_error("output.dir: {} cannot be a folder, since it or one of its parents is a file; choose another",
+                      folder.string());
   }
   if (error) {
-    throw run_error("output.dir: the folder {} cannot be made: {}; choose another, or make room for it",
+    throw run_error("output.dir: cannot create the folder {}: {}; choose another, or free space for it",
                     folder.string(), error.message());
   }
 }
@@ -79,25 +77,24 @@ void create_run_folder(const std::filesystem::path& folder) {
 RunLock::RunLock(const std::filesystem::path& run_dir) {
   const auto path = run_dir / "run.lock";
   if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
-    throw run_error("{} is {}, where the file that keeps a second run out belongs; remove it", path.string(), kind);
+    throw run_error("{}: is {}, but the run's lock is a file of that name; remove it", path.string(), kind);
   }
   // O_NONBLOCK: opening a pipe of that name would block.
   descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (descriptor_ < 0) {
-    throw run_error("cannot write {}: {}; choose an output.dir in which you may write", path.string(),
-                    std::strerror(errno));
+    throw run_error("cannot write {}: {}; choose a writable output.dir", path.string(), std::strerror(errno));
   }
   const int error = io::lock_file(descriptor_);
   if (error == EAGAIN || error == EACCES) {
     const std::string holder = read_holder(descriptor_);
     close(descriptor_);
     throw usage_error(
-        "output.dir: {} belongs to another run, which is going on: {}; wait for it or stop it, or choose another "
-        "output.dir (where that process is gone for certain, remove {})",
+        "output.dir: {} is in use by another run: {}; wait for it or stop it, or choose another output.dir (if that "
+        "process has certainly ended, remove {})",
         run_dir.string(), holder, path.string());
   }
   if (error != 0) {
-    spdlog::warn("{}: the file system has no locks ({}), so nothing keeps a second run out of this folder",
+    spdlog::warn("{}: the file system does not support locks ({}), so a second run could write to this folder",
                  run_dir.string(), std::strerror(error));
   }
   try {

@@ -68,7 +68,7 @@ LookAheadClient::LookAheadClient(LookAheadSettings settings, at::Device device, 
   try {
     look_ahead_ = std::make_unique<planner::LookAhead>(settings_.job, settings_.step_config, settings_.target);
   } catch (const UserError& error) {
-    on_event_(report::EventKind::kLookAhead, fmt::format("the run has no twin: {}", error.what()));
+    on_event_(report::EventKind::kLookAhead, fmt::format("the run has no look-ahead: {}", error.what()));
   }
 }
 
@@ -99,7 +99,7 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
     if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !is_unavailable()) {
       look_ahead_.reset();
       on_event_(report::EventKind::kLookAhead,
-                fmt::format("step {}: the twin is {} steps behind; training goes on without it", step,
+                fmt::format("step {}: the look-ahead is {} steps late; training continues without it", step,
                             consecutive_late_steps_));
     }
     return plan;
@@ -112,11 +112,11 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
   if (plan.layout != default_layout) {
     ++summary_.split_steps;
     on_event_(report::EventKind::kForecastSplit,
-              fmt::format("step {}: would not have fitted; {} micro-batches instead of {}{}", step,
+              fmt::format("step {}: would not have fit; {} micro-batches instead of {}{}", step,
                           plan.layout.split.micro_batches(), default_layout.split.micro_batches(),
                           plan.layout.recompute != default_layout.recompute ? ", everything recomputed" : ""));
   } else if (plan.empty_cache_first) {
-    on_event_(report::EventKind::kCacheEmptied, fmt::format("step {}: begins with an empty cache", step));
+    on_event_(report::EventKind::kCacheEmptied, fmt::format("step {}: starts with an empty cache", step));
   }
   return plan;
 }
@@ -170,7 +170,7 @@ bool LookAheadClient::is_unavailable() {
   if (!failure) return false;
   look_ahead_.reset();
   on_event_(report::EventKind::kLookAhead,
-            fmt::format("the twin has ended ({}); training goes on without it", *failure));
+            fmt::format("the look-ahead has ended ({}); training continues without it", *failure));
   return true;
 }
 

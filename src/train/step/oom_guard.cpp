@@ -18,8 +18,8 @@ namespace {
 
 UserError make_device_full_error(const std::string& reason) {
   return run_error(
-      "the device has no memory left for anything, which no sample is to blame for: {}; see what else runs there "
-      "(nvidia-smi), then start again: the run goes on from its last checkpoint",
+      "device memory is exhausted regardless of the sample: {}; check what else uses the GPU (nvidia-smi), then start "
+      "again: the run resumes from its last checkpoint",
       reason);
 }
 
@@ -121,11 +121,9 @@ engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const
     throw make_device_full_error(*failure);
   }
   if (error.micro_batch() < 0) {
-    throw UserError(
-        ExitCode::kDoesNotFit,
-        fmt::format("the optimizer's step does not fit into {}: {}; free memory there, or train less of the "
-                    "model (lora.rank, model.freeze_…)",
-                    memory::to_string(error.memory_kind()), error.what()));
+    throw UserError(ExitCode::kDoesNotFit, fmt::format("the optimizer step does not fit into {}: {}; free memory "
+                                                       "there, or train fewer weights (lora.rank, model.freeze_…)",
+                                                       memory::to_string(error.memory_kind()), error.what()));
   }
   throw OversizedSampleError(failed.split.micro_batch(error.micro_batch()).front(), error.memory_kind(), error.what());
 }

@@ -43,8 +43,8 @@ std::string describe_trained_parts(const nn::ParameterStore& parameters) {
 void check_samples_reach_trained_parts(const Config& config, const nn::ParameterStore& parameters, bool has_media) {
   if (has_media || is_component_trained(parameters, nn::Component::kLanguageModel)) return;
   throw usage_error(
-      "{}: trained are {}, and none of the samples of {} has an image, video or volume, so no trained weight would "
-      "get a gradient; train another part, or check with vlmtrain inspect why the samples have no media",
+      "{}: the run trains only {}, but none of the samples of {} has an image, video or volume, so no trained weight "
+      "would get a gradient; train another part, or check with vlmtrain inspect why the samples have no media",
       config.lora.rank > 0 ? "lora.target_modules" : "model.freeze_language_model", describe_trained_parts(parameters),
       config.data.train.name());
 }
@@ -91,8 +91,8 @@ void AnomalyWatch::observe(const StepReport& step) {
                     .ids = step.sample_ids});
   if (++consecutive_skips_ < kMaxConsecutiveSkips) return;
   throw run_error(
-      "step {}: {}, and so in the {} steps before; nothing of them was applied and the last checkpoint is whole. Its "
-      "samples: {}. Lower training.learning_rate, or look at the samples that events.jsonl names",
+      "step {}: {}, as in the {} steps before; none of them was applied, and the last checkpoint is intact. Its "
+      "samples: {}. Lower training.learning_rate, or check the samples in events.jsonl",
       metrics.step, numbers, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "));
 }
 
@@ -115,12 +115,12 @@ void GradientWatch::observe(const StepReport& step) {
 std::string GradientWatch::reason() const {
   if (num_media_ == 0) {
     return fmt::format(
-        "trained are {}, and none of the samples{} has an image, video or volume that would lead there; train another "
+        "the run trains only {}, but none of the samples{} has an image, video or volume for it; train another "
         "part (model.freeze_…, lora.target_modules), or check the data with vlmtrain inspect",
         trained_parts_, has_media_ ? " so far" : "");
   }
   return fmt::format(
-      "trained are {}; check model.freeze_…, lora.target_modules and the weights of the losses, and the data with "
+      "the run trains {}; check model.freeze_…, lora.target_modules and the weights of the losses, and the data with "
       "vlmtrain inspect",
       trained_parts_);
 }
@@ -131,23 +131,21 @@ void check_run_trained(const Config& config, const RunState& state, const Gradie
     const BestMetric metric = config.evaluation.best_metric;
     const bool by_loss = metric == BestMetric::kLoss;
     throw run_error(
-        "none of the run's evaluations had a loss that is finite{}, so none of its checkpoints is known to be of "
-        "use; "
-        "lower training.learning_rate{}, and start again in another output.dir",
+        "none of the run's evaluations had a finite loss{}, so none of its checkpoints is known to be usable; lower "
+        "training.learning_rate{}, and start again in another output.dir",
         by_loss ? "" : fmt::format(" and a value of training.best_metric={}", to_string(metric)),
-        by_loss ? "" : " where the loss is not, else take training.best_metric=loss");
+        by_loss ? "" : " if the loss is not finite, otherwise use training.best_metric=loss");
   }
   if (gradient_watch.has_no_gradient() && !resumed) {
     throw run_error(
-        "the gradient of all trained weights was zero in each step of the run, so nothing was learned: {}; then "
-        "start "
+        "the gradient of all trained weights was zero in each step of the run, so nothing was learned: {}; then start "
         "again in another output.dir",
         gradient_watch.reason());
   }
   if (state.skipped_steps < state.step) return;
   throw run_error(
       "all {} steps of the run were skipped, since loss or gradients were not finite: the weights are those of {}. "
-      "Lower training.learning_rate, or look at that checkpoint and at the samples that events.jsonl names; then "
+      "Lower training.learning_rate, or check that checkpoint and the samples in events.jsonl; then "
       "start again in another output.dir",
       state.step, config.model.path);
 }

@@ -104,10 +104,9 @@ void MemoryWatch::observe(const StepReport& step) {
     events_.on_event(
         {.step = metrics.step,
          .kind = report::EventKind::kMemoryGrowth,
-         .message = fmt::format("step {}: device memory in use between steps grows by {} a step, to {} now; "
-                                "what stays is of: {}",
-                                metrics.step, format_bytes(*growth_), format_bytes(metrics.allocated_bytes),
-                                find_growing_component())});
+         .message = fmt::format(
+             "step {}: device memory in use between steps grows by {} per step, to {} now; the growth is in: {}",
+             metrics.step, format_bytes(*growth_), format_bytes(metrics.allocated_bytes), find_growing_component())});
     trace_.reset();
     growth_.reset();
     traced_steps_ = 0;
@@ -116,7 +115,7 @@ void MemoryWatch::observe(const StepReport& step) {
   if (const auto growth = host_trend_.add(metrics.host_bytes)) {
     events_.on_event({.step = metrics.step,
                       .kind = report::EventKind::kMemoryGrowth,
-                      .message = fmt::format("step {}: host memory grows by {} a step, to {} now", metrics.step,
+                      .message = fmt::format("step {}: host memory grows by {} per step, to {} now", metrics.step,
                                              format_bytes(*growth), format_bytes(metrics.host_bytes))});
   }
 }
@@ -126,17 +125,17 @@ void MemoryWatch::warn_if_full(const report::StepMetrics& metrics) {
     if (!level.crosses_threshold(used, total)) return;
     events_.on_event({.step = metrics.step,
                       .kind = report::EventKind::kMemoryFull,
-                      .message = fmt::format("step {}: {} of the {} {} are taken ({:.0f} %); {}", metrics.step,
+                      .message = fmt::format("step {}: {} of the {} {} are used ({:.0f} %); {}", metrics.step,
                                              format_bytes(used), format_bytes(total), memory_name,
                                              100 * static_cast<double>(used) / static_cast<double>(total), advice)});
   };
   // Memory that this process has reserved, and memory that the GPU has available for it.
   const int64_t available_bytes = metrics.reserved_bytes + metrics.device_free_bytes.value_or(-metrics.reserved_bytes);
-  warn(device_level_, metrics.reserved_peak_bytes, available_bytes, "of the card's memory that this process can have",
-       "a step that needs more is done in smaller pieces. memory.limit_gb leaves more room");
-  warn(host_level_, metrics.host_bytes, host_limit_bytes_, "of memory that this process may use",
-       "beyond, the kernel ends it. training.micro_batch_size, data.image_max_pixels and data.num_workers take less if "
-       "lowered");
+  warn(device_level_, metrics.reserved_peak_bytes, available_bytes, "of GPU memory available to this process",
+       "a step that needs more is split further. memory.limit_gb leaves more headroom");
+  warn(host_level_, metrics.host_bytes, host_limit_bytes_, "of host memory available to this process",
+       "above that, the kernel ends it. Lower training.micro_batch_size, data.image_max_pixels or data.num_workers to "
+       "use less");
 }
 
 std::string MemoryWatch::find_growing_component() const {

@@ -180,8 +180,8 @@ TEST_F(InspectTest, UsesTheCacheOfARun) {
   train_well({"training.max_steps=1"});
   const std::string cache_content = read_text(folder() / "run/data_check.jsonl");
   const Result cached = inspect({});
-  EXPECT_THAT(cached.err, HasSubstr("11 samples checked in 0.0 s, 11 of them as they were"));
-  EXPECT_THAT(inspect({"data.max_length=164"}).err, HasSubstr(" 0 of them as they were"));
+  EXPECT_THAT(cached.err, HasSubstr("11 samples checked in 0.0 s, 11 of them unchanged"));
+  EXPECT_THAT(inspect({"data.max_length=164"}).err, HasSubstr(" 0 of them unchanged"));
   EXPECT_EQ(read_text(folder() / "run/data_check.jsonl"), cache_content) << "inspect writes nothing";
 }
 
@@ -193,7 +193,7 @@ TEST_F(InspectTest, ReportsThePacksOfTheRun) {
   const auto packs = inspect_json(packing, 0)["packs"];
   EXPECT_THAT(result.err,
               HasSubstr(fmt::format("packs: {} of 11 samples in the first epoch; {:.1f} % of 330 tokens and {:.1f} % "
-                                    "of 3 images are taken; {} could take no more",
+                                    "of 3 images are used; {} are full because of their images",
                                     packs["packs"].get<int>(), 100 * packs["tokens_filled"].get<double>(),
                                     100 * packs["images_filled"].get<double>(),
                                     packs["bound_by"]["images"].get<int>() + packs["bound_by"]["tiles"].get<int>())));
@@ -234,7 +234,8 @@ TEST_F(InspectTest, NamesErrors) {
     EXPECT_THAT(result.err, HasSubstr(text));
     EXPECT_THAT(result.out, IsEmpty());
   };
-  expect({"--record", "nobody"}, 2, "--record nobody: train.json has no such id, and its records are 1 to 11");
+  expect({"--record", "nobody"}, 2,
+         "--record nobody: train.json has no record of that id; give an id, or a number from 1 to 11");
   expect({"data.train=nowhere.json"}, 4, "nowhere.json");
   expect({"data.train="}, 2, "data.train: empty");
   expect({"model.path=llava-1.5-7b"}, 2, "--tokenizer FILE");

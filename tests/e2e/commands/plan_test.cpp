@@ -292,7 +292,7 @@ TEST_F(PlanCommandTest, UsesMeasurementsOfPastRuns) {
   write_text(folder() / "past.json", "{");
   const Result damaged = plan({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--json"});
   EXPECT_TRUE(parse_plan(damaged)["past_runs"].is_null());
-  EXPECT_THAT(damaged.err, HasSubstr("what earlier runs measured is not used"));
+  EXPECT_THAT(damaged.err, HasSubstr("measurements of earlier runs are not used"));
 }
 
 TEST_F(PlanCommandTest, FourBitWeightsFitDespiteTheEstimate) {

@@ -107,7 +107,7 @@ TEST_F(RanksTest, RejectsDifferentSettings) {
   const auto second = start_rank(1, port, settings(dir, {"training.learning_rate=0.5"}));
   const Result result = first->wait();
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("rank 1 has another configuration than rank 0"));
+  EXPECT_THAT(result.err, HasSubstr("rank 1 has a different configuration than rank 0"));
   EXPECT_EQ(second->wait().exit_code, 2);
 }
 

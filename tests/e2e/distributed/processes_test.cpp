@@ -193,10 +193,10 @@ TEST_F(ProcessesTest, KilledRunEndsItsDryRun) {
   }
   Process running(folder(), long_virtual_run());
   wait_until(running, [&] { return steps_logged("run/virtual-rtx4090") >= 2; });
-  EXPECT_THAT(list_dry_run_processes(), Not(IsEmpty())) << "the run's twin";
+  EXPECT_THAT(list_dry_run_processes(), Not(IsEmpty())) << "the run's look-ahead";
   running.send(SIGKILL);
   EXPECT_EQ(running.wait().signal, SIGKILL);
-  EXPECT_TRUE(wait_for_dry_runs()) << "the twin";
+  EXPECT_TRUE(wait_for_dry_runs()) << "the look-ahead";
 }
 
 TEST_F(ProcessesTest, RejectsASecondRunInTheFolder) {
@@ -206,8 +206,8 @@ TEST_F(ProcessesTest, RejectsASecondRunInTheFolder) {
 
   const Result second = train({"training.max_steps=1000000"});
   EXPECT_EQ(second.exit_code, 2) << second.err;
-  EXPECT_THAT(second.err, AllOf(HasSubstr("output.dir: run belongs to another run, which is going on: process "),
-                                HasSubstr(" on "), HasSubstr("since 20"), HasSubstr("choose another output.dir")));
+  EXPECT_THAT(second.err, AllOf(HasSubstr("output.dir: run is in use by another run: process "), HasSubstr(" on "),
+                                HasSubstr("since 20"), HasSubstr("choose another output.dir")));
   EXPECT_EQ(run({"report", "run"}).exit_code, 0);
   const Result eval = run({"eval", "--config", "train.yaml", "--checkpoint", checkpoint, "--device", "cpu",
                            "--max-new-tokens", "1", "--json"});
@@ -225,7 +225,7 @@ TEST_F(ProcessesTest, RejectsASecondRunInTheFolder) {
   third.send(SIGTERM);
   const Result stopped = third.wait();
   EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
-  EXPECT_THAT(stopped.err, HasSubstr("going on after step"));
+  EXPECT_THAT(stopped.err, HasSubstr("resuming after step"));
 }
 
 TEST_F(ProcessesTest, RejectsAnInvalidCheckpoint) {
@@ -233,7 +233,7 @@ TEST_F(ProcessesTest, RejectsAnInvalidCheckpoint) {
   std::filesystem::create_directory(folder() / "run/checkpoints/step-7");
   const Result refused = train({});
   EXPECT_EQ(refused.exit_code, 4) << refused.err;
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("step-7: is not a whole checkpoint"), HasSubstr("go on from step-4")));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("step-7: is not a complete checkpoint"), HasSubstr("resume from step-4")));
   std::filesystem::remove(folder() / "run/checkpoints/step-7");
   train_well({});
 }
@@ -250,7 +250,7 @@ TEST_F(ProcessesTest, WarnsAboutUndeletableCheckpoints) {
   }
   const Result result = train({"output.save_steps=1", "output.save_total_limit=1"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("an old checkpoint cannot be removed: Device or resource busy"));
+  EXPECT_THAT(result.err, HasSubstr("cannot remove an old checkpoint: Device or resource busy"));
   EXPECT_TRUE(std::filesystem::exists(folder() / "run/checkpoints/step-4"));
   EXPECT_FALSE(std::filesystem::exists(folder() / "run/checkpoints/step-1"));
   for (const auto& name : entries(folder() / "run/checkpoints")) {

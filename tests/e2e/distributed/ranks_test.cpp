@@ -132,11 +132,11 @@ TEST_F(RanksTest, NamesAForeignStateShard) {
   const Result older = train_on_ranks(2, settings("run", longer));
   EXPECT_EQ(older.exit_code, 4) << older.err;
   EXPECT_THAT(older.err,
-              AllOf(HasSubstr("optimizer-00002-of-00002.safetensors: is of step 4"), HasSubstr("of step 6")));
+              AllOf(HasSubstr("optimizer-00002-of-00002.safetensors: is from step 4"), HasSubstr("is from step 6")));
   std::filesystem::copy_file(first, second, kInPlace);
   const Result twice = train_on_ranks(2, settings("run", longer));
   EXPECT_EQ(twice.exit_code, 4) << twice.err;
-  EXPECT_THAT(twice.err, HasSubstr("optimizer-00002-of-00002.safetensors: holds part 1 of the optimizer's state"));
+  EXPECT_THAT(twice.err, HasSubstr("optimizer-00002-of-00002.safetensors: contains shard 1 of the optimizer state"));
 }
 
 TEST_P(ShardingTest, HostPlanMatchesMeasurement) {
@@ -184,7 +184,7 @@ TEST_P(ShardingTest, RejectsPcGrad) {
                                       "training.gradient_conflicts=pcgrad"};
   const Result result = train_on_ranks(2, settings("run", conflicting_settings));
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("PCGrad requires whole gradients"));
+  EXPECT_THAT(result.err, HasSubstr("PCGrad needs whole gradients"));
 }
 
 /// Four ranks of one machine that pretend to be two machines with two ranks each.

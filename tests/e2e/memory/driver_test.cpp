@@ -160,7 +160,7 @@ TEST_F(DriverTest, ExternalLimitAppliesToTheAllocator) {
   set("VLMTRAIN_RESERVED_LIMIT_BYTES", "8000000");  // less than the workspace of a matrix product
   const Result result = train_on_device("virtual:rtx4090", {});
   EXPECT_EQ(result.exit_code, 5) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("plan: fits"), HasSubstr("memory ran out"), HasSubstr("7.63 MiB allowed")))
+  EXPECT_THAT(result.err, AllOf(HasSubstr("plan: fits"), HasSubstr("out of memory ("), HasSubstr("7.63 MiB allowed")))
       << "the plan knows nothing of it";
   set("VLMTRAIN_RESERVED_LIMIT_BYTES", "much");
   EXPECT_EQ(train_on_device("virtual:rtx4090", {"output.dir=other"}).exit_code, 2);
@@ -248,7 +248,7 @@ TEST_F(DriverTest, CountsAGrowingContext) {
       << "several modules of 20 MB are loaded";
   const auto steps = step_lines(std::string(kVirtualRun) + "metrics.jsonl");
   ASSERT_EQ(steps.size(), 4U);
-  EXPECT_EQ(steps[3]["reserved_peak_bytes"], steps[3]["predicted_peak_bytes"]) << "the twin loads nothing";
+  EXPECT_EQ(steps[3]["reserved_peak_bytes"], steps[3]["predicted_peak_bytes"]) << "the look-ahead loads nothing";
   EXPECT_GT(steps[0]["step_seconds"].get<double>(), 0.1);
 }
 

@@ -54,7 +54,7 @@ TEST_F(HostMemoryTest, ReportsPlannedAndMeasuredMemory) {
   const Result result = train({"memory.limit_gb=4"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("host memory: planned "));
-  EXPECT_THAT(result.err, HasSubstr("host memory at most: tensors of "));
+  EXPECT_THAT(result.err, HasSubstr("peak host memory: tensors of "));
   const auto json = plan();
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["fits"], true);
@@ -117,7 +117,7 @@ TEST_F(HostMemoryTest, ResumedRunWithLessMemoryWarnsOrIsRefused) {
   // The checkpoint's micro-batches of 4 still fit.
   const Result less = train({"training.max_steps=2", compute_limit(ample, 1.5 * peak + 3e7)});
   EXPECT_EQ(less.exit_code, 0) << less.err;
-  EXPECT_THAT(less.err, HasSubstr("it goes on with the same micro-batches"));
+  EXPECT_THAT(less.err, HasSubstr("it continues with the same micro-batches"));
   const Result little = train({"training.max_steps=2", compute_limit(ample, 0.4 * peak)});
   EXPECT_EQ(little.exit_code, 3) << little.err;
   const auto settings = little.err.find("training.micro_batch_size=");
@@ -132,7 +132,7 @@ TEST_F(HostMemoryTest, ResumedRunWithLessMemoryWarnsOrIsRefused) {
 TEST_F(HostMemoryTest, RefusalSuggestsSettingsThatFit) {
   const Result result = train({"memory.limit_gb=0.05"});
   EXPECT_EQ(result.exit_code, 3) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("does not fit in host memory: a step takes at least"));
+  EXPECT_THAT(result.err, HasSubstr("does not fit in host memory: a step needs at least"));
   EXPECT_THAT(result.err, HasSubstr("0.05 GB (memory.limit_gb)"));
   EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
 }
@@ -260,7 +260,7 @@ TEST_F(HostMemoryTest, RetriesAStepAboveTheLimitOnAllRanks) {
                     compute_limit(ample, standing + 0.7 * (peak - standing), /*count_cached=*/false)});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(read_text(folder() / "run/events.jsonl") + read_text(folder() / "run/rank-1.log"),
-              AllOf(HasSubstr("would exceed the run's limit of"), HasSubstr("memory ran out (rank 1: ")));
+              AllOf(HasSubstr("would exceed the run's limit of"), HasSubstr("out of memory (rank 1: ")));
   expect_losses(losses);
 }
 

@@ -95,7 +95,7 @@ TEST_P(RankLookAheadTest, ForecastsItsSteps) {
   EXPECT_EQ(plan()["world_size"], 2);
   EXPECT_EQ(plan()["measured"]["look_ahead"]["forecast_steps"], 8);
   const std::string second = read_text(folder() / kVirtualRun / "rank-1.log");
-  EXPECT_THAT(second, AllOf(HasSubstr("twin: 8 of 8 steps foreseen"), HasSubstr("within 0.00 %")));
+  EXPECT_THAT(second, AllOf(HasSubstr("look-ahead: 8 of 8 steps predicted"), HasSubstr("within 0.00 %")));
   // The reductions are those of the plan.
   EXPECT_EQ(plan()["sharding"], sharding);
   const int calls = plan()["communication"]["calls_per_step"];
@@ -192,7 +192,7 @@ TEST_F(LookAheadTest, ResynchronizesAfterASave) {
     EXPECT_EQ(measured_steps[step - 1]["predicted_peak_bytes"], measured_steps[step - 1]["reserved_peak_bytes"])
         << step;
   }
-  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("step 7: begins with an empty cache"));
+  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("step 7: starts with an empty cache"));
 }
 
 /// The run waits no more than a hundredth of a step for a look-ahead that is slower than its
@@ -204,7 +204,7 @@ TEST_F(LookAheadTest, DoesNotWaitForASlowLookAhead) {
       train_on_test_gpu({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=14"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(steps().size(), 14U);
-  EXPECT_THAT(result.err, HasSubstr("the twin is 10 steps behind; training goes on without it"));
+  EXPECT_THAT(result.err, HasSubstr("the look-ahead is 10 steps late; training continues without it"));
   const auto look_ahead = plan()["measured"]["look_ahead"];
   EXPECT_EQ(look_ahead["late_steps"], 10);
   EXPECT_EQ(look_ahead["forecast_steps"], 0);
@@ -258,7 +258,7 @@ TEST_F(LookAheadTest, ResynchronizesAfterADroppedSample) {
   ASSERT_EQ(measured_steps.size(), 14U);
   std::optional<size_t> done_before;
   for (const auto& line : step_lines(std::string(kVirtualRun) + "events.jsonl")) {
-    if (line["message"].get<std::string>().find("it is left out") != std::string::npos) done_before = line["step"];
+    if (line["message"].get<std::string>().find("it is dropped") != std::string::npos) done_before = line["step"];
   }
   ASSERT_TRUE(done_before);
   for (const auto& step : measured_steps) EXPECT_EQ(step["samples"], 44) << "another sample took its place";
@@ -285,7 +285,7 @@ TEST_F(LookAheadTest, TriesAStepThatIsForecastNotToFit) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(steps().size(), 40U);
   const std::string events = read_text(folder() / kVirtualRun / "events.jsonl");
-  EXPECT_THAT(events, HasSubstr("is foreseen not to fit within the plan's limit"));
+  EXPECT_THAT(events, HasSubstr("is not expected to fit within the plan's limit"));
   EXPECT_THAT(events, HasSubstr("\"sample-"));
   const int64_t given_up = plan()["measured"]["look_ahead"]["unfit_steps"];
   EXPECT_GT(given_up, 0);
@@ -299,7 +299,7 @@ TEST_F(LookAheadTest, ReportsABrokenDevice) {
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("vlmtrain: error: the device failed: CUDA error: an illegal memory access was "
                                     "encountered; run the same command again to resume from the last checkpoint"));
-  EXPECT_THAT(result.err, Not(HasSubstr("memory ran out")));
+  EXPECT_THAT(result.err, Not(HasSubstr("out of memory (")));
   EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
   const auto events = step_lines(std::string(kVirtualRun) + "events.jsonl");
   ASSERT_FALSE(events.empty());
@@ -310,7 +310,7 @@ TEST_F(LookAheadTest, PermanentDeviceFailureEndsTheRun) {
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":40+1000000000");
   const Result result = train_on_test_gpu({"training.max_steps=50", "data.on_bad_sample=skip"});
   EXPECT_EQ(result.exit_code, 5) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("no sample is to blame"));
+  EXPECT_THAT(result.err, HasSubstr("device memory is exhausted regardless of the sample"));
 }
 
 /// Returns the look-ahead's process, once the planner's has ended.
@@ -340,7 +340,7 @@ TEST_F(LookAheadTest, ContinuesWithoutADeadLookAhead) {
   const Result result = process.wait();
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(steps().size(), 200U);
-  EXPECT_THAT(result.err, HasSubstr("training goes on without it"));
+  EXPECT_THAT(result.err, HasSubstr("training continues without it"));
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ TEST_F(MicroBatchSplitTest, CpuSplitsKeepTheLosses) {
   const std::string limit = tight_limit();
   const Result result = train(add_settings({limit, "--json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("each cut by what its samples take"));
+  EXPECT_THAT(result.err, HasSubstr("each split by memory"));
   const auto plan = json_file("run/plan.json");
   ASSERT_TRUE(plan["split"].is_object()) << plan.dump(1);
   EXPECT_EQ(plan["micro_batch_size"].get<int>() * plan["gradient_accumulation_steps"].get<int>(), 8);

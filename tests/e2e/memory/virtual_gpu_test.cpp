@@ -53,7 +53,7 @@ TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
     EXPECT_EQ(step["samples"], 4);
     EXPECT_GT(step["allocated_peak_bytes"], 0);
     EXPECT_GE(step["reserved_peak_bytes"], step["allocated_peak_bytes"]);
-    EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << "as the twin foresaw";
+    EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << "as the look-ahead predicted";
     EXPECT_EQ(step["micro_batches"], plan["gradient_accumulation_steps"]);
   }
 }

@@ -156,7 +156,7 @@ TEST_F(AsyncSaveTest, KillWhileSavingKeepsThePreviousCheckpoint) {
   release(10);
   const Result repeated = train(overrides);
   ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
-  EXPECT_THAT(repeated.err, HasSubstr("going on after step 5 from"));
+  EXPECT_THAT(repeated.err, HasSubstr("resuming after step 5 from"));
   expect_same_checkpoint("whole", "run", 20);
   EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-20"));
   EXPECT_EQ(steps_logged(), 20U);
@@ -187,7 +187,7 @@ TEST_F(AsyncSaveTest, WriteErrorEndsTheRun) {
   const Result result = process->wait();
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("error: cannot write run/checkpoints/step-5: No such file or directory"));
-  EXPECT_THAT(result.err, HasSubstr("the error came while a checkpoint was written"));
+  EXPECT_THAT(result.err, HasSubstr("the error occurred while a checkpoint was written"));
   EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
   EXPECT_THAT(events().back(), HasSubstr("failed"));
   EXPECT_LE(steps_logged(), 10U);

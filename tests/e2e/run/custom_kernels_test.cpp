@@ -42,7 +42,7 @@ class CustomKernelsTest : public CommandTest {
   }
 };
 
-constexpr const char* kLeftOut = "an own kernel is left out";
+constexpr const char* kLeftOut = "a custom kernel is disabled";
 
 TEST_F(CustomKernelsTest, LearnsTheSameAsAten) {
   const Run aten = run_with_environment(nullptr);

@@ -158,7 +158,7 @@ TEST_F(EvaluationTest, EvalUsesTheBestCheckpointOfARun) {
   const Result eval_result = run({"eval", "--config", "train.yaml", "--checkpoint", "run", "--device", "cpu", "--json",
                                   "--max-new-tokens", "3", "data.eval=eval.json"});
   ASSERT_EQ(eval_result.exit_code, 0) << eval_result.err;
-  EXPECT_THAT(eval_result.err, HasSubstr("its best checkpoint is taken, run/checkpoints/step-" + std::to_string(best)));
+  EXPECT_THAT(eval_result.err, HasSubstr("using its best checkpoint, run/checkpoints/step-" + std::to_string(best)));
   const auto json = nlohmann::json::parse(eval_result.out);
   const auto in_run = evaluations("run").at(best);
   EXPECT_NEAR(json["loss"].get<double>(), summary["best_value"].get<double>(), 1e-6);

@@ -51,7 +51,7 @@ class FullDiskTest : public CommandTest {
   void expect_whole(const std::string& dir) const {
     const Result repeated = train_in_folder(dir);
     ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
-    EXPECT_THAT(repeated.err, HasSubstr("going on after step"));
+    EXPECT_THAT(repeated.err, HasSubstr("resuming after step"));
     ASSERT_EQ(train_in_folder("whole").exit_code, 0);
     EXPECT_EQ(read_text(folder() / dir / "checkpoints/step-6/model.safetensors"),
               read_text(folder() / "whole/checkpoints/step-6/model.safetensors"));

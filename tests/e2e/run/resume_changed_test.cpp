@@ -23,7 +23,7 @@ TEST_F(ResumeChangedTest, FinishedRunContinuesWithMoreSteps) {
   train_well(settings("run", 8));
   EXPECT_THAT(refused(2, settings("run", 12)),
               AllOf(HasSubstr("steps (training.max_steps or training.epochs): was 8, is 12"),
-                    HasSubstr("training.resume=changed goes on from there")));
+                    HasSubstr("training.resume=changed resumes with the new settings")));
   EXPECT_EQ(step_lines("run/metrics.jsonl").size(), 8U);
 
   const Result result = train(changed(settings("run", 12)));
@@ -161,20 +161,20 @@ TEST_F(ResumeChangedTest, AnotherDatasetStartsWithItsOwnLedger) {
   more.emplace_back("training.weight_decay=0.5");
   EXPECT_THAT(
       refused(2, changed(settings("run", 2, more))),
-      AllOf(HasSubstr("has done 6 steps"), HasSubstr("training.epochs=2 asks for no more"), HasSubstr("raise")));
+      AllOf(HasSubstr("has completed 6 steps"), HasSubstr("training.epochs=2 adds no more"), HasSubstr("raise")));
 }
 
 TEST_F(ResumeChangedTest, WarnsAboutARewrittenDataset) {
   train_well(settings("run", 4));
   const Result unchanged = train(settings("run", 8, {"training.resume=changed"}));
   ASSERT_EQ(unchanged.exit_code, 0) << unchanged.err;
-  EXPECT_THAT(unchanged.err, Not(HasSubstr("not what they were")));
+  EXPECT_THAT(unchanged.err, Not(HasSubstr("changed since the run last read them")));
   auto rewritten = records();
   rewritten[2]["conversations"][1]["value"] = "Another answer.";
   write_records(rewritten);
   const Result result = train(settings("run", 12, {"training.resume=changed"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("train.json: 1 of 11 samples are not what they were"));
+  EXPECT_THAT(result.err, HasSubstr("train.json: 1 of 11 samples changed since the run last read them"));
 }
 
 /// A change that no checkpoint has yet needs training.resume=changed again.
@@ -249,8 +249,9 @@ TEST_F(ResumeChangedTest, FixedKeysSuggestANewRun) {
   EXPECT_THAT(refused(2, changed(settings("lora", 8, {"lora.rank=8", "model.freeze_vision_tower=true"}))),
               AllOf(HasSubstr("lora.rank cannot change"), HasSubstr("model.adapter=lora/checkpoints/step-4"),
                     HasSubstr("vlmtrain merge --adapter lora/checkpoints/step-4")));
-  EXPECT_THAT(refused(2, changed(settings("lora", 8, {"lora.rank=4"}))),
-              AllOf(HasSubstr("model.freeze_vision_tower: was true, is false"), HasSubstr("adapters have none")));
+  EXPECT_THAT(
+      refused(2, changed(settings("lora", 8, {"lora.rank=4"}))),
+      AllOf(HasSubstr("model.freeze_vision_tower: was true, is false"), HasSubstr("has no adapters in that part")));
   for (const char* const dir : {"full", "lora"}) EXPECT_EQ(step_lines(std::string(dir) + "/metrics.jsonl").size(), 4U);
 }
 
@@ -284,7 +285,7 @@ TEST_F(ResumeChangedTest, GradNormResumesWithTheSameTasks) {
   train_well(settings("other", 6));
   train_well(changed(settings("other", 8, gradnorm)));
   EXPECT_EQ(weight("other", 7), 1);
-  EXPECT_THAT(messages("other", "changed").front(), HasSubstr("GradNorm's weights start anew"));
+  EXPECT_THAT(messages("other", "changed").front(), HasSubstr("GradNorm's weights are reset"));
 }
 
 TEST_F(ResumeChangedTest, ResumesARunOfAnOlderVersion) {
@@ -321,7 +322,7 @@ TEST_F(ResumeChangedTest, RunFolderResolvesToItsNewestCheckpoint) {
        {std::pair{eval("run"), eval(newest)}, std::pair{generate("run/"), generate(newest)}}) {
     EXPECT_EQ(run_path.exit_code, 0) << run_path.err;
     EXPECT_EQ(run_path.out, checkpoint_path.out);
-    EXPECT_THAT(run_path.err, HasSubstr("is the folder of a run; its newest checkpoint is taken, run/"));
+    EXPECT_THAT(run_path.err, HasSubstr("is the folder of a run; using its newest checkpoint, run/"));
     EXPECT_THAT(run_path.err, HasSubstr("checkpoints/step-8"));
     EXPECT_THAT(checkpoint_path.err, Not(HasSubstr("folder of a run")));
   }
@@ -334,7 +335,7 @@ TEST_F(ResumeChangedTest, RunFolderResolvesToItsNewestCheckpoint) {
   std::filesystem::remove_all(folder() / "run/checkpoints");
   const Result none = eval("run");
   EXPECT_EQ(none.exit_code, 4);
-  EXPECT_THAT(none.err, HasSubstr("run: is the folder of a run that has no checkpoint yet"));
+  EXPECT_THAT(none.err, HasSubstr("run: is the folder of a run without a checkpoint"));
 }
 
 }  // namespace

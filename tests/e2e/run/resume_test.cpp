@@ -95,7 +95,7 @@ TEST_P(InterruptedRun, ResumesExactlyAfterSigterm) {
 
   const Result second = run(arguments);
   ASSERT_EQ(second.exit_code, 0) << second.err;
-  EXPECT_THAT(second.err, HasSubstr("going on after step " + std::to_string(num_checkpoints)));
+  EXPECT_THAT(second.err, HasSubstr("resuming after step " + std::to_string(num_checkpoints)));
   expect_same("whole", "pieces");
 }
 
@@ -204,8 +204,8 @@ TEST_F(ResumeTest, ResumeNeverRejectsAnExistingRun) {
   train_well({"data.on_bad_sample=skip", "training.resume=never"});
   const Result refused = train({"data.on_bad_sample=skip", "training.resume=never"});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("run holds a run already (step-4)"));
-  EXPECT_THAT(refused.err, Not(HasSubstr("going on")));
+  EXPECT_THAT(refused.err, HasSubstr("run already contains a run (step-4)"));
+  EXPECT_THAT(refused.err, Not(HasSubstr("resuming")));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST_F(TasksTest, GradNormAndPcGradResumeBitForBit) {
   std::filesystem::remove_all(folder() / "pieces/checkpoints/step-12");
   const Result resumed = train(with_output("pieces", settings));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_THAT(resumed.err, HasSubstr("going on after step 10"));
+  EXPECT_THAT(resumed.err, HasSubstr("resuming after step 10"));
   for (const char* file : {"model.safetensors", "trainer_state/optimizer.safetensors"}) {
     EXPECT_EQ(read_text(folder() / "whole/checkpoints/step-12" / file),
               read_text(folder() / "pieces/checkpoints/step-12" / file))

@@ -49,9 +49,9 @@ TEST_F(OptimizerFilesTest, NamesAMissingShard) {
 TEST_F(OptimizerFilesTest, RejectsTwoStates) {
   write_shard(0, 1);
   for (const int64_t rank : {0, 1}) write_shard(rank, 2);
-  EXPECT_THAT(get_refusal(), HasSubstr("in 2 parts and a whole one"));
+  EXPECT_THAT(get_refusal(), HasSubstr("in 2 shards and an unsharded one"));
   write_shard(0, 4);
-  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("in 2 parts and one in 4")));
+  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("in 2 and in 4 shards")));
 }
 
 TEST_F(OptimizerFilesTest, IgnoresOtherFileNames) {

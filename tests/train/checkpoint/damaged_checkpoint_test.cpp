@@ -80,20 +80,20 @@ TEST_F(DamagedCheckpointTest, DetectsAFlippedBitInAnyFile) {
   for (const char* name : {"model.safetensors", "trainer_state/optimizer.safetensors"}) {
     for (const double position : {0.5, 0.9, 1.0}) {
       EXPECT_THAT(get_refusal(name, make_bit_flipper(position)),
-                  AllOf(HasSubstr("step-2: is not a whole checkpoint"), HasSubstr(name), HasSubstr("checksum"),
-                        HasSubstr("go on from step-1"), HasSubstr(kChecksumsFile)));
+                  AllOf(HasSubstr("step-2: is not a complete checkpoint"), HasSubstr(name), HasSubstr("checksum"),
+                        HasSubstr("resume from step-1"), HasSubstr(kChecksumsFile)));
     }
   }
   for (const char* name : {"config.json", "preprocessor_config.json", "tokenizer.json", "trainer_state/state.json",
                            "trainer_state/ledger.json"}) {
-    const auto matches_file = AllOf(HasSubstr("step-2: is not a whole checkpoint"), HasSubstr(name),
-                                    HasSubstr("go on from step-1"), HasSubstr(kChecksumsFile));
+    const auto matches_file = AllOf(HasSubstr("step-2: is not a complete checkpoint"), HasSubstr(name),
+                                    HasSubstr("resume from step-1"), HasSubstr(kChecksumsFile));
     EXPECT_THAT(get_refusal(name, make_bit_flipper(0.5)), matches_file);
     EXPECT_THAT(get_refusal(name, truncate_file), matches_file);
     EXPECT_THAT(get_refusal(name, [](const fs::path& file) { fs::remove(file); }), matches_file);
   }
   EXPECT_THAT(get_refusal(kChecksumsFile, truncate_file),
-              AllOf(HasSubstr("step-2: is not a whole checkpoint"), HasSubstr(kChecksumsFile)));
+              AllOf(HasSubstr("step-2: is not a complete checkpoint"), HasSubstr(kChecksumsFile)));
   EXPECT_EQ(run_training().steps, kSteps) << "all is as it was";
 }
 
@@ -101,8 +101,8 @@ TEST_F(DamagedCheckpointTest, ResumesWithoutChecksums) {
   train_two_steps();
   fs::remove(checkpoint(2) / kChecksumsFile);
   for (const char* name : {"config.json", "preprocessor_config.json", "trainer_state/state.json"}) {
-    EXPECT_THAT(get_refusal(name, truncate_file),
-                AllOf(HasSubstr("step-2: is not a whole checkpoint"), HasSubstr(name), HasSubstr("go on from step-1")));
+    EXPECT_THAT(get_refusal(name, truncate_file), AllOf(HasSubstr("step-2: is not a complete checkpoint"),
+                                                        HasSubstr(name), HasSubstr("resume from step-1")));
   }
   EXPECT_EQ(run_training().steps, kSteps);
 }

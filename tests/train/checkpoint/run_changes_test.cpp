@@ -123,7 +123,7 @@ TEST_F(CheckChangesTest, RefusalSuggestsResumeChanged) {
   EXPECT_THAT(message,
               AllOf(HasSubstr("run/checkpoints/step-3: "), HasSubstr("training.learning_rate: was 1e-05, is 2e-05"),
                     HasSubstr("steps (training.max_steps or training.epochs): was 7, is 19"),
-                    HasSubstr("another output.dir"), HasSubstr("training.resume=changed goes on")));
+                    HasSubstr("another output.dir"), HasSubstr("training.resume=changed resumes")));
   EXPECT_EQ(get_refusal({"training.learning_rate=2e-5", "training.epochs=3"}, ResumePolicy::kChanged), "");
 }
 
@@ -140,7 +140,7 @@ TEST_F(CheckChangesTest, NamesDifferencesOfAnyType) {
                                     {{"training.seed", "6"}, {"same", "x"}, {"model.path", "tiny"}});
   std::vector<std::string> texts;
   for (const auto& change : changes) texts.push_back(change.text());
-  EXPECT_THAT(texts, ElementsAre("training.seed: was 5, is 6", "model.path: was not there, is tiny"));
+  EXPECT_THAT(texts, ElementsAre("training.seed: was 5, is 6", "model.path: was not set, is tiny"));
 }
 
 /// A version without the key behaved like the key's default.

@@ -190,7 +190,7 @@ TEST_F(RunCheckpointTest, RejectsAStepOtherThanTheFolders) {
     FAIL() << "nine steps would be left out";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("state.json: step is 39"), HasSubstr("folder's name says 30")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("state.json: step is 39"), HasSubstr("folder's name has 30")));
   }
 }
 
@@ -216,7 +216,7 @@ TEST_F(RunCheckpointTest, ResolvesARunFolderToItsNewestCheckpoint) {
     FAIL() << "it has none yet";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
-    EXPECT_THAT(error.what(), HasSubstr("has no checkpoint yet"));
+    EXPECT_THAT(error.what(), HasSubstr("is the folder of a run without a checkpoint"));
   }
   for (const char* name : {"step-9", "step-10"}) fs::create_directories(folder() / "checkpoints" / name);
   EXPECT_EQ(resolve_checkpoint(folder()), folder() / "checkpoints/step-10");
@@ -235,7 +235,7 @@ TEST_F(RunCheckpointTest, DoesNotRecreateARemovedFolder) {
     ADD_FAILURE() << "it was written";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);
-    EXPECT_THAT(error.what(), HasSubstr("run was removed or renamed while the run went on"));
+    EXPECT_THAT(error.what(), HasSubstr("run was removed or renamed during the run"));
   }
   EXPECT_FALSE(fs::exists(folder() / "run"));
 }
@@ -277,10 +277,11 @@ TEST_F(RunCheckpointCheckTest, AcceptsCompleteCheckpoints) {
 
 TEST_F(RunCheckpointCheckTest, RejectsAnEmptyFolder) {
   fs::create_directories(checkpoint(7));
-  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("step-7: is not a whole checkpoint"),
-                                   HasSubstr("trainer_state/state.json"), HasSubstr("begin the run anew")));
+  EXPECT_THAT(get_refusal(),
+              AllOf(HasSubstr("step-7: is not a complete checkpoint"), HasSubstr("trainer_state/state.json"),
+                    HasSubstr("start the run from the beginning")));
   write_checkpoint(5);
-  EXPECT_THAT(get_refusal(), HasSubstr("go on from step-5"));
+  EXPECT_THAT(get_refusal(), HasSubstr("resume from step-5"));
 }
 
 TEST_F(RunCheckpointCheckTest, NamesMissingAndTruncatedFiles) {
@@ -289,11 +290,12 @@ TEST_F(RunCheckpointCheckTest, NamesMissingAndTruncatedFiles) {
                            "trainer_state/ledger.json"}) {
     write_checkpoint(7);
     fs::remove(checkpoint(7) / file);
-    EXPECT_THAT(get_refusal(), AllOf(HasSubstr("step-7: is not a whole checkpoint"), HasSubstr("go on from step-5")))
+    EXPECT_THAT(get_refusal(),
+                AllOf(HasSubstr("step-7: is not a complete checkpoint"), HasSubstr("resume from step-5")))
         << file;
     write_checkpoint(7);
     fs::resize_file(checkpoint(7) / file, fs::file_size(checkpoint(7) / file) - 1);
-    EXPECT_THAT(get_refusal(), AllOf(HasSubstr(fs::path(file).filename().string()), HasSubstr("go on from step-5")))
+    EXPECT_THAT(get_refusal(), AllOf(HasSubstr(fs::path(file).filename().string()), HasSubstr("resume from step-5")))
         << file;
   }
   write_checkpoint(7);
@@ -304,7 +306,7 @@ TEST_F(RunCheckpointCheckTest, NamesMissingAndTruncatedFiles) {
 TEST_F(RunCheckpointCheckTest, RejectsAFileWithACheckpointName) {
   write_checkpoint(5);
   std::ofstream(folder() / "checkpoints/step-9") << "a file";
-  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("step-9"), HasSubstr("is no folder; move it away")));
+  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("step-9"), HasSubstr("is not a folder; move it away")));
 }
 
 }  // namespace

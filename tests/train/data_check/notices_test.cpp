@@ -65,7 +65,7 @@ TEST_F(NoticesInRunTest, ResumedRunReadsNoticesFromTheCache) {
   config_.resume = ResumePolicy::kChanged;
   const CapturedLog log;
   run_training();
-  EXPECT_THAT(log.text(), HasSubstr("4 of them as they were"));
+  EXPECT_THAT(log.text(), HasSubstr("4 of them unchanged"));
   EXPECT_THAT(log.text(), HasSubstr(fmt::format("{}: 3 of 4 samples", kKind)));
   EXPECT_EQ(read_ledger()["notices"], notices_before);
 }
@@ -131,7 +131,7 @@ TEST_F(NoticesInRunTest, MentionsASourceWithoutMedia) {
   const CapturedLog log;
   run_training();
   EXPECT_THAT(log.text(), HasSubstr("info: data " + text_data + ": none of the 4 samples of this source has an image"));
-  EXPECT_THAT(log.text(), Not(HasSubstr("works on text alone")));
+  EXPECT_THAT(log.text(), Not(HasSubstr("gets text only")));
 }
 
 TEST_F(NoticesInRunTest, WarnsAboutTrainedEvaluationSamples) {
@@ -152,10 +152,11 @@ TEST_F(NoticesInRunTest, WarnsAboutTrainedEvaluationSamples) {
       config_.resume = ResumePolicy::kChanged;
     }
     run_training();
-    EXPECT_THAT(log.text(), HasSubstr("warning: data.eval: 2 of 4 samples are trained on too, word for word"));
+    EXPECT_THAT(log.text(),
+                HasSubstr("warning: data.eval: 2 of 4 samples are also in data.train with the same text and media"));
     EXPECT_THAT(log.text(), HasSubstr("such as e-row"));
-    EXPECT_THAT(log.text(), HasSubstr("info: data.eval: 1 of 4 samples have an image, video or volume that is trained "
-                                      "on with other words, such as e-square"));
+    EXPECT_THAT(log.text(), HasSubstr("info: data.eval: 1 of 4 samples have an image, video or volume that is also in "
+                                      "data.train with other text, such as e-square"));
   }
 }
 
@@ -167,7 +168,7 @@ TEST_F(NoticesInRunTest, FindsASharedFileWithoutCheck) {
   config_.data.eval = folder() / "link.json";
   const CapturedLog log;
   run_training();
-  EXPECT_THAT(log.text(), HasSubstr("link.json is trained on too (data.train)"));
+  EXPECT_THAT(log.text(), HasSubstr("link.json is also in data.train, so evaluations"));
 }
 
 TEST_F(NoticesInRunTest, HeldOutSamplesCauseNoWarning) {
@@ -177,7 +178,7 @@ TEST_F(NoticesInRunTest, HeldOutSamplesCauseNoWarning) {
   config_.training.global_batch_size = config_.training.micro_batch_size.emplace(3);
   const CapturedLog log;
   run_training();
-  EXPECT_THAT(log.text(), Not(HasSubstr("are trained on too")));
+  EXPECT_THAT(log.text(), Not(HasSubstr("also in data.train")));
   EXPECT_THAT(log.text(), Not(HasSubstr("warning")));
 }
 
@@ -230,12 +231,12 @@ TEST_F(NoticesInRunTest, WarnsOldRunsAboutIgnoredKeys) {
     }
     return log.text();
   };
-  EXPECT_THAT(
-      handle_with_policy(data::BadSamplePolicy::kFail, true),
-      AllOf(HasSubstr("in 1 sample"), HasSubstr("data.ignore_keys"), HasSubstr("data.on_bad_sample=skip drops")));
+  EXPECT_THAT(handle_with_policy(data::BadSamplePolicy::kFail, true),
+              AllOf(HasSubstr("in 1 sample"), HasSubstr("data.ignore_keys"),
+                    HasSubstr("or set data.on_bad_sample=skip to drop")));
   EXPECT_THAT(handle_with_policy(data::BadSamplePolicy::kSkip, true),
-              AllOf(HasSubstr("begun by a version"), HasSubstr("dropped from here on")));
-  EXPECT_THAT(handle_with_policy(data::BadSamplePolicy::kSkip, false), Not(HasSubstr("begun by a version")));
+              AllOf(HasSubstr("started by a version"), HasSubstr("dropped from now on")));
+  EXPECT_THAT(handle_with_policy(data::BadSamplePolicy::kSkip, false), Not(HasSubstr("started by a version")));
 }
 
 }  // namespace

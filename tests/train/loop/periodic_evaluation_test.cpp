@@ -192,7 +192,7 @@ TEST_F(PeriodicEvaluationTest, BestCheckpointIsKeptAndSelected) {
   EXPECT_EQ(read_state(9)["evaluation"]["without_improvement"], 8);
   const CapturedLog log;
   EXPECT_EQ(resolve_checkpoint(run_folder()), run_folder() / "checkpoints/step-1");
-  EXPECT_THAT(log.text(), HasSubstr("its best checkpoint is taken"));
+  EXPECT_THAT(log.text(), HasSubstr("using its best checkpoint"));
   EXPECT_EQ(find_newest_checkpoint(run_folder())->filename(), "step-9");
 }
 
@@ -285,7 +285,7 @@ TEST_F(PeriodicEvaluationTest, MissingBestCheckpointResetsTheBest) {
   const auto summary = run_training();
   EXPECT_EQ(summary.best_step, 3);
   EXPECT_TRUE(summary.best_checkpoint);
-  EXPECT_THAT(log.text(), HasSubstr("step-1, is not there any more"));
+  EXPECT_THAT(log.text(), HasSubstr("step-1, does not exist anymore"));
 }
 
 TEST_F(PeriodicEvaluationTest, RunsAnInterruptedEvaluationOnResume) {
@@ -363,7 +363,7 @@ TEST_F(PeriodicEvaluationTest, RejectsContradictorySettings) {
   config_.evaluation.answers = true;
   EXPECT_NO_THROW(check_config(config_));
   config_.evaluation.best_metric = BestMetric::kDice;
-  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.best_metric: is dice"), HasSubstr("draws none"),
+  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.best_metric: is dice"), HasSubstr("predicts none"),
                                    HasSubstr("training.best_metric=loss")));
 }
 

@@ -173,7 +173,7 @@ TEST_F(RunSaverTest, ReportsAFailureAtTheNextStep) {
 
   const CapturedLog log;
   async_saver->emergency_save(run_error("{}", message), [] { return false; });
-  EXPECT_THAT(log.text(), HasSubstr("are not saved: the error came while a checkpoint was written"));
+  EXPECT_THAT(log.text(), HasSubstr("are not saved: the error occurred while a checkpoint was written"));
   EXPECT_THAT(recorded_, IsEmpty());
 }
 
@@ -185,7 +185,7 @@ TEST_F(RunSaverTest, EmergencySaveWaitsForTheCurrentOne) {
   const CapturedLog log;
   async_saver->emergency_save(run_error("no luck"), [] { return false; });
   EXPECT_THAT(recorded_, ElementsAre(1, 2));
-  EXPECT_THAT(log.text(), HasSubstr("what was done up to step 2 is saved"));
+  EXPECT_THAT(log.text(), HasSubstr("step 2 is saved ("));
 }
 
 TEST_F(RunSaverTest, ReportsBothErrors) {
@@ -197,7 +197,7 @@ TEST_F(RunSaverTest, ReportsBothErrors) {
   step();
   const CapturedLog log;
   async_saver->emergency_save(run_error("no luck"), [] { return false; });
-  EXPECT_THAT(log.text(), AllOf(HasSubstr("while step 1 was saved: cannot write"), HasSubstr("are not saved")));
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("saving step 1 failed: cannot write"), HasSubstr("are not saved")));
 }
 
 TEST_F(RunSaverTest, SavesAsyncIfCopiesFit) {
@@ -207,7 +207,7 @@ TEST_F(RunSaverTest, SavesAsyncIfCopiesFit) {
   const auto async_saver = make_saver(AsyncSave::kAuto, compute_required_bytes());
   async_saver->save(/*goes_on=*/true);
   EXPECT_THAT(recorded_, IsEmpty());
-  EXPECT_THAT(log.text(), Not(HasSubstr("steps wait")));
+  EXPECT_THAT(log.text(), Not(HasSubstr("training waits")));
   write_block.unlock();
 }
 
@@ -220,8 +220,8 @@ TEST_F(RunSaverTest, SavesSyncIfCopiesDoNotFit) {
   step();
   sync_saver->save(/*goes_on=*/true);
   EXPECT_THAT(recorded_, ElementsAre(1, 2));
-  EXPECT_THAT(log.text(), AllOf(HasSubstr("checkpoint of step 1: steps wait until it is written"),
-                                HasSubstr("are left for them by a test")));
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("checkpoint of step 1: training waits until it is written"),
+                                HasSubstr("are available within a test")));
   EXPECT_EQ(log.lines(), 1) << log.text();
 }
 
@@ -234,7 +234,7 @@ TEST_F(RunSaverTest, SavesSyncIfCopyingRunsOutOfMemory) {
   EXPECT_EQ(faults.failures(), 1);
   EXPECT_THAT(recorded_, ElementsAre(1));
   EXPECT_THAT(checkpoints(), ElementsAre("step-1"));
-  EXPECT_THAT(log.text(), HasSubstr("there is no memory for copies"));
+  EXPECT_THAT(log.text(), HasSubstr("out of memory for copies"));
 }
 
 TEST_F(RunSaverTest, CopiesTakeTheComputedBytes) {

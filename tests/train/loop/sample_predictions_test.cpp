@@ -93,7 +93,7 @@ TEST_F(SamplePredictionsTest, RotationContinuesAfterResuming) {
   EXPECT_THAT(list_answers(),
               ElementsAre(testing::Pair(1, ElementsAre(order[0])), testing::Pair(2, ElementsAre(order[1])),
                           testing::Pair(3, ElementsAre(order[2]))))
-      << "that of step 2 is made up, and what one takes is measured anew";
+      << "the answers of step 2 are generated later, and their time is measured again";
 }
 
 TEST_F(SamplePredictionsTest, ZeroShareAnswersOneAtTheEnd) {

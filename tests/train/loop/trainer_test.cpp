@@ -28,7 +28,7 @@ TEST(TrainingSummaryTest, ReportsMeasuredAndPlannedPeak) {
   const auto json = nlohmann::json::parse(summary.to_json());
   EXPECT_EQ(json["reserved_peak_bytes"], 5'000'000'000);
   EXPECT_EQ(json["planned_peak_bytes"], 5'100'000'000);
-  EXPECT_TRUE(json["checkpoint"].is_null()) << "on a virtual card there is none";
+  EXPECT_TRUE(json["checkpoint"].is_null()) << "a virtual GPU writes no checkpoint";
 }
 
 }  // namespace

@@ -114,9 +114,8 @@ TEST(HostRunPlanTest, RefusalNamesTheLimit) {
   small_config.memory.limit_gb = 0.05;
   EXPECT_THAT(
       planner::get_usage_error([&] { make_run_plan(small_config, kShape, folder.path()); }, ExitCode::kDoesNotFit),
-      testing::AllOf(
-          testing::HasSubstr("does not fit in host memory"),
-          testing::HasSubstr("this process may have 0.05 GB (memory.limit_gb), of which 5 % are kept free")));
+      testing::AllOf(testing::HasSubstr("does not fit in host memory"),
+                     testing::HasSubstr("this process may use 0.05 GB (memory.limit_gb), of which 5 % are kept free")));
 }
 
 struct FakePlan {

@@ -92,7 +92,7 @@ TEST_F(PastRunsTest, IgnoresAndReplacesADamagedFile) {
     io::write_file(file_, text);
     const CapturedLog log;
     EXPECT_FALSE(load_past_runs(file_, make_environment()));
-    EXPECT_THAT(log.text(), HasSubstr("is not used"));
+    EXPECT_THAT(log.text(), HasSubstr("are not used"));
     record_run(file_, make_environment(), {.runs = 1});
     EXPECT_TRUE(load_past_runs(file_, make_environment()));
   }
@@ -108,7 +108,7 @@ TEST_F(PastRunsTest, IgnoresAnUnwritableFolder) {
   io::write_file(folder_.path() / "state", "a file");
   const CapturedLog log;
   record_run(file_, make_environment(), {.runs = 1});
-  EXPECT_THAT(log.text(), HasSubstr("not kept for later plans"));
+  EXPECT_THAT(log.text(), HasSubstr("not saved for later plans"));
 }
 
 TEST_F(PastRunsTest, OffDisablesTheFile) {

@@ -88,8 +88,8 @@ TEST_F(ResumeChangedTest, MoreStepsStretchTheSchedule) {
   EXPECT_NEAR(read_learning_rate(3), 1e-3 / 3, 1e-12);
   EXPECT_NEAR(read_learning_rate(4), 1e-3 / 2, 1e-12) << "the fourth of six";
   EXPECT_EQ(read_json_lines("metrics.jsonl").back()["total_steps"], 6);
-  EXPECT_THAT(read_changes(), AllOf(HasSubstr("step 3: "), HasSubstr(": 3 → 6"), HasSubstr("goes on at 0.0005"),
-                                    HasSubstr("6 steps in all"), Not(HasSubstr("start"))));
+  EXPECT_THAT(read_changes(), AllOf(HasSubstr("step 3: "), HasSubstr(": 3 → 6"), HasSubstr("continues at 0.0005"),
+                                    HasSubstr("6 steps in total"), Not(HasSubstr("start"))));
   EXPECT_EQ(read_state(6)["changed_at"], 3);
   EXPECT_EQ(read_state(6)["schedule_start"], 0);
 }
@@ -159,7 +159,7 @@ TEST_F(ResumeChangedTest, EpochsCountTheNewDataset) {
   // All steps are done, so that another change would be too late.
   config_.training.weight_decay = 0.1;
   config_.resume = ResumePolicy::kChanged;
-  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("has done 9 steps"), HasSubstr("training.epochs=2 asks for no more")));
+  EXPECT_THAT(get_refusal(), AllOf(HasSubstr("has completed 9 steps"), HasSubstr("training.epochs=2 adds no more")));
 }
 
 TEST_F(ResumeChangedTest, NewlyFrozenPartsKeepTheirWeights) {

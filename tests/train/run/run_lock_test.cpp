@@ -63,7 +63,7 @@ TEST_F(RunLockTest, RejectsASecondRun) {
 
 TEST_F(RunLockTest, RejectsANamedPipe) {
   ASSERT_EQ(mkfifo((folder() / "run.lock").c_str(), 0600), 0);
-  EXPECT_THAT(get_refusal(ExitCode::kFailed), AllOf(HasSubstr("run.lock is a named pipe"), HasSubstr("remove it")));
+  EXPECT_THAT(get_refusal(ExitCode::kFailed), AllOf(HasSubstr("run.lock: is a named pipe"), HasSubstr("remove it")));
 }
 
 TEST_F(RunLockTest, IsReleasedByAKill) {

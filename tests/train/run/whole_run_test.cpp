@@ -62,7 +62,7 @@ class WholeRunTest : public SmallRunTest {
       EXPECT_EQ(resumed[i]["step"], i + 1);
     }
     EXPECT_EQ(read_json_lines("events.jsonl").back()["kind"], "checkpoint");
-    EXPECT_THAT(read_text(run_folder() / "events.jsonl"), HasSubstr("going on after step 1 from"));
+    EXPECT_THAT(read_text(run_folder() / "events.jsonl"), HasSubstr("resuming after step 1 from"));
   }
 };
 
@@ -129,7 +129,7 @@ TEST_F(WholeRunTest, ResumesToTheSameNumbers) {
 TEST_F(WholeRunTest, FinishedRunIsUnchanged) {
   run_training();
   const std::string events = read_text(run_folder() / "events.jsonl");
-  EXPECT_THAT(events, Not(HasSubstr("going on after")));
+  EXPECT_THAT(events, Not(HasSubstr("resuming after")));
   EXPECT_EQ(run_training().steps, kSteps);
   const auto events_after = read_json_lines("events.jsonl");
   EXPECT_EQ(std::ranges::count(events_after, "checkpoint", [](const auto& event) { return event["kind"]; }), 1)
@@ -195,7 +195,7 @@ TEST_F(WholeRunTest, LogsAllowedMissingWeights) {
   config_.training.max_steps = 1;
   const CapturedLog log;
   run_training();
-  EXPECT_THAT(log.text(), HasSubstr("start at random (model.allow_missing)"));
+  EXPECT_THAT(log.text(), HasSubstr("are initialized randomly (model.allow_missing)"));
   run_training();  // its own checkpoint lacks nothing
 }
 

@@ -189,7 +189,7 @@ TEST_F(LookAheadClientTest, ContinuesAfterTheProcessEnded) {
     EXPECT_FALSE(plan.peaks);
     EXPECT_EQ(plan.layout, make_default_layout());
   }
-  EXPECT_THAT(events_, testing::ElementsAre(HasSubstr("the twin has ended")));
+  EXPECT_THAT(events_, testing::ElementsAre(HasSubstr("the look-ahead has ended")));
 }
 
 TEST_F(LookAheadClientTest, GivesUpAfterTenLateSteps) {
@@ -201,7 +201,7 @@ TEST_F(LookAheadClientTest, GivesUpAfterTenLateSteps) {
     EXPECT_EQ(await(*look_ahead, step, kNoWait).layout, make_default_layout());
   }
   EXPECT_EQ(look_ahead->summary().late_steps, 10);
-  EXPECT_THAT(events_, Contains(HasSubstr("10 steps behind")));
+  EXPECT_THAT(events_, Contains(HasSubstr("10 steps late")));
 }
 
 TEST_F(LookAheadClientTest, NamesTheOversizedSampleInAdvance) {
@@ -215,7 +215,7 @@ TEST_F(LookAheadClientTest, NamesTheOversizedSampleInAdvance) {
   EXPECT_EQ(plan.layout.split.sizes.front(), 1);
   EXPECT_EQ(look_ahead->summary().unfit_steps, 1);
   submit(*look_ahead, 2);
-  EXPECT_TRUE(await(*look_ahead, 2).empty_cache_first) << "the twin did not do step 1 as the run did";
+  EXPECT_TRUE(await(*look_ahead, 2).empty_cache_first) << "the look-ahead did not do step 1 as the run did";
 }
 
 /// A failure lowers the limit of submitted steps; enough successful steps restore it.

@@ -55,7 +55,7 @@ TEST_F(AnomalyWatchTest, StopsAfterThreeConsecutiveSkips) {
   step(1, kInfinity, true);
   try {
     step(1, kNan, true);
-    FAIL() << "the run goes on";
+    FAIL() << "the run continues";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kFailed);
     EXPECT_THAT(error.what(), HasSubstr("first, second"));
@@ -111,7 +111,7 @@ TEST_F(GradientWatchTest, ReportsAFirstStepWithoutGradient) {
   ASSERT_THAT(events_, SizeIs(1));
   EXPECT_EQ(events_[0].kind, report::EventKind::kAnomaly);
   EXPECT_THAT(events_[0].message, AllOf(HasSubstr("step 1"), HasSubstr("nothing is learned"),
-                                        HasSubstr("trained are the vision tower, and none of the samples so far")));
+                                        HasSubstr("trains only the vision tower, but none of the samples so far")));
   step(0);
   EXPECT_THAT(events_, SizeIs(1)) << "it is said once";
   EXPECT_TRUE(watch_.has_no_gradient());

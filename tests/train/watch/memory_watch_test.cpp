@@ -68,7 +68,7 @@ TEST_F(MemoryWatchTest, NamesTheGrowingComponent) {
   ASSERT_EQ(events_.size(), 1U);
   EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryGrowth);
   EXPECT_THAT(events_[0].message, AllOf(HasSubstr("device memory in use between steps grows by 1"),
-                                        testing::EndsWith("what stays is of: optimizer")));
+                                        testing::EndsWith("the growth is in: optimizer")));
 }
 
 TEST_F(MemoryWatchTest, ReportsHostMemoryGrowth) {
@@ -97,7 +97,8 @@ TEST_F(MemoryWatchTest, ReportsAFullHostOnce) {
   for (int i = 0; i < 5; ++i) step(100 * kMiB, kHostLimit / 100 * 96);
   ASSERT_EQ(events_.size(), 1U);
   EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryFull);
-  EXPECT_THAT(events_[0].message, HasSubstr("may use are taken (96 %); beyond, the kernel ends it"));
+  EXPECT_THAT(events_[0].message,
+              HasSubstr("available to this process are used (96 %); above that, the kernel ends it"));
 }
 
 TEST_F(MemoryWatchTest, IgnoresAnUnknownLimit) {
