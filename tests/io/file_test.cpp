@@ -43,7 +43,7 @@ TEST_F(FolderProbeTest, ProbesTheNearestExistingParent) {
 
 TEST_F(FolderProbeTest, ReportsAFileInThePath) {
   put("runs", "a file");
-  EXPECT_THAT(probe_folder(folder() / "runs/first").failure, testing::HasSubstr("runs is no folder"));
+  EXPECT_THAT(probe_folder(folder() / "runs/first").failure, testing::HasSubstr("runs is not a folder"));
   EXPECT_EQ(read_contents(folder() / "runs"), "a file");
 }
 

@@ -58,8 +58,8 @@ TEST(RecordKeys, LossMasksAreProblems) {
         R"("train_detail": [{"begin_offset": 0, "end_offset": 3, "train": false}])"}) {
     const std::string_view key = keys.substr(1, keys.find('"', 1) - 1);
     const Record record = read_with_answer_keys(keys);
-    EXPECT_THAT(record.problem,
-                AllOf(has_key_and_suggestion(key), HasSubstr("turn 2 has"), HasSubstr("left out of the loss")));
+    EXPECT_THAT(record.problem, AllOf(has_key_and_suggestion(key), HasSubstr("turn 2 has"),
+                                      HasSubstr("masking parts of a conversation from the loss")));
     EXPECT_EQ(read_with_answer_keys(keys, {.ignore_keys = {std::string(key)}}).problem, "") << key;
   }
   for (const std::string_view keys :

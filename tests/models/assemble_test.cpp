@@ -207,16 +207,17 @@ TEST_F(AssemblyTest, ListsMissingTextTensors) {
 TEST_F(AssemblyTest, RefusesInvalidMaskModels) {
   const fs::path data = fs::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data";
   EXPECT_THAT(get_error(llava_.checkpoint(), data / "torch_state.pt"),
-              AllOf(HasSubstr("torch_state.pt"), HasSubstr("no known layout"), HasSubstr("image_encoder.blocks")));
+              AllOf(HasSubstr("torch_state.pt"), HasSubstr("an unknown layout"), HasSubstr("image_encoder.blocks")));
   const auto damaged_file = folder_.path() / "sam.pth";
   io::write_file(damaged_file, io::read_file(data / "torch_state.pt").substr(0, 700));
   EXPECT_THAT(get_error(llava_.checkpoint(), damaged_file),
               AllOf(HasSubstr(damaged_file.string()), HasSubstr("damaged")));
-  EXPECT_THAT(get_error(llava_.checkpoint(), llava_.checkpoint()), HasSubstr("no known layout"));
+  EXPECT_THAT(get_error(llava_.checkpoint(), llava_.checkpoint()), HasSubstr("an unknown layout"));
   EXPECT_THAT(get_error(llava_.checkpoint(), make_folder("empty")), HasSubstr("has no config.json"));
   const auto weights_file = SmallMaskModel::make_sam().write_transformers(make_folder("sam")) / "model.safetensors";
   fs::remove(weights_file.parent_path() / "config.json");
-  EXPECT_THAT(get_error(llava_.checkpoint(), weights_file), HasSubstr("a config.json beside the weights"));
+  EXPECT_THAT(get_error(llava_.checkpoint(), weights_file),
+              HasSubstr("no config.json with its sizes next to the weights"));
 }
 
 TEST_F(AssemblyTest, RefusesTextModelsOtherThanLlava) {

@@ -220,7 +220,7 @@ TEST_P(FamilyCapabilities, EachImageChangesTheLoss) {
 }
 
 TEST_P(FamilyCapabilities, FrameOrderChangesTheLoss) {
-  if (preset_.family().video_shape == nullptr) GTEST_SKIP() << "the family takes no videos";
+  if (preset_.family().video_shape == nullptr) GTEST_SKIP() << "the family supports no videos";
   record_capability(preset_.checkpoint(), "video");
   io::Record reversed = record("video");
   ASSERT_EQ(reversed.videos.size(), 1U);

@@ -239,7 +239,7 @@ TEST(TokenizerFile, ContradictoryIdsAreReported) {
   EXPECT_THAT(get_tokenizer_error(file), HasSubstr("gives the id 2 to"));
   file = make_small_json();
   file["model"]["vocab"]["d"] = -1;
-  EXPECT_THAT(get_tokenizer_error(file), HasSubstr("gives the token \"d\" the id -1"));
+  EXPECT_THAT(get_tokenizer_error(file), HasSubstr("gives the token \"d\" the invalid id -1"));
 }
 
 TEST(TokenizerFile, InvalidRegexIsReported) {

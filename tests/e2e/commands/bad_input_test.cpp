@@ -140,10 +140,10 @@ TEST_F(BadInputTest, Devices) {
 }
 
 TEST_F(BadInputTest, RejectsMissingFiles) {
-  expect_refused({"model.path=nowhere"}, 4, {"nowhere: there is no such folder"});
+  expect_refused({"model.path=nowhere"}, 4, {"nowhere: the folder does not exist"});
   expect_refused({"data.train=nowhere.json"}, 4, {"nowhere.json: No such file"});
   expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere"}), 4,
-               {"nowhere: there is no such folder"});
+               {"nowhere: the folder does not exist"});
   expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "x", "data.eval="}), 2, {"data.eval"});
   expect_error(run({"generate", "--checkpoint", "x", "--prompt", "?", "--top-p", "0.9"}), 2, {"--temperature"});
   expect_error(run({"generate", "--checkpoint", "x", "--prompt", "?", "--temperature", "-1"}), 2, {"temperature -1"});

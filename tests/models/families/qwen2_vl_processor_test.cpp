@@ -56,7 +56,7 @@ TEST(Qwen2VlConfig, UnsupportedKeysAreRefused) {
       {{{"video_token_id", 7}}, "video_token_id is 7"},
       {{{"vision_config", {{"out_hidden_size", 48}}}}, "out_hidden_size is 48"},
       {{{"vision_config", {{"hidden_act", "gelu"}}}}, "hidden_act gelu"},
-      {{{"vision_config", {{"window_size", 7}}}}, "window_size of 7"},
+      {{{"vision_config", {{"window_size", 7}}}}, "window_size 7"},
       {{{"vision_config", {{"num_heads", 5}}}}, "5 heads"},
       {{{"vision_config", {{"in_channels", 1}}}}, "in_channels"},
       {{{"vision_config", {{"depth", 0}}}}, "depth is 0"},

@@ -95,7 +95,7 @@ TEST_F(MaskInputTest, RefusesMasksThatDoNotMatch) {
   EXPECT_THAT(get_error("<SEG>", {{.rle = image::encode_rle(small_mask)}}),
               AllOf(HasSubstr("mask 1"), HasSubstr("128 x 90")));
   EXPECT_THAT(get_error("It is there.", {{.rle = image::encode_rle(matching_mask)}}),
-              AllOf(HasSubstr("1 masks and 0 tokens <SEG>"), HasSubstr("each mask wants one")));
+              AllOf(HasSubstr("1 masks and 0 tokens <SEG>"), HasSubstr("give one token per mask")));
   EXPECT_THAT(get_error("<SEG> and <SEG>", {{.rle = image::encode_rle(matching_mask)}}),
               HasSubstr("1 masks and 2 tokens"));
   EXPECT_THAT(get_error("<SEG>", {}), HasSubstr("0 masks and 1 tokens"));

@@ -89,11 +89,11 @@ TEST(PixelNotices, ScansOutsideTheWindowAreNoticed) {
   const auto record = std::ranges::find(records, "one", &io::Record::id);
   ASSERT_NE(record, records.end());
   EXPECT_THAT(get_notices(volume_preset, window_settings, *record),
-              ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has one value"))));
+              ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has a single value"))));
   ProcessorSettings slice_settings = window_settings;
   slice_settings.volume.use = data::VolumeUse::kSlices;
   EXPECT_THAT(get_notices(image_preset, slice_settings, *record),
-              ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has one value"))));
+              ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has a single value"))));
   slice_settings.volume.windows = {{0, 255}};
   EXPECT_THAT(get_notices(image_preset, slice_settings, *record), IsEmpty());
 }
