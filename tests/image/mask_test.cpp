@@ -203,7 +203,7 @@ TEST(Rle, RejectsInvalidSizes) {
   EXPECT_THAT([] { parse(R"({"size": [3.0, 4], "counts": [12]})"); }, reports("has 3.0"));
   EXPECT_THAT([] { parse(R"({"size": [100000, 100000], "counts": [10000000000]})"); },
               reports("100000 x 100000", "shrink"));
-  EXPECT_THAT([] { parse(R"({"size": [18446744073709551615, 2], "counts": [2]})"); }, reports("beyond the limit"));
+  EXPECT_THAT([] { parse(R"({"size": [18446744073709551615, 2], "counts": [2]})"); }, reports("exceeds the limit"));
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ class SpecialFiles : public TemporaryFolderTest {
 
 TEST_F(SpecialFiles, AreNotReadAsText) {
   EXPECT_THAT(get_error_message([&] { read_file(pipe()); }),
-              AllOf(HasSubstr((folder() / "pipe").string()), HasSubstr("is a named pipe; a file is wanted here")));
+              AllOf(HasSubstr((folder() / "pipe").string()), HasSubstr("is a named pipe; give a file")));
   EXPECT_THAT(get_error_message([&] { read_file("/dev/zero"); }), HasSubstr("/dev/zero is a device"));
 }
 

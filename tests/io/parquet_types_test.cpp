@@ -83,7 +83,7 @@ TEST_F(ParquetTypes, ReportsUnsupportedTypes) {
     return open_records(golden_path(name), settings)->at(0).problem;
   };
   EXPECT_THAT(problem("durations.parquet"),
-              AllOf(HasSubstr("its column \"answer\" is of the type duration[ms], which is not read"),
+              AllOf(HasSubstr("its column \"answer\" has the type duration[ms], which is not supported"),
                     HasSubstr("write it as text")));
   EXPECT_THAT(problem("tensors.parquet"), HasSubstr("extension<arrow.fixed_shape_tensor"));
   EXPECT_THAT(problem("values.parquet", {.columns = {{"answer", "length"}}}), HasSubstr("its column \"length\""));

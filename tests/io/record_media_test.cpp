@@ -63,7 +63,7 @@ TEST_F(RecordMasks, MaskProblemsDoNotAffectTheRecord) {
   EXPECT_THAT(problem(R"("mask": {"path": "a.png", "image": 1})"),
               AllOf(HasSubstr("is for image 1"), HasSubstr("has 1")));
   EXPECT_THAT(problem(R"("mask": {"path": "a.png", "value": "x"})"), HasSubstr("whole number"));
-  EXPECT_THAT(problem(R"("mask": {"size": [2, 3], "counts": [6], "value": 1})"), HasSubstr("take it out"));
+  EXPECT_THAT(problem(R"("mask": {"size": [2, 3], "counts": [6], "value": 1})"), HasSubstr("remove it"));
   EXPECT_THAT(problem(R"("mask": {"size": [2, 3], "counts": [1, 4]})"), AllOf(HasSubstr("mask 1"), HasSubstr("5")));
 }
 

@@ -142,7 +142,7 @@ TEST(SaveCheckpoint, RefusesQuantizedWeights) {
     FAIL() << "a checkpoint of bytes that transformers cannot read";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("quantised"), HasSubstr("vlmtrain merge")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("quantized"), HasSubstr("vlmtrain merge")));
   }
   EXPECT_TRUE(std::filesystem::is_empty(out.path()));
 }

@@ -178,7 +178,7 @@ TEST(TokenizerFile, NamedPipeIsRejectedWithoutBeingOpened) {
     Tokenizer::from_file(pipe_path);
     FAIL() << "no error";
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("is a named pipe; a file is wanted here"));
+    EXPECT_THAT(error.what(), HasSubstr("is a named pipe, not a file"));
   }
   std::filesystem::remove(pipe_path);
 }

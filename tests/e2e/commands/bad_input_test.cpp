@@ -166,7 +166,7 @@ TEST_F(BadInputTest, RejectsWrongTensorSizes) {
 
 TEST_F(BadInputTest, RejectsOverflowingTensorSizes) {
   change_header([](auto& header) { header[kTensor]["shape"] = {int64_t{1} << 40, int64_t{1} << 40}; });
-  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "impossible"});
+  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "is invalid"});
 }
 
 TEST_F(BadInputTest, RejectsWrongOffsets) {

@@ -53,7 +53,7 @@ TEST_F(VolumeRefusalsTest, RejectsUnreadableFiles) {
   expect_refused("lying.nii", {}, HasSubstr("100"));
   const std::string compressed_scan = gzip(scan_bytes({}));
   write_text(folder() / "scans/cut.nii.gz", compressed_scan.substr(0, compressed_scan.size() / 2));
-  expect_refused("cut.nii.gz", {}, HasSubstr("cut off"));
+  expect_refused("cut.nii.gz", {}, HasSubstr("truncated"));
   expect_refused("missing.nii", {}, HasSubstr("cannot open the scan"));
 }
 

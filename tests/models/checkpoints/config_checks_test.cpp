@@ -223,7 +223,7 @@ TEST(SizeLimits, ImageUsesAtMostAQuarterOfHostMemory) {
       get_error_message([] {
         check_decoding({12'000, 14'000}, kImage, 8 * kGb);
       }),
-      AllOf(HasSubstr("14000 x 12000 pixels take 2.8 GiB"), HasSubstr("quarter"), HasSubstr("shrink the picture")));
+      AllOf(HasSubstr("14000 x 12000 pixels take 2.8 GiB"), HasSubstr("quarter"), HasSubstr("shrink the image")));
   EXPECT_NO_THROW(check_decoding({12'000, 14'000}, kImage, 24 * kGb));
   EXPECT_LT(check_decoding({1080, 1920}, kVideo, kGb), kGb / 10) << "however many frames";
   EXPECT_THAT(get_error_message([] {

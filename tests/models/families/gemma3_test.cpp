@@ -84,8 +84,10 @@ TEST(Gemma3Config, RefusesUnsupportedKeys) {
 }
 
 TEST(Gemma3Family, RefusesSimilarModels) {
-  for (const auto& [type, expected_message] : std::vector<std::pair<std::string, std::string>>{
-           {"gemma3_text", "without a vision tower"}, {"gemma3n", "another model"}, {"gemma4", "another model"}}) {
+  for (const auto& [type, expected_message] :
+       std::vector<std::pair<std::string, std::string>>{{"gemma3_text", "without a vision tower"},
+                                                        {"gemma3n", "a different model"},
+                                                        {"gemma4", "a different model"}}) {
     const parity::TemporaryFolder folder;
     io::write_file(folder.path() / "config.json", json{{"model_type", type}}.dump());
     try {

@@ -37,11 +37,11 @@ TEST(PixelNotices, UniformOrNarrowImagesAreNoticed) {
   for (const int64_t value : {0, 128, 255}) {
     const auto blank_notice = check_image_pixels(at::full({3, 8, 8}, value, at::kByte), "blank.png");
     ASSERT_TRUE(blank_notice) << value;
-    EXPECT_THAT(blank_notice->kind, HasSubstr("one color"));
+    EXPECT_THAT(blank_notice->kind, HasSubstr("a single color"));
   }
   at::Tensor red_image = at::zeros({3, 8, 8}, at::kByte);
   red_image[0].fill_(200);
-  EXPECT_THAT(check_image_pixels(red_image, "red.png")->kind, HasSubstr("one color"));
+  EXPECT_THAT(check_image_pixels(red_image, "red.png")->kind, HasSubstr("a single color"));
   red_image[1][7][7] = 100;
   EXPECT_FALSE(check_image_pixels(red_image, "red.png"));
 }
