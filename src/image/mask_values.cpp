@@ -82,7 +82,7 @@ int64_t count_colors(const PngSamples& samples) {
 io::Notice make_labels_notice(int64_t labels, const char* unit, const std::string& name) {
   return {
       .kind = "a mask file has several labels, which all count as mask; set `value` in the record to use one of them",
-      .example = fmt::format("{} ({} {} beside 0)", name, labels, unit)};
+      .example = fmt::format("{} ({} {} other than 0)", name, labels, unit)};
 }
 
 UserError make_ambiguous_mask_error(const std::string& problem, const std::string& name) {

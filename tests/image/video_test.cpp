@@ -143,7 +143,7 @@ TEST_F(Video, DoesNotCountReferenceOnlyFrames) {
   clip.codec = "libvpx";
   clip.options = {};
   clip.frames = 60;
-  if (avcodec_find_encoder_by_name("libvpx") == nullptr) GTEST_SKIP() << "FFmpeg here encodes no VP8";
+  if (avcodec_find_encoder_by_name("libvpx") == nullptr) GTEST_SKIP() << "FFmpeg on this machine has no VP8 encoder";
   VideoFile video(write_clip("a.webm", clip));
   ASSERT_EQ(video.info().frames, 60);
   const at::Tensor whole = read(video, list_all_frames(video));

@@ -118,7 +118,7 @@ int fill_small_disk(const fs::path& disk) {
 TEST_F(WriteFile, KeepsTheOldFileOnAFullDisk) {
   const int status = run_in_child([&] { return fill_small_disk(folder()); });
   if (status == kSkippedStatus) {
-    GTEST_SKIP() << "no right to mount a file system";
+    GTEST_SKIP() << "no permission to mount a file system";
   }
   EXPECT_EQ(status, 0);
 }

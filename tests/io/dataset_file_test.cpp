@@ -276,7 +276,7 @@ TEST_F(ReadDataset, ReportsTheKeyOfNestedRecords) {
   EXPECT_THAT(get_error(R"({"a": {"root": "x", "annotation": "a.jsonl", "repeat_time": 1}})"), HasSubstr("InternVL"));
   EXPECT_THAT(get_error(R"({"a": {"file_name": "a.json", "formatting": "sharegpt"}})"), HasSubstr("LLaMA-Factory"));
   EXPECT_THAT(get_error(R"({"a": {"annotation_path": "a.json", "data_path": "x"}})"), HasSubstr("Qwen-VL"));
-  EXPECT_EQ(read(kRecord).at(0).problem, "") << "a record may be alone";
+  EXPECT_EQ(read(kRecord).at(0).problem, "") << "a single record is valid";
   EXPECT_THAT(read(R"({"images": [{"path": "a.png"}], "prompt": "Q"})").at(0).problem, HasSubstr("data.columns"));
   EXPECT_THAT(read(R"({"dialog": [{"role": "user", "content": "Q"}]})").at(0).problem, HasSubstr("data.columns"));
 }

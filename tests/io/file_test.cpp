@@ -38,7 +38,7 @@ TEST_F(FolderProbeTest, ProbesTheNearestExistingParent) {
   const auto probe = probe_folder(folder() / "runs/first/");
   EXPECT_EQ(probe.folder, folder());
   EXPECT_EQ(probe.failure, "");
-  EXPECT_TRUE(entries(folder()).empty()) << "it is not made";
+  EXPECT_TRUE(entries(folder()).empty()) << "it is not created";
 }
 
 TEST_F(FolderProbeTest, ReportsAFileInThePath) {

@@ -135,7 +135,7 @@ TEST(RecordValues, APlaceholderInsideASentenceIsText) {
   EXPECT_THAT(answer.turns.at(1).literal_placeholders, ElementsAre(6));
   EXPECT_THAT(read_with_question(R"("id": 1)", "<image>\\nQ").problem,
               HasSubstr("has 1 <image> placeholders for 0 images"))
-      << "the place of an image that is missing";
+      << "the placeholder of a missing image";
   EXPECT_THAT(read_with_question(R"("image": "p.png")", "The <image> and <image> there").problem,
               HasSubstr("has 2 <image> placeholders"));
 }

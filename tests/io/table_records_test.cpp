@@ -151,7 +151,7 @@ TEST_F(Parquet, RecordsWithoutBytesHaveTheSameMedia) {
     kinds.push_back(kind(record));
   }
   EXPECT_THAT(kinds, ElementsAre("bytes", "bytes", "/root/a.png", "none", "bytes", "/root/d.png"));
-  EXPECT_EQ(records->at_without_bytes(0).images[0].bytes, omitted_bytes()) << "all of the row group have some";
+  EXPECT_EQ(records->at_without_bytes(0).images[0].bytes, omitted_bytes()) << "all rows of the row group have images";
   EXPECT_THROW(get_media_bytes(records->at_without_bytes(0).images[0]), std::logic_error);
 }
 

@@ -146,7 +146,8 @@ TEST_F(TarRecords, ImagesNamedLikeMasksAreMasks) {
     EXPECT_THAT(record.notices, testing::ElementsAre(Notice{.kind = fmt::format("file \".{}\" of a record", name),
                                                             .example = fmt::format("d/a.{}", name)}));
   }
-  EXPECT_EQ(read_record({"mask.png"}, R"("images": ["a.png", "a.mask.png"],)").images.size(), 2) << "its list has it";
+  EXPECT_EQ(read_record({"mask.png"}, R"("images": ["a.png", "a.mask.png"],)").images.size(), 2)
+      << "its list contains it";
 }
 
 TEST_F(TarRecords, MasksKeepTheirJsonFields) {

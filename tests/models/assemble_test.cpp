@@ -121,7 +121,7 @@ TEST_P(AssemblyFromSources, HasSizesOfItsSources) {
   const bool is_original = std::get<1>(GetParam()).name != "Transformers";
   EXPECT_EQ(mask_config.at("mask_decoder").value("layer_norm_eps", 1e-6), is_original ? 1e-5 : 1e-6);
   const bool is_tiny = masks_.encoder.contains("embed_dims");
-  EXPECT_EQ(mask_config.at("image_size"), is_tiny ? 128 : 64) << "TinyViT takes any: the preset's";
+  EXPECT_EQ(mask_config.at("image_size"), is_tiny ? 128 : 64) << "TinyViT supports any size: the preset's is used";
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, AssemblyFromSources,

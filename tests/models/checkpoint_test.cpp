@@ -139,7 +139,7 @@ TEST(SaveCheckpoint, RefusesQuantizedWeights) {
   const parity::TemporaryFolder out;
   try {
     save_checkpoint(*model, copy.path(), out.path(), 1'000'000);
-    FAIL() << "a checkpoint of bytes that transformers cannot read";
+    FAIL() << "saved quantized weights, which transformers cannot load";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("quantized"), HasSubstr("vlmtrain merge")));

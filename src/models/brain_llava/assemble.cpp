@@ -106,7 +106,7 @@ constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; kee
 fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
-    load_tokenizer(text.folder());  // its error says what to do about a missing file
+    load_tokenizer(text.folder());  // its error explains how to fix a missing file
     return text_tokenizer;
   }
   if (fs::exists(text_tokenizer))

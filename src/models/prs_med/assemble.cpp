@@ -63,7 +63,7 @@ void write_config(const fs::path& folder, const ordered_json& config) {
 fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
-    load_tokenizer(text.folder());  // its error says what to do about a missing file
+    load_tokenizer(text.folder());  // its error explains how to fix a missing file
     return text_tokenizer;
   }
   if (fs::exists(text_tokenizer))

@@ -120,7 +120,7 @@ TEST(PanAndScan, SplitsLongImagesLikeTransformers) {
               ElementsAre(Crop{0, 0, 667, 600}, Crop{667, 0, 667, 600}, Crop{1334, 0, 667, 600}));
   EXPECT_THAT(compute_crops({300, 1001}, settings),
               ElementsAre(Crop{0, 0, 300, 334}, Crop{0, 334, 300, 334}, Crop{0, 668, 300, 333}));
-  EXPECT_THAT(compute_crops({255, 2000}, settings), IsEmpty()) << "a side shorter than a crop may be";
+  EXPECT_THAT(compute_crops({255, 2000}, settings), IsEmpty()) << "a side below the minimum of a crop";
   EXPECT_EQ(compute_crops({600, 6000}, settings).size(), 4U);
 }
 

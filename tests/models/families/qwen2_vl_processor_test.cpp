@@ -213,7 +213,7 @@ TEST_F(LongSampleTest, IsShrunkUntilItFits) {
   EXPECT_THROW(process(settings_), data::SampleTooLongError) << "at the floor of 64 tokens it has 48";
   record_.images = {folder_.path() / "small.jpg"};
   settings_.max_length = text + 39;
-  EXPECT_THROW(process(settings_), data::SampleTooLongError) << "it is smaller than the floor, and stays";
+  EXPECT_THROW(process(settings_), data::SampleTooLongError) << "it is smaller than the floor and remains unchanged";
 }
 
 /// Times depend on the used frames, sizes on their budget.

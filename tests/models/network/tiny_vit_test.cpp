@@ -24,7 +24,7 @@ std::string get_error(const nlohmann::json& settings) {
     EXPECT_THAT(error.what(), HasSubstr("masks.json: "));
     return error.what();
   }
-  ADD_FAILURE() << settings << " was taken";
+  ADD_FAILURE() << settings << " was accepted";
   return {};
 }
 

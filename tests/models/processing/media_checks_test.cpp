@@ -28,9 +28,9 @@ at::Tensor make_ramp(int64_t low, int64_t high) {
 
 TEST(PixelNotices, UniformOrNarrowImagesAreNoticed) {
   EXPECT_FALSE(check_image_pixels(make_ramp(0, 255), "a.png"));
-  EXPECT_FALSE(check_image_pixels(make_ramp(100, 116), "a.png")) << "pale, but no mistake of bits";
+  EXPECT_FALSE(check_image_pixels(make_ramp(100, 116), "a.png")) << "low contrast, but not a wrong bit depth";
   const auto dark_notice = check_image_pixels(make_ramp(0, 15), "x12.png");
-  ASSERT_TRUE(dark_notice) << "12 bits in a file of 16";
+  ASSERT_TRUE(dark_notice) << "12 bits in a 16-bit file";
   EXPECT_THAT(dark_notice->kind, HasSubstr("scale its values"));
   EXPECT_EQ(dark_notice->example, "x12.png (values 0 to 15 of 255)");
   EXPECT_TRUE(check_image_pixels(make_ramp(240, 250), "a.png")) << "white";
