@@ -267,7 +267,7 @@ TEST_F(PlanCommandTest, PresetWithADatasetRequiresATokenizer) {
   described.insert(described.end(), {"--images", "1"});
   EXPECT_EQ(plan(described).exit_code, 0);
   expect_error({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--tokenizer", (checkpoint() / "tokenizer.json").string()},
-               2, {"smolvlm-tiny has its own"});
+               2, {"smolvlm-tiny comes with its own"});
 }
 
 TEST_F(PlanCommandTest, ReportsMissingStubLibraries) {
