@@ -126,7 +126,7 @@ at::Tensor brighten(const at::Tensor& image, double factor) {
 Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed) {
   VLMTRAIN_CHECK(settings.flip >= 0 && settings.flip <= 1 && settings.rotation_degrees >= 0 &&
                      settings.brightness >= 0 && settings.brightness <= 1,
-                 "a flip of {}, a rotation of {} degrees, a brightness of {}", settings.flip, settings.rotation_degrees,
+                 "flip {}, rotation {} degrees, brightness {}: out of range", settings.flip, settings.rotation_degrees,
                  settings.brightness);
   return {.flip = draw_uniform(seed, "flip") < settings.flip,
           .degrees = draw_symmetric(settings.rotation_degrees, seed, "rotation"),
@@ -135,7 +135,7 @@ Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed) {
 
 at::Tensor augment_image(const at::Tensor& image, const Augmentation& augmentation) {
   VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
-                 "a picture to augment is uint8 [3, height, width] on the CPU");
+                 "the image to augment must be uint8 [3, height, width] on the CPU");
   at::Tensor result = image;
   if (augmentation.flip) result = result.flip({2});
   if (augmentation.degrees != 0) result = rotate(result, augmentation.degrees, sample_bilinear);

@@ -46,7 +46,7 @@ std::string encode_rows(const at::Tensor& rows, png_uint_32 format) {
 
 std::string encode_jpeg(const at::Tensor& image, int quality) {
   VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
-                 "a picture to encode is uint8 [3, height, width] on the CPU");
+                 "the image to encode must be uint8 [3, height, width] on the CPU");
   const at::Tensor rows = image.permute({1, 2, 0}).contiguous();
 
   jpeg_error_mgr errors{};
@@ -78,7 +78,7 @@ std::string encode_jpeg(const at::Tensor& image, int quality) {
 
 std::string encode_png(const at::Tensor& image) {
   VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
-                 "a picture to encode is uint8 [3, height, width] on the CPU");
+                 "the image to encode must be uint8 [3, height, width] on the CPU");
   return encode_rows(image.permute({1, 2, 0}).contiguous(), PNG_FORMAT_RGB);
 }
 

@@ -24,25 +24,25 @@ namespace {
 
 void check_is_png(const ImageHeader& header, const std::string& name) {
   if (header.format == ImageFormat::kJpeg) {
-    throw data_error("{}: a mask as JPEG, which blurs its edges; save the mask as PNG, grey or with a palette", name);
+    throw data_error("{}: a JPEG mask has blurred edges; save the mask as PNG, grayscale or with a palette", name);
   }
   if (header.format == ImageFormat::kWebp) {
-    throw data_error("{}: a mask as WebP; convert it to PNG, grey or with a palette", name);
+    throw data_error("{}: WebP masks are not supported; convert the mask to PNG, grayscale or with a palette", name);
   }
 }
 
 void check_value(int64_t value, bool is_rgb, int64_t bits, const std::string& name) {
   if (is_rgb) {
     throw data_error(
-        "{}: the mask's value {} is asked for, but the PNG is RGB, of which pixels have three; save it grey or with a "
-        "palette, or leave the value out: then all that is not black is mask",
+        "{}: the record requests mask value {}, but the PNG is RGB, with three values per pixel; save it as grayscale "
+        "or with a palette, or omit the value to use all pixels that are not black",
         name, value);
   }
   const int64_t max_value = (int64_t{1} << bits) - 1;
   if (value < 0 || value > max_value) {
     throw data_error(
-        "{}: no pixel can have the mask's value {}: the PNG has {} bits a pixel, values of 0 to {}; give one of these, "
-        "or leave the value out: then all that is not 0 is mask",
+        "{}: no pixel can have the mask value {}: the PNG has {} bits per pixel, values from 0 to {}; give one of "
+        "these, or omit the value to use all pixels that are not 0",
         name, value, bits, max_value);
   }
 }
@@ -135,7 +135,7 @@ at::Tensor decode_rle(const Rle& rle) {
   int64_t offset = 0;
   uint8_t value = 0;
   for (const int64_t count : rle.counts) {
-    VLMTRAIN_CHECK(count >= 0 && count <= pixels - offset, "runs beyond a mask's {} pixels", pixels);
+    VLMTRAIN_CHECK(count >= 0 && count <= pixels - offset, "runs exceed the mask's {} pixels", pixels);
     std::fill_n(columns.begin() + offset, count, value);
     offset += count;
     value ^= 1;
@@ -164,7 +164,7 @@ Rle encode_rle(const at::Tensor& mask) {
 
 void check_is_mask(const at::Tensor& mask) {
   VLMTRAIN_CHECK(mask.dim() == 2 && mask.scalar_type() == at::kByte && mask.is_cpu() && mask.numel() > 0,
-                 "a mask is uint8 [height, width] on the CPU");
+                 "a mask must be uint8 [height, width] on the CPU");
 }
 
 at::Tensor find_mask_edge(const at::Tensor& mask) {

@@ -80,17 +80,15 @@ int64_t count_colors(const PngSamples& samples) {
 }
 
 io::Notice make_labels_notice(int64_t labels, const char* unit, const std::string& name) {
-  return {.kind =
-              "a mask's file has several labels, all of which are mask; name one of them (the record's `value`) if "
-              "it is meant alone",
-          .example = fmt::format("{} ({} {} beside 0)", name, labels, unit)};
+  return {
+      .kind = "a mask file has several labels, which all count as mask; set `value` in the record to use one of them",
+      .example = fmt::format("{} ({} {} other than 0)", name, labels, unit)};
 }
 
 UserError make_ambiguous_mask_error(const std::string& problem, const std::string& name) {
   return data_error(
-      "{}: {}, which is neither a mask (0 and one other value) nor one of labels; save the mask with two values, such "
-      "as "
-      "0 and 255, or name the value that is meant",
+      "{}: {}, which is neither a binary mask (0 and one other value) nor a label map; save the mask with two values, "
+      "such as 0 and 255, or set the record's `value`",
       name, problem);
 }
 
@@ -104,14 +102,13 @@ MaskRule make_gray_rule(const GrayHistogram& histogram, int64_t bits, const std:
   if (has_plateau && (is_edge || histogram.num_distinct > kMaxLabelValues)) {
     return {.threshold = half,
             .notice = io::Notice{
-                .kind = "a mask's file has soft edges or noise; its values above half of the range are "
-                        "mask",
+                .kind = "a mask file has soft edges or noise; values above half of the range count as mask",
                 .example = fmt::format("{} ({} of {} pixels that are not 0)", name, num_high, num_high + num_low)}};
   }
   if (has_plateau) {
     throw make_ambiguous_mask_error(
-        fmt::format("{} values beside 0, from low ones to {}: noise, or labels beside a border", histogram.num_distinct,
-                    histogram.highest),
+        fmt::format("{} values other than 0, from low ones to {}: noise, or labels and a border",
+                    histogram.num_distinct, histogram.highest),
         name);
   }
   if (bits != 16 && histogram.num_distinct > kMaxLabels)

@@ -29,7 +29,7 @@ ByteNormalization to_byte_normalization(const Normalization& normalization) {
 
 at::Tensor normalize_pixels(const at::Tensor& pixels, const Normalization& normalization) {
   VLMTRAIN_CHECK(pixels.scalar_type() == at::kByte && pixels.dim() == 4 && pixels.size(1) == 3,
-                 "pixels to normalise are uint8 [n, 3, height, width]");
+                 "pixels to normalize must be uint8 [n, 3, height, width]");
   const auto [mean, std] = to_byte_normalization(normalization);
   at::Tensor result = pixels.to(at::kFloat);
   result.sub_(make_channel_tensor(mean, pixels.device()));

@@ -43,13 +43,13 @@ void blend(at::Tensor& image, const at::Tensor& mask, const std::array<uint8_t, 
 
 at::Tensor draw_masks(const at::Tensor& image, const std::vector<OverlayMask>& masks) {
   VLMTRAIN_CHECK(image.dim() == 3 && image.size(0) == 3 && image.scalar_type() == at::kByte && image.is_cpu(),
-                 "a picture to draw on is uint8 [3, height, width] on the CPU");
+                 "the image to draw on must be uint8 [3, height, width] on the CPU");
   at::Tensor result = image.clone(at::MemoryFormat::Contiguous);
   const int64_t thickness = std::max<int64_t>(1, image.size(1) / 256);
   for (const OverlayMask& overlay : masks) {
     check_is_mask(overlay.mask);
     VLMTRAIN_CHECK(overlay.mask.size(0) == image.size(1) && overlay.mask.size(1) == image.size(2),
-                   "a mask of {} x {} pixels on a picture of {} x {}", overlay.mask.size(1), overlay.mask.size(0),
+                   "a mask of {} x {} pixels on an image of {} x {}", overlay.mask.size(1), overlay.mask.size(0),
                    image.size(2), image.size(1));
     if (overlay.is_filled) blend(result, overlay.mask, overlay.color, kFillPercent);
     blend(result, extract_outline(overlay.mask, thickness), overlay.color, 100);

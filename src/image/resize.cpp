@@ -261,8 +261,8 @@ at::Tensor resize_height(const at::Tensor& image, int64_t height, const Weights&
 
 void check_arguments(const at::Tensor& image, int64_t height, int64_t width) {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.device().is_cpu() && image.dim() == 3 && image.numel() > 0,
-                 "a picture to resize is uint8 [channels, height, width] on the CPU");
-  VLMTRAIN_CHECK(height > 0 && width > 0, "no picture of {} x {} pixels", height, width);
+                 "the image to resize must be uint8 [channels, height, width] on the CPU");
+  VLMTRAIN_CHECK(height > 0 && width > 0, "invalid image size: {} x {} pixels", height, width);
 }
 
 template <class Weights>
@@ -338,7 +338,7 @@ at::Tensor resize_float(const at::Tensor& image, int64_t height, int64_t width, 
 
 at::Tensor resize_mask(const at::Tensor& mask, int64_t height, int64_t width) {
   check_is_mask(mask);
-  VLMTRAIN_CHECK(height > 0 && width > 0, "no mask of {} x {} pixels", height, width);
+  VLMTRAIN_CHECK(height > 0 && width > 0, "invalid mask size: {} x {} pixels", height, width);
   at::Tensor source = mask.contiguous();
   if (source.size(0) == height && source.size(1) == width) return source;
   std::vector<int64_t> columns(static_cast<size_t>(width));

@@ -91,8 +91,8 @@ void resolve_modules_to_save(nn::LoraSettings& settings, const AdapterTensors& t
   }
   if (settings.vocabulary_rows > 0 && !std::filesystem::exists(folder / "tokenizer.json")) {
     throw data_error(
-        "{}: has {} rows of the vocabulary, and its base has {}, but the folder has no tokenizer.json with the tokens "
-        "that were added; put the tokenizer that the adapter was trained with there",
+        "{}: the adapter has {} vocabulary rows and its base {}, but the folder has no tokenizer.json with the added "
+        "tokens; copy the tokenizer used in training there",
         tensors.file().string(), settings.vocabulary_rows, model.output_weight().size(0));
   }
 }
@@ -117,8 +117,7 @@ nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, cons
   config.check_targets(settings.target_modules, modules, source);
   config.check_patterns(settings.target_modules, source);
   if (settings.target_modules.empty()) {
-    throw data_error("{}: holds no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix,
-                     kLoraA);
+    throw data_error("{}: has no tensor named {}….{}", (folder / kAdapterWeightsName).string(), kAdapterPrefix, kLoraA);
   }
   if (meta_base) resolve_modules_to_save(settings, tensors, config, *meta_base, folder);
   return settings;
@@ -161,7 +160,7 @@ LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::
   const auto embedding = std::ranges::find_if(all, [&](const nn::Parameter& parameter) {
     return parameter.is_embedding && parameter.sizes() == model.output_weight().sizes();
   });
-  VLMTRAIN_CHECK(embedding != all.end(), "a tied base without an embedding like its output");
+  VLMTRAIN_CHECK(embedding != all.end(), "a tied base without an embedding that matches its output");
   model.output_weight().detach().copy_(embedding->tensor.detach());
   return loaded;
 }

@@ -17,7 +17,7 @@ AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::p
   auto names = list_presets();
   std::erase_if(names, [&](const std::string& name) { return find_assemble(name) == nullptr; });
   throw usage_error(
-      "--preset {}: is not put together of parts; --text-model, --mask-model and --volume-tower are for {}",
+      "--preset {}: is not assembled from parts; --text-model, --mask-model and --volume-tower are for {}",
       options.preset, fmt::join(names, ", "));
 }
 

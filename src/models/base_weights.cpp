@@ -191,8 +191,8 @@ bool warn_on_base_mismatch(const std::filesystem::path& adapter, const std::file
   const std::string actual = compute_base_fingerprint(base);
   if (actual == *expected) return false;
   spdlog::warn(
-      "{}: the adapter was trained on other weights than {} has (their fingerprints are {} and {}), so the two "
-      "together are not the model that was trained; give the base that it was trained on",
+      "{}: the adapter was trained on other weights than those of {} (fingerprints {} and {}); give the base that it "
+      "was trained on",
       adapter.string(), base.string(), *expected, actual);
   return true;
 }

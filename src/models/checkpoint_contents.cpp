@@ -39,7 +39,7 @@ bool is_trained(const nn::Parameter& parameter) {
 at::ScalarType widen_on_overflow(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
   const std::string problem = describe_overflow(name, values, dtype);
   if (problem.empty()) return dtype;
-  spdlog::warn("{}; it is saved in F32 (output.dtype=bf16 or fp32 holds all weights)", problem);
+  spdlog::warn("{}; it is saved in F32 (set output.dtype=bf16 or fp32 to save all weights alike)", problem);
   return at::kFloat;
 }
 
@@ -108,8 +108,7 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
   }
   if (needs_base) {
     spdlog::warn(
-        "{}: its weights have changed or are gone since the run began; what is frozen is saved as the model "
-        "has it, in its precision",
+        "{}: its weights have changed or no longer exist; frozen weights are saved in the precision of the run",
         options.base->folder().string());
   }
   return tensors;

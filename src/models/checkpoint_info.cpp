@@ -26,8 +26,8 @@ std::vector<std::string> list_checkpoint_remarks(const std::filesystem::path& fo
   });
   if (const std::string section = find_quantization_config(config); !section.empty()) {
     remarks.push_back(
-        fmt::format("{}: {} describes quantized weights, but those in the folder are not; it is not used, "
-                    "and not in what is saved",
+        fmt::format("{}: {} describes quantized weights, but the weights in the folder are not quantized; it is "
+                    "ignored and not saved",
                     file, section));
   }
   for (auto& remark : list_unread_config_keys(config, file)) remarks.push_back(std::move(remark));

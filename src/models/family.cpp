@@ -37,7 +37,8 @@ const Family& find_family_without_type(const nlohmann::json& config, const std::
     if (family.matches_config(config)) return family;
     supported.push_back(family.config_name);
   }
-  throw data_error("{}: the key \"model_type\" is missing; known without it: {}", source, fmt::join(supported, ", "));
+  throw data_error("{}: the key \"model_type\" is missing; families that work without it: {}", source,
+                   fmt::join(supported, ", "));
 }
 
 }  // namespace
@@ -75,8 +76,7 @@ const Family& find_family(const nlohmann::json& config, const std::filesystem::p
       if (unsupported == type) throw data_error("{}: model_type {} is not supported: {}", source, type, reason);
     }
   }
-  throw data_error("{}: model_type {} is not a family that vlmtrain knows; the known ones are {}", source, type,
-                   fmt::join(supported, ", "));
+  throw data_error("{}: model_type {} is not supported; supported are {}", source, type, fmt::join(supported, ", "));
 }
 
 }  // namespace vlmtrain::models

@@ -16,12 +16,11 @@ using io::HarmlessKey;
 
 constexpr std::array<std::string_view, 1> kAppliedKeys{"eos_token_id"};
 
-constexpr std::string_view kSamplingReason =
-    "of drawn answers: --temperature, --top-k and --top-p set how they are drawn";
-constexpr std::string_view kLimitReason = "--max-new-tokens is the limit";
-constexpr std::string_view kPaddingReason = "nothing is padded, and the prompt has its own start";
-constexpr std::string_view kRuntimeReason = "changes how answers are computed or returned, not what they are";
-constexpr std::string_view kBeamSearchReason = "of beam search, which num_beams turns on";
+constexpr std::string_view kSamplingReason = "a sampling setting: --temperature, --top-k and --top-p replace it";
+constexpr std::string_view kLimitReason = "--max-new-tokens replaces it";
+constexpr std::string_view kPaddingReason = "samples are never padded, and the prompt has its own start";
+constexpr std::string_view kRuntimeReason = "affects how answers are computed or returned, not their text";
+constexpr std::string_view kBeamSearchReason = "a beam search setting, which num_beams enables";
 
 constexpr std::array kHarmlessSettings{HarmlessKey{"do_sample", kSamplingReason},
                                        HarmlessKey{"temperature", kSamplingReason},

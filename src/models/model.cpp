@@ -81,7 +81,7 @@ ModelOutput VisionLanguageModel::forward(const data::MicroBatch& batch, const Ou
 
 at::Tensor VisionLanguageModel::mask_logits(const data::MaskBatch& /*masks*/, const at::Tensor& /*hidden*/,
                                             int64_t /*images_per_pass*/) const {
-  throw InternalError("masks of a family that draws none");
+  throw InternalError("masks of a family that predicts none");
 }
 
 std::optional<ExternalWeight> VisionLanguageModel::external_weight(const std::string& /*parameter*/) const {

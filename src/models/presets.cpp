@@ -76,13 +76,10 @@ void check_preset_known(const std::string& preset, std::string_view source) {
   const bool is_preset = std::ranges::find(names, name) != names.end();
   const auto suggestion = is_preset ? std::optional(name) : find_nearest(preset, names);
   if (preset.find('/') != std::string::npos && !is_preset) {
-    throw usage_error(
-        "{} {}: there is no such folder, and nothing is downloaded: fetch it first (`hf download`), or name a preset "
-        "in "
-        "its place: {}",
-        source, preset, fmt::join(names, ", "));
+    throw usage_error("{} {}: the folder does not exist; download it first (`hf download`), or use a preset: {}",
+                      source, preset, fmt::join(names, ", "));
   }
-  throw usage_error("{} {}: unknown preset; {}the known ones are {}", source, preset,
+  throw usage_error("{} {}: unknown preset; {}available are {}", source, preset,
                     suggestion ? fmt::format("did you mean {}? ", *suggestion) : "", fmt::join(names, ", "));
 }
 
@@ -132,7 +129,7 @@ void install_tokenizer(const std::string& preset, const std::filesystem::path& t
     for (size_t pos = reason.find(prefix); pos != std::string::npos; pos = reason.find(prefix)) {
       reason.erase(pos, prefix.size());
     }
-    throw data_error("--tokenizer {}: is no tokenizer for {}, which wants that of {}: {}", tokenizer.string(), preset,
+    throw data_error("--tokenizer {}: does not fit {}, which needs that of {}: {}", tokenizer.string(), preset,
                      get_tokenizer_source(preset), reason);
   }
 }
@@ -155,11 +152,10 @@ void write_preset_files(const std::string& preset, const std::filesystem::path& 
   write_embedded_files(preset, folder);
   const bool has_tokenizer = std::filesystem::exists(folder / "tokenizer.json");
   if (has_tokenizer && !tokenizer.empty()) {
-    throw usage_error("--tokenizer: preset {} comes with its own, whose ids its config.json names; leave it out",
-                      preset);
+    throw usage_error("--tokenizer: preset {} has its own, whose ids are in its config.json; omit the option", preset);
   }
   if (!has_tokenizer && tokenizer.empty()) {
-    throw usage_error("--preset {}: comes without a tokenizer; give the tokenizer.json of {} with --tokenizer", preset,
+    throw usage_error("--preset {}: has no tokenizer; give the tokenizer.json of {} with --tokenizer", preset,
                       get_tokenizer_source(preset));
   }
   if (!has_tokenizer) install_tokenizer(preset, tokenizer, folder);
@@ -176,9 +172,8 @@ nlohmann::ordered_json load_preset_mask_config(const std::string& preset) {
   if (mask_config.is_object()) return mask_config;
   auto names = list_presets();
   std::erase_if(names, [](const std::string& name) { return !read_embedded_mask_config(name).is_object(); });
-  throw usage_error(
-      "--preset {}: draws no masks, so nothing is put together with --text-model and --mask-model; these are for {}",
-      preset, fmt::join(names, ", "));
+  throw usage_error("--preset {}: predicts no masks; --text-model and --mask-model are for {}", preset,
+                    fmt::join(names, ", "));
 }
 
 void write_preset_config(const std::string& preset, const std::filesystem::path& folder) {

@@ -30,12 +30,12 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   MediaCounts counts{.images = sample.images.value_or(supports_images ? 1 : 0),
                      .volumes = sample.volumes.value_or(supports_volumes && !supports_images ? 1 : 0)};
   if (counts.images > 0 && !supports_images) {
-    throw usage_error("a sample of {} images: {} takes volumes, no pictures; give --volumes {} instead", counts.images,
+    throw usage_error("a sample of {} images: {} supports only volumes; give --volumes {} instead", counts.images,
                       family.model_types.front(), counts.images);
   }
   if (counts.volumes != 0 && !supports_volumes) {
     throw usage_error(
-        "a sample of {} volumes: this model's family takes no volumes; take one that does ({}), or images instead",
+        "a sample of {} volumes: this model family supports no volumes; use one that does ({}), or images instead",
         counts.volumes, list_volume_families());
   }
   return counts;
@@ -61,11 +61,11 @@ void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
                       sample.video_height, kMaxSide);
   }
   if (!(sample.video_fps >= 0 && sample.video_fps <= kMaxFps)) {
-    throw usage_error("a video of {} frames a second: give more than 0 and at most {}", sample.video_fps, kMaxFps);
+    throw usage_error("a video of {} frames per second: give more than 0 and at most {}", sample.video_fps, kMaxFps);
   }
   if (sample.text_tokens < 2 || sample.text_tokens > kMaxTextTokens) {
-    throw usage_error("a sample of {} text tokens: give 2 (one to read, one to learn) to {}", sample.text_tokens,
-                      kMaxTextTokens);
+    throw usage_error("a sample of {} text tokens: give 2 (one prompt token, one label token) to {}",
+                      sample.text_tokens, kMaxTextTokens);
   }
   if (sample.label_tokens < 1 || sample.label_tokens >= sample.text_tokens) {
     throw usage_error("{} label tokens of {} text tokens: give at least 1 and fewer than the text has",
@@ -91,7 +91,7 @@ void add_masks(data::SampleShape& shape, const SyntheticSample& sample, int64_t 
   if (shape.masks == 0) return;
   if (images == 0) throw usage_error("{} masks without an image: give --images too", shape.masks);
   if (shape.masks < 0 || shape.masks > sample.label_tokens) {
-    throw usage_error("{} masks in {} tokens of an answer: each has a token of its own; give 0 to {}", shape.masks,
+    throw usage_error("{} masks in {} tokens of an answer: each mask needs its own token; give 0 to {}", shape.masks,
                       sample.label_tokens, sample.label_tokens);
   }
   shape.mask_images = std::min(shape.masks, images);
@@ -120,7 +120,7 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
   if (sample.video_frames > 0) {
     if (family.video_shape == nullptr) {
       throw usage_error(
-          "a video of {} frames: this model's family takes no videos; take one that does ({}), or images instead",
+          "a video of {} frames: this model family supports no videos; use one that does ({}), or images instead",
           sample.video_frames, list_video_families());
     }
     const image::VideoInfo video{.frames = sample.video_frames,
@@ -139,7 +139,7 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
     add_masks(shape, sample, counts.images,
               rethrow_json_errors(folder, [&] { return family.mask_side(config, folder, sample.mask_image_size); }));
   } else if (sample.masks.value_or(0) != 0) {
-    throw usage_error("{} masks: this model's family draws none; leave --masks out, or take one that does (prs_med)",
+    throw usage_error("{} masks: this model family predicts none; omit --masks, or use one that does (prs_med)",
                       *sample.masks);
   }
   return shape;

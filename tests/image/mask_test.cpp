@@ -64,7 +64,7 @@ TEST(Mask, BytesGiveTheSameMaskAsTheFile) {
 TEST(Mask, RejectsAShapeInTheAlphaChannel) {
   // White everywhere, and a square in the alpha channel.
   EXPECT_THAT([] { decode_mask(kMasks / "shape_in_alpha.png", {}); },
-              reports("a shape in its transparency", "alpha channel by itself"));
+              reports("a shape only in its alpha channel", "alpha channel as a grayscale image"));
 }
 
 TEST(Mask, IsRotatedLikeItsImage) {
@@ -74,14 +74,14 @@ TEST(Mask, IsRotatedLikeItsImage) {
 
 TEST(Mask, RejectsOtherFormats) {
   EXPECT_THAT([] { decode_mask(kMasks / "lossy.jpg", {}); }, reports("JPEG", "save the mask as PNG"));
-  EXPECT_THAT([] { decode_mask(kMasks / "lossless.webp", {}); }, reports("WebP", "convert it to PNG"));
+  EXPECT_THAT([] { decode_mask(kMasks / "lossless.webp", {}); }, reports("WebP", "convert the mask to PNG"));
   EXPECT_THAT([] { decode_mask(kMasks / "SOURCES.md", {}); }, reports("not a JPEG, PNG or WebP"));
-  EXPECT_THAT([] { decode_mask("no/such/mask.png", {}); }, reports("no/such/mask.png", "cannot be opened"));
+  EXPECT_THAT([] { decode_mask("no/such/mask.png", {}); }, reports("no/such/mask.png", "cannot open the image"));
 }
 
 TEST(Mask, RejectsImpossibleValues) {
   EXPECT_THAT([] { decode_mask(kMasks / "bilevel.png", 255); },
-              reports("value 255", "1 bits a pixel, values of 0 to 1"));
+              reports("value 255", "1 bits per pixel, values from 0 to 1"));
   EXPECT_THAT([] { decode_mask(kMasks / "grey.png", 256); }, reports("value 256", "0 to 255"));
   EXPECT_THAT([] { decode_mask(kMasks / "grey.png", -1); }, reports("value -1"));
   EXPECT_THAT([] { decode_mask(kMasks / "grey_16_bit.png", 65536); }, reports("0 to 65535"));
@@ -91,7 +91,7 @@ TEST(Mask, RejectsImpossibleValues) {
 /// Errors that the first bytes reveal are reported without decoding.
 TEST(Mask, HeaderErrorsAreReportedEarly) {
   EXPECT_THAT([] { read_mask_size(kMasks / "lossy.jpg", {}); }, reports("JPEG", "save the mask as PNG"));
-  EXPECT_THAT([] { read_mask_size(kMasks / "bilevel.png", 255); }, reports("value 255", "values of 0 to 1"));
+  EXPECT_THAT([] { read_mask_size(kMasks / "bilevel.png", 255); }, reports("value 255", "values from 0 to 1"));
   EXPECT_THAT([] { read_mask_size(kMasks / "rgb.png", 1); }, reports("value 1", "RGB"));
   EXPECT_EQ(read_mask_size(kMasks / "palette_4.png", 15), read_image_size(kMasks / "palette_4.png"));
   EXPECT_EQ(read_mask_size(kMasks / "grey_alpha.png", 254), read_image_size(kMasks / "grey_alpha.png"));
@@ -167,10 +167,10 @@ TEST(Rle, RejectsMalformedCounts) {
 
 TEST(Rle, RejectsMalformedStrings) {
   EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "5 7"})"); },
-              reports("character \" \" at place 2", "pycocotools"));
-  EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "5p"})"); }, reports("character \"p\" at place 2"));
-  EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "5ü"})"); }, reports("at place 2"));
-  EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "5P"})"); }, reports("cut off"));
+              reports("character \" \" at position 2", "pycocotools"));
+  EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "5p"})"); }, reports("character \"p\" at position 2"));
+  EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "5ü"})"); }, reports("at position 2"));
+  EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "5P"})"); }, reports("truncated"));
   EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "oooooooo0"})"); }, reports("more than 7 characters"));
   EXPECT_THAT([] { parse(R"({"size": [3, 4], "counts": "O"})"); }, reports("run 1", "negative length -1"));
   // The fourth count is stored as the difference to the second.
@@ -203,7 +203,7 @@ TEST(Rle, RejectsInvalidSizes) {
   EXPECT_THAT([] { parse(R"({"size": [3.0, 4], "counts": [12]})"); }, reports("has 3.0"));
   EXPECT_THAT([] { parse(R"({"size": [100000, 100000], "counts": [10000000000]})"); },
               reports("100000 x 100000", "shrink"));
-  EXPECT_THAT([] { parse(R"({"size": [18446744073709551615, 2], "counts": [2]})"); }, reports("beyond the limit"));
+  EXPECT_THAT([] { parse(R"({"size": [18446744073709551615, 2], "counts": [2]})"); }, reports("exceeds the limit"));
 }
 
 }  // namespace

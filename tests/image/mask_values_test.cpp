@@ -127,7 +127,7 @@ TEST(MaskValues, SelectsTheMaskPixelsOfAFile) {
   io::MediaRef file("soft.png");
   file.bytes = std::make_shared<const std::string>(encode_png(row.expand({3, 1, 40}).contiguous()));
   const auto decoded = decode_mask_with_notice(file, std::nullopt);
-  EXPECT_EQ(decoded.mask.sum().item<int64_t>(), 25) << "250, 225, 200, 175 and 150 besides";
+  EXPECT_EQ(decoded.mask.sum().item<int64_t>(), 25) << "other values are 250, 225, 200, 175 and 150";
   EXPECT_TRUE(decoded.notice);
 }
 

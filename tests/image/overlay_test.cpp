@@ -55,10 +55,10 @@ TEST(Overlay, FillsPredictionsAndOutlinesGroundTruth) {
   const at::Tensor right_mask = make_mask({"000111", "000111", "000111", "000000", "000000"});
   const at::Tensor overlay = draw_mask_comparison(image, {left_mask}, {right_mask});
   EXPECT_EQ(get_pixel(overlay, 1, 1), (std::array<int, 3>{162, 116, 60})) << "orange";
-  EXPECT_EQ(get_pixel(overlay, 1, 4), (std::array<int, 3>{100, 100, 100})) << "the true one's inside";
+  EXPECT_EQ(get_pixel(overlay, 1, 4), (std::array<int, 3>{100, 100, 100})) << "the inside of the true mask";
   EXPECT_EQ(get_pixel(overlay, 0, 4), (std::array<int, 3>{0, 210, 90})) << "green";
   EXPECT_NE(get_pixel(draw_mask_comparison(image, {left_mask, right_mask}, {}), 1, 4), get_pixel(overlay, 1, 1))
-      << "a second one has another colour";
+      << "a second mask has another color";
 }
 
 TEST(Overlay, OutlinesAreThickerInLargeImages) {

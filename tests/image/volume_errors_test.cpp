@@ -55,26 +55,27 @@ TEST(VolumeErrors, RejectsOtherFormats) {
   EXPECT_THAT([] { read_bytes(gzip(std::string(5000, 'a'))); }, reports("not a NIfTI file"));
   EXPECT_THAT([] { read_bytes(std::string(128, '\0') + "DICM" + std::string(900, 'x')); },
               reports("DICOM", "dcm2niix"));
-  EXPECT_THAT([] { read_volume_info("no/such/scan.nii"); }, ThrowsMessage<UserError>(HasSubstr("cannot be opened")));
+  EXPECT_THAT([] { read_volume_info("no/such/scan.nii"); },
+              ThrowsMessage<UserError>(HasSubstr("cannot open the scan")));
   EXPECT_THAT([] { read_volume_info("/tmp"); }, ThrowsMessage<UserError>(HasSubstr("folder")));
 }
 
 TEST(VolumeErrors, RejectsFilePairsAndAnalyze) {
-  expect_rejected("a pair of files", "nibabel.save", [](NiftiFile& file) { file.put_text(344, "ni1"); });
+  expect_rejected("a file pair", "nibabel.save", [](NiftiFile& file) { file.put_text(344, "ni1"); });
   expect_rejected("Analyze 7.5", "", [](NiftiFile& file) { file.put_text(344, std::string_view("\0\0\0\0", 4)); });
   NiftiFile nifti2 = make_file(NiftiFile::k2);
   nifti2.put_text(4, "ni2");
-  EXPECT_THAT([&] { read_bytes(fill(nifti2).bytes()); }, reports("a pair of files"));
+  EXPECT_THAT([&] { read_bytes(fill(nifti2).bytes()); }, reports("a file pair"));
 }
 
 TEST(VolumeErrors, RejectsInvalidDimensions) {
   expect_rejected("0 axes", "1 to 7", [](NiftiFile& file) { file.set_dim(0, 0); });
   expect_rejected("8 axes", "", [](NiftiFile& file) { file.set_dim(0, 8); });
   expect_rejected("-1 axes", "", [](NiftiFile& file) { file.set_dim(0, -1); });
-  expect_rejected("2 axes", "save it as PNG", [](NiftiFile& file) { file.set_dim(0, 2); });
+  expect_rejected("2 axes", "save a single slice as a PNG image", [](NiftiFile& file) { file.set_dim(0, 2); });
   expect_rejected("0 voxels along axis 2", "", [](NiftiFile& file) { file.set_dim(2, 0); });
   expect_rejected("-7 voxels along axis 3", "", [](NiftiFile& file) { file.set_dim(3, -7); });
-  expect_rejected("3 values along axis 5", "a file of its own", [](NiftiFile& file) {
+  expect_rejected("3 values along axis 5", "a separate file", [](NiftiFile& file) {
     file.set_dim(0, 5);
     file.set_dim(4, 1);
     file.set_dim(5, 3);
@@ -86,14 +87,14 @@ TEST(VolumeErrors, RejectsDimensionsBeyondTheFile) {
   expect_rejected("16384 × 16384 × 16384", "", [](NiftiFile& file) {
     for (size_t axis = 1; axis < 4; ++axis) file.set_dim(axis, 16'384);
   });
-  expect_rejected("promises", "cut off or damaged", [](NiftiFile& file) {
+  expect_rejected("requires", "truncated or damaged", [](NiftiFile& file) {
     for (size_t axis = 1; axis < 4; ++axis) file.set_dim(axis, 1600);
   });
   const std::string large_file = fill(make_file(NiftiFile::k2, {100'000, 100'000, 100'000})).bytes();
   EXPECT_THAT([&] { read_bytes(large_file); }, reports("100000 voxels along axis 1"));
   const std::string short_file = fill(make_file(NiftiFile::k1, {3, 4, 6})).bytes();
-  EXPECT_THAT([&] { read_bytes(short_file); }, reports("promises 496 bytes", "has 472"));
-  EXPECT_THAT([&] { read_bytes(gzip(short_file)); }, reports("cut off"));
+  EXPECT_THAT([&] { read_bytes(short_file); }, reports("requires 496 bytes", "has 472"));
+  EXPECT_THAT([&] { read_bytes(gzip(short_file)); }, reports("truncated"));
 }
 
 TEST(VolumeErrors, RejectsInvalidVoxelOffsets) {
@@ -105,7 +106,7 @@ TEST(VolumeErrors, RejectsInvalidVoxelOffsets) {
 
 TEST(VolumeErrors, RejectsNonfiniteHeaderFields) {
   for (const double value : {kNan, kInfinity}) {
-    expect_rejected("sform", "where its axes point", [&](NiftiFile& file) {
+    expect_rejected("sform", "does not define its axes", [&](NiftiFile& file) {
       file.set_sform(1, {1, 0, 0, 0, value, 0, 0, 0, 1});
     });
     expect_rejected("qform", "", [&](NiftiFile& file) {
@@ -118,9 +119,9 @@ TEST(VolumeErrors, RejectsNonfiniteHeaderFields) {
     });
     expect_rejected("scl_inter", "", [&](NiftiFile& file) { file.set_scaling(2, value); });
   }
-  expect_rejected("two axes are one", "", [](NiftiFile& file) { file.set_sform(1, {1, 1, 0, 0, 0, 0, 0, 0, 1}); });
-  expect_rejected("two axes are one", "", [](NiftiFile& file) { file.set_sform(1, {}); });
-  expect_rejected("no rotation", "", [](NiftiFile& file) {
+  expect_rejected("two axes coincide", "", [](NiftiFile& file) { file.set_sform(1, {1, 1, 0, 0, 0, 0, 0, 0, 1}); });
+  expect_rejected("two axes coincide", "", [](NiftiFile& file) { file.set_sform(1, {}); });
+  expect_rejected("not a rotation", "", [](NiftiFile& file) {
     file.set_sform(0, {});
     file.set_qform(1, {0.9, 0.9, 0});
   });
@@ -129,7 +130,7 @@ TEST(VolumeErrors, RejectsNonfiniteHeaderFields) {
 TEST(VolumeErrors, RejectsOtherVoxelTypes) {
   const auto expect_type_rejected = [](int16_t type, const char* name) {
     const std::string bytes = fill(make_file(NiftiFile::k1, {3, 4, 5}, type)).bytes();
-    EXPECT_THAT([&] { read_bytes(bytes); }, reports("datatype", name));
+    EXPECT_THAT([&] { read_bytes(bytes); }, reports("data type", name));
   };
   expect_type_rejected(32, "COMPLEX64");
   expect_type_rejected(1792, "COMPLEX128");
@@ -160,9 +161,11 @@ TEST(VolumeErrors, RejectsConstantValues) {
     return file.bytes();
   };
   VolumeSettings settings;
-  EXPECT_THAT([&] { read_bytes(make_constant(7), settings); }, reports("all voxels of the scan have the value 7"));
+  EXPECT_THAT([&] { read_bytes(make_constant(7), settings); },
+              reports("cannot normalize the scan: all voxels have the value 7"));
   settings.spacing = Axes<double>{0.7, 0.7, 0.7};
-  EXPECT_THAT([&] { read_bytes(make_constant(7), settings); }, reports("all voxels of the scan have the value 7"));
+  EXPECT_THAT([&] { read_bytes(make_constant(7), settings); },
+              reports("cannot normalize the scan: all voxels have the value 7"));
   settings.normalization = VolumeNormalization::kPercentile;
   EXPECT_THAT([&] { read_bytes(make_constant(7), settings); }, reports("percentile 0.5 to 99.5", "the value 7"));
   settings.normalization = VolumeNormalization::kZScoreForeground;
@@ -188,7 +191,7 @@ TEST(VolumeErrors, RejectsObliqueAxesWithASpacing) {
   settings.size = {4, 4, 4};
   EXPECT_NO_THROW(read_bytes(fill(file).bytes(), settings));
   settings.spacing = Axes<double>{1, 1, 1};
-  EXPECT_THAT([&] { read_bytes(fill(file).bytes(), settings); }, reports("right angles", "resample_to_output"));
+  EXPECT_THAT([&] { read_bytes(fill(file).bytes(), settings); }, reports("not orthogonal", "resample_to_output"));
 }
 
 TEST(VolumeErrors, RejectsTruncatedFiles) {

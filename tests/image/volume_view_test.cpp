@@ -40,7 +40,7 @@ TEST(OrthogonalSlices, ScaleToTheirPercentiles) {
   EXPECT_EQ(image.min().item<int64_t>(), 0);
   EXPECT_EQ(image.max().item<int64_t>(), 255);
   EXPECT_EQ(render_orthogonal_slices(at::full({1, 4, 4, 4}, 3.0)).max().item<int64_t>(), 0)
-      << "nothing to see, and no error";
+      << "an empty view, no error";
 }
 
 /// A file whose axes point to posterior, right and inferior, bright at the right and front, in the

@@ -118,7 +118,7 @@ int fill_small_disk(const fs::path& disk) {
 TEST_F(WriteFile, KeepsTheOldFileOnAFullDisk) {
   const int status = run_in_child([&] { return fill_small_disk(folder()); });
   if (status == kSkippedStatus) {
-    GTEST_SKIP() << "no right to mount a file system";
+    GTEST_SKIP() << "no permission to mount a file system";
   }
   EXPECT_EQ(status, 0);
 }
@@ -126,7 +126,7 @@ TEST_F(WriteFile, KeepsTheOldFileOnAFullDisk) {
 TEST_F(WriteFile, ErrorsReportRequestedAndFreeBytes) {
   EXPECT_THAT(write_error(folder() / "a", ENOSPC, 123'456).what(),
               AllOf(HasSubstr((folder() / "a").string()), HasSubstr("No space left"), HasSubstr("123456 bytes"),
-                    HasSubstr("are free"), HasSubstr("make room")));
+                    HasSubstr("are free"), HasSubstr("free space")));
   EXPECT_THAT(write_error("a", EDQUOT, 5).what(), AllOf(HasSubstr("quota"), HasSubstr("5 bytes")));
 }
 

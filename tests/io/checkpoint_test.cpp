@@ -105,7 +105,7 @@ TEST_F(Checkpoint, ChecksFreeSpaceForAllShardsFirst) {
 TEST_F(Checkpoint, RefusesToOverwriteWeights) {
   write_checkpoint_tensors(folder(), make_tensors());
   EXPECT_THAT(get_error_message([&] { write_checkpoint_tensors(folder(), make_tensors(), 80); }, ExitCode::kFailed),
-              AllOf(HasSubstr("holds weights already"), HasSubstr("model.safetensors")));
+              AllOf(HasSubstr("already contains weights"), HasSubstr("model.safetensors")));
 }
 
 TEST_F(Checkpoint, ReportsTheMissingFiles) {
@@ -132,7 +132,7 @@ TEST_F(Checkpoint, RefusesAWrongIndex) {
   index(R"({"weight_map": {"layer.9": "model-00001-of-00003.safetensors"}})");
   EXPECT_THAT(get_error(), AllOf(HasSubstr("layer.9"), HasSubstr("model-00001-of-00003.safetensors")));
   index(R"({"weight_map": {"layer.0": "../model-00001-of-00003.safetensors"}})");
-  EXPECT_THAT(get_error(), HasSubstr("not the name of a file beside it"));
+  EXPECT_THAT(get_error(), HasSubstr("not a file name in the same folder"));
   index(R"({"weight_map": {"layer.0": 3}})");
   EXPECT_THAT(get_error(), HasSubstr("not a string"));
   index(R"({"weight_map": []})");

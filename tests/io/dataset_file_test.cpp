@@ -28,22 +28,23 @@ TEST_F(ReadDataset, EscapesControlCharactersInNames) {
 
 TEST_F(ReadDataset, RefusesANulInAPath) {
   const std::string turns = R"("conversations": [{"from":"human","value":"Q"},{"from":"gpt","value":"A"}])";
-  EXPECT_EQ(read_one(R"({"image": "a.jpg\u0000.png", )" + turns + "}").problem, "image 1 has a NUL in its path");
-  EXPECT_EQ(read_one(R"({"videos": ["a", "\u0000"], )" + turns + "}").problem, "video 2 has a NUL in its path");
+  EXPECT_EQ(read_one(R"({"image": "a.jpg\u0000.png", )" + turns + "}").problem, "image 1 has a NUL byte in its path");
+  EXPECT_EQ(read_one(R"({"videos": ["a", "\u0000"], )" + turns + "}").problem, "video 2 has a NUL byte in its path");
   EXPECT_EQ(read_one(R"({"messages": [{"role":"user","content":[{"type":"image","path":"x\u0000"}]},
       {"role":"assistant","content":"A"}]})")
                 .problem,
-            "image 1 has a NUL in its path");
+            "image 1 has a NUL byte in its path");
 }
 
 TEST_F(ReadDataset, DeepNestingIsAProblemOfItsRecord) {
   const std::string deep = "{\"a\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}";
   const auto lines = read(fmt::format("{}\n{}\n{}\n", kTextRecord, deep, kTextRecord));
   ASSERT_EQ(lines.size(), 3U);
-  EXPECT_THAT(lines[1].problem, HasSubstr("more than 200 lists and objects stand in each other"));
+  EXPECT_THAT(lines[1].problem, HasSubstr("more than 200 nested lists and objects"));
   EXPECT_TRUE(lines[2].problem.empty());
-  EXPECT_THAT(get_error(fmt::format("[{}, {}]", kTextRecord, deep)), HasSubstr("more than 200 lists and objects"));
-  EXPECT_THAT(get_error(std::string(200'000, '[')), HasSubstr("more than 200 lists and objects"));
+  EXPECT_THAT(get_error(fmt::format("[{}, {}]", kTextRecord, deep)),
+              HasSubstr("more than 200 nested lists and objects"));
+  EXPECT_THAT(get_error(std::string(200'000, '[')), HasSubstr("more than 200 nested lists and objects"));
 }
 
 TEST_F(ReadDataset, ProblemsQuoteAtMostALine) {
@@ -157,7 +158,7 @@ TEST_F(OpenRecords, DetectsChangedFiles) {
   EXPECT_NE(open_records(folder() / "a.jsonl", {.columns = {{"question", "q"}}})->stamp(), stamp);
   put("a.jsonl", std::string(kLine) + " ");
   EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed),
-              HasSubstr("a.jsonl was changed while it is in use"));
+              HasSubstr("a.jsonl changed during the run"));
   EXPECT_NE(open_records(folder() / "a.jsonl", {})->stamp(), stamp);
   std::filesystem::remove(folder() / "a.jsonl");
   EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed), HasSubstr("cannot read"));
@@ -204,7 +205,7 @@ TEST_F(OpenRecords, RenamesColumns) {
   EXPECT_EQ(record.turns.at(0).text, "<image>\nQ");
   EXPECT_EQ(record.turns.at(1).text, "A");
   put("b.jsonl", kLine);
-  EXPECT_THAT(read_first("b.jsonl", settings).problem, HasSubstr("none of the fields that data.columns names"));
+  EXPECT_THAT(read_first("b.jsonl", settings).problem, HasSubstr("none of the fields of data.columns"));
   put("c.jsonl", R"({"talk": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}], "texts": 3})");
   EXPECT_EQ(read_first("c.jsonl", {.columns = {{"messages", "talk"}}}).problem, "");
 }
@@ -227,7 +228,7 @@ TEST_F(OpenRecords, RestrictsPathsToTheImageRoot) {
   EXPECT_EQ(get_problem((folder() / "images/inner/a.png").string()), "");
   for (const std::string path :
        {"../secret.png", "link.png", "/etc/passwd", "file:///etc/passwd", "../images2/a.png"}) {
-    EXPECT_THAT(get_problem(path), HasSubstr("image 1 lies outside of the folder of images")) << path;
+    EXPECT_THAT(get_problem(path), HasSubstr("image 1 is outside the image folder")) << path;
   }
 }
 
@@ -253,7 +254,7 @@ TEST(SubsetRecords, KeepsTheBlocksOfTheBase) {
 TEST_F(ReadDataset, RefusesOtherFiles) {
   EXPECT_THAT(get_error(""), HasSubstr("is empty"));
   EXPECT_THAT(get_error(" \n"), HasSubstr("is empty"));
-  EXPECT_THAT(get_error("id,question"), HasSubstr("neither a JSON array nor JSON lines"));
+  EXPECT_THAT(get_error("id,question"), HasSubstr("neither a JSON array nor JSON Lines"));
   EXPECT_THAT(get_error("{\n\"data\": []\n}\n"), HasSubstr("one JSON object"));
   EXPECT_THAT(get_error("{\n\"question\": \"Q\",\n\"answer\": \"A\"\n}\n"), HasSubstr("write it on one line"));
   EXPECT_THAT(get_error("version https://git-lfs.github.com/spec/v1\n"), HasSubstr("git lfs pull"));
@@ -275,7 +276,7 @@ TEST_F(ReadDataset, ReportsTheKeyOfNestedRecords) {
   EXPECT_THAT(get_error(R"({"a": {"root": "x", "annotation": "a.jsonl", "repeat_time": 1}})"), HasSubstr("InternVL"));
   EXPECT_THAT(get_error(R"({"a": {"file_name": "a.json", "formatting": "sharegpt"}})"), HasSubstr("LLaMA-Factory"));
   EXPECT_THAT(get_error(R"({"a": {"annotation_path": "a.json", "data_path": "x"}})"), HasSubstr("Qwen-VL"));
-  EXPECT_EQ(read(kRecord).at(0).problem, "") << "a record may be alone";
+  EXPECT_EQ(read(kRecord).at(0).problem, "") << "a single record is valid";
   EXPECT_THAT(read(R"({"images": [{"path": "a.png"}], "prompt": "Q"})").at(0).problem, HasSubstr("data.columns"));
   EXPECT_THAT(read(R"({"dialog": [{"role": "user", "content": "Q"}]})").at(0).problem, HasSubstr("data.columns"));
 }

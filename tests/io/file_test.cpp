@@ -38,12 +38,12 @@ TEST_F(FolderProbeTest, ProbesTheNearestExistingParent) {
   const auto probe = probe_folder(folder() / "runs/first/");
   EXPECT_EQ(probe.folder, folder());
   EXPECT_EQ(probe.failure, "");
-  EXPECT_TRUE(entries(folder()).empty()) << "it is not made";
+  EXPECT_TRUE(entries(folder()).empty()) << "it is not created";
 }
 
 TEST_F(FolderProbeTest, ReportsAFileInThePath) {
   put("runs", "a file");
-  EXPECT_THAT(probe_folder(folder() / "runs/first").failure, testing::HasSubstr("runs is no folder"));
+  EXPECT_THAT(probe_folder(folder() / "runs/first").failure, testing::HasSubstr("runs is not a folder"));
   EXPECT_EQ(read_contents(folder() / "runs"), "a file");
 }
 
@@ -73,7 +73,7 @@ class SpecialFiles : public TemporaryFolderTest {
 
 TEST_F(SpecialFiles, AreNotReadAsText) {
   EXPECT_THAT(get_error_message([&] { read_file(pipe()); }),
-              AllOf(HasSubstr((folder() / "pipe").string()), HasSubstr("is a named pipe; a file is wanted here")));
+              AllOf(HasSubstr((folder() / "pipe").string()), HasSubstr("is a named pipe; give a file")));
   EXPECT_THAT(get_error_message([&] { read_file("/dev/zero"); }), HasSubstr("/dev/zero is a device"));
 }
 

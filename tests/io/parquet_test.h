@@ -25,7 +25,7 @@ class ParquetTest : public TemporaryFolderTest {
     try {
       open_row_file(golden_path("cauldron.parquet"));
     } catch (const UserError& error) {
-      ASSERT_THAT(error.what(), testing::HasSubstr("run scripts/setup.sh, which fetches Arrow"));
+      ASSERT_THAT(error.what(), testing::HasSubstr("run scripts/setup.sh to download Arrow"));
       GTEST_SKIP() << error.what();
     }
   }

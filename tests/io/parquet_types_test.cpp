@@ -47,8 +47,8 @@ TEST_F(ParquetTypes, ParsesNestedJsonCells) {
   EXPECT_EQ(columns->at(1).turns.at(1).text, "A");
   EXPECT_THAT(columns->at(1).images, ElementsAre("/root/a.png")) << "a struct without bytes";
   EXPECT_EQ(columns->at_without_bytes(1).images, columns->at(1).images) << "the same without bytes";
-  EXPECT_THAT(columns->at(2).problem, HasSubstr("its column \"messages\" is of the type arrow.json and is not valid "
-                                                "JSON at line 1, column"));
+  EXPECT_THAT(columns->at(2).problem,
+              HasSubstr("its column \"messages\" has the type arrow.json and is not valid JSON at line 1, column"));
 
   const auto contents = open_records(golden_path("json_contents.parquet"), {});
   EXPECT_EQ(contents->at(0).problem, "");
@@ -83,7 +83,7 @@ TEST_F(ParquetTypes, ReportsUnsupportedTypes) {
     return open_records(golden_path(name), settings)->at(0).problem;
   };
   EXPECT_THAT(problem("durations.parquet"),
-              AllOf(HasSubstr("its column \"answer\" is of the type duration[ms], which is not read"),
+              AllOf(HasSubstr("its column \"answer\" has the type duration[ms], which is not supported"),
                     HasSubstr("write it as text")));
   EXPECT_THAT(problem("tensors.parquet"), HasSubstr("extension<arrow.fixed_shape_tensor"));
   EXPECT_THAT(problem("values.parquet", {.columns = {{"answer", "length"}}}), HasSubstr("its column \"length\""));

@@ -167,7 +167,7 @@ TEST_F(ReadDataset, ReadsQuestionsAndAnswers) {
   EXPECT_THAT(read_one(R"({"question": "Q"})").problem, HasSubstr("has no \"answer\""));
   EXPECT_THAT(read_one(R"({"question": null, "answer": "A"})").problem, HasSubstr("has no \"question\""));
   EXPECT_THAT(read_one(R"({"texts": 3})").problem, HasSubstr("\"texts\" is not a list"));
-  EXPECT_THAT(read_one(R"({"texts": [3]})").problem, HasSubstr("an entry that is no object"));
+  EXPECT_THAT(read_one(R"({"texts": [3]})").problem, HasSubstr("an entry that is not an object"));
   EXPECT_THAT(read_one(R"({"output": "O", "input": "", "history": [["Q"]]})").problem, HasSubstr("\"history\""));
   EXPECT_THAT(read_one(R"({"texts": []})").problem, HasSubstr("is empty"));
 }
@@ -177,15 +177,15 @@ TEST_F(ReadDataset, ReportsInvalidTurns) {
   const std::string user = R"({"from":"human","value":"<image>Q"})";
   const std::string assistant = R"({"from":"gpt","value":"A"})";
   EXPECT_EQ(problem(user + "," + assistant), "");
-  EXPECT_THAT(problem(""), HasSubstr("is empty: a question and its answer are wanted"));
+  EXPECT_THAT(problem(""), HasSubstr("is empty: a question and its answer are expected"));
   EXPECT_THAT(problem("3"), HasSubstr("turn 1 is not a JSON object"));
-  EXPECT_THAT(problem(R"({"value":"Q"})"), HasSubstr("turn 1 does not say whose it is"));
+  EXPECT_THAT(problem(R"({"value":"Q"})"), HasSubstr("turn 1 has no role"));
   EXPECT_THAT(problem(user + R"(,{"from":"bot","value":"A"})"), HasSubstr("turn 2 has the unknown role \"bot\""));
   EXPECT_THAT(problem(user + R"(,{"from":"gpt"})"), HasSubstr("turn 2 is empty"));
   EXPECT_THAT(problem(user + R"(,{"from":"gpt","value":null})"), HasSubstr("turn 2 is empty"));
   EXPECT_THAT(problem(user + R"(,{"from":"gpt","value":" \n"})"), HasSubstr("turn 2 is empty"));
   EXPECT_THAT(problem(user + R"(,{"from":"gpt","value":{}})"), HasSubstr("turn 2: its text is neither"));
-  EXPECT_THAT(problem(user), HasSubstr("no turn of the assistant"));
+  EXPECT_THAT(problem(user), HasSubstr("no assistant turn"));
   EXPECT_THAT(problem(assistant), HasSubstr("turn 1 should be the user's"));
   EXPECT_THAT(problem(user + "," + user), HasSubstr("turn 2 should be the assistant's"));
   EXPECT_THAT(problem(user + "," + assistant + "," + assistant), HasSubstr("turn 3 should be the user's"));
@@ -203,12 +203,12 @@ TEST_F(ReadDataset, ReportsInvalidImages) {
         .problem;
   };
   EXPECT_EQ(problem(R"("image": "a",)", "<image>"), "");
-  EXPECT_THAT(problem(R"("image": "a",)", "<image><image>"), HasSubstr("has 2 <image> marks for 1 images"));
-  EXPECT_THAT(problem(R"("image": ["a", "b"],)", "<image>"), HasSubstr("has 1 <image> marks for 2 images"));
-  EXPECT_THAT(problem("", "<image>"), HasSubstr("has 1 <image> marks for 0 images"));
+  EXPECT_THAT(problem(R"("image": "a",)", "<image><image>"), HasSubstr("has 2 <image> placeholders for 1 images"));
+  EXPECT_THAT(problem(R"("image": ["a", "b"],)", "<image>"), HasSubstr("has 1 <image> placeholders for 2 images"));
+  EXPECT_THAT(problem("", "<image>"), HasSubstr("has 1 <image> placeholders for 0 images"));
   EXPECT_THAT(problem(R"("image": "a", "images": ["b"],)", "<image>"), HasSubstr("both \"image\" and \"images\""));
   EXPECT_THAT(problem(R"("image": 3,)", "<image>"), HasSubstr("image 1 is not a path"));
-  EXPECT_EQ(problem(R"("image": ["a", ""],)", "<image>"), "") << "an empty text is no image";
+  EXPECT_EQ(problem(R"("image": ["a", ""],)", "<image>"), "") << "an empty text is not an image";
   EXPECT_THAT(problem(R"("image": "https://x/a.png",)", "<image>"), HasSubstr("image 1 is a https://"));
   EXPECT_THAT(problem(R"("image": "data:image/png;base64,AA",)", "<image>"), HasSubstr("data:"));
   EXPECT_THAT(problem(R"("audio": "a.wav",)", "Q"), HasSubstr("\"audio\", which is not supported yet"));
@@ -223,16 +223,17 @@ TEST_F(ReadDataset, ReportsInvalidVideos) {
         .problem;
   };
   EXPECT_EQ(problem(R"("videos": [],)", "Q"), "");
-  EXPECT_THAT(problem(R"("video": "a",)", "<video><video>"), HasSubstr("has 2 <video> marks for 1 videos"));
-  EXPECT_THAT(problem("", "<video>"), HasSubstr("has 1 <video> marks for 0 videos"));
-  EXPECT_THAT(problem(R"("video": "a",)", "<image><image>"), HasSubstr("has 2 <image> marks for 0 images"));
-  EXPECT_THAT(problem(R"("video": "a",)", "<image><video>"), HasSubstr("has 1 <image> marks for 0 images"));
+  EXPECT_THAT(problem(R"("video": "a",)", "<video><video>"), HasSubstr("has 2 <video> placeholders for 1 videos"));
+  EXPECT_THAT(problem("", "<video>"), HasSubstr("has 1 <video> placeholders for 0 videos"));
+  EXPECT_THAT(problem(R"("video": "a",)", "<image><image>"), HasSubstr("has 2 <image> placeholders for 0 images"));
+  EXPECT_THAT(problem(R"("video": "a",)", "<image><video>"), HasSubstr("has 1 <image> placeholders for 0 images"));
   EXPECT_THAT(problem(R"("video": "a", "videos": ["b"],)", "<video>"), HasSubstr("both \"video\" and \"videos\""));
   EXPECT_THAT(problem(R"("videos": ["a", 3],)", "<video>"), HasSubstr("video 2 is not a path"));
   EXPECT_THAT(problem(R"("video": "https://x/a.mp4",)", "<video>"), HasSubstr("save the video"));
-  EXPECT_THAT(problem(R"("videos": ["a", []],)", "<video><video>"), HasSubstr("has 2 <video> marks for 1 videos"));
+  EXPECT_THAT(problem(R"("videos": ["a", []],)", "<video><video>"),
+              HasSubstr("has 2 <video> placeholders for 1 videos"));
   EXPECT_THAT(problem(R"("videos": [["0.jpg", 1]],)", "<video>"), HasSubstr("frame 2 of video 1 is not a path"));
-  EXPECT_THAT(problem(R"("videos": [["0.jpg", "https://x/1.jpg"]],)", "<video>"), HasSubstr("https://... address"));
+  EXPECT_THAT(problem(R"("videos": [["0.jpg", "https://x/1.jpg"]],)", "<video>"), HasSubstr("https://... URL"));
   EXPECT_THAT(problem(R"("images": ["a.jpg", ["b.jpg"]],)", "<image><image>"),
               AllOf(HasSubstr("image 2 is a list"), HasSubstr("under \"videos\"")));
   EXPECT_THAT(read_with_turns(R"({"from":"human","value":"Q"},{"from":"gpt","value":"<video>"})").problem,
@@ -274,7 +275,7 @@ TEST_F(ReadDataset, FramesStayInTheImageRoot) {
       {"from": "human", "value": "<video>"}, {"from": "gpt", "value": "A"}]}])");
   EXPECT_EQ(open_records(file, {})->at(0).problem, "");
   EXPECT_THAT(open_records(file, {.restrict_to_image_root = true})->at(0).problem,
-              AllOf(HasSubstr("video 1 lies outside"), HasSubstr("out.jpg")));
+              AllOf(HasSubstr("video 1 is outside"), HasSubstr("out.jpg")));
 }
 
 TEST_F(ReadDataset, ReportsInvalidBlocks) {
@@ -291,13 +292,13 @@ TEST_F(ReadDataset, ReportsInvalidBlocks) {
   EXPECT_THAT(problem(R"({"path":"a.png"})"), HasSubstr("has no \"type\""));
   EXPECT_THAT(problem(R"({"type":"text"})"), HasSubstr("a text block has no \"text\""));
   EXPECT_THAT(problem(R"({"type":"audio","audio":"a"})"), HasSubstr("type \"audio\" is not supported"));
-  EXPECT_THAT(problem(R"({"type":"image"})"), HasSubstr("has 1 <image> marks for 0 images"));
+  EXPECT_THAT(problem(R"({"type":"image"})"), HasSubstr("has 1 <image> placeholders for 0 images"));
   EXPECT_THAT(problem(R"({"type":"image","image":3})"), HasSubstr("not a path"));
   EXPECT_THAT(problem(R"({"type":"image_url","image_url":{"detail":"low"}})"), HasSubstr("without \"url\""));
-  EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("has 1 <image> marks for 0 images"));
-  EXPECT_THAT(problem(R"({"type":"video"})"), HasSubstr("has 1 <video> marks for 0 videos"));
+  EXPECT_THAT(problem(R"({"type":"image_url","image_url":{}})"), HasSubstr("has 1 <image> placeholders for 0 images"));
+  EXPECT_THAT(problem(R"({"type":"video"})"), HasSubstr("has 1 <video> placeholders for 0 videos"));
   EXPECT_THAT(problem(R"({"type":"video","video":3})"), HasSubstr("a video block's video is not a path"));
-  EXPECT_THAT(problem(R"({"type":"video","video":[]})"), HasSubstr("has 1 <video> marks for 0 videos"));
+  EXPECT_THAT(problem(R"({"type":"video","video":[]})"), HasSubstr("has 1 <video> placeholders for 0 videos"));
   EXPECT_THAT(problem(R"({"type":"image","image":["0.jpg"]})"), HasSubstr("turn 1: an image block is a list"));
 }
 

@@ -58,8 +58,8 @@ TEST(RecordKeys, LossMasksAreProblems) {
         R"("train_detail": [{"begin_offset": 0, "end_offset": 3, "train": false}])"}) {
     const std::string_view key = keys.substr(1, keys.find('"', 1) - 1);
     const Record record = read_with_answer_keys(keys);
-    EXPECT_THAT(record.problem,
-                AllOf(has_key_and_suggestion(key), HasSubstr("turn 2 has"), HasSubstr("left out of the loss")));
+    EXPECT_THAT(record.problem, AllOf(has_key_and_suggestion(key), HasSubstr("turn 2 has"),
+                                      HasSubstr("masking parts of a conversation from the loss")));
     EXPECT_EQ(read_with_answer_keys(keys, {.ignore_keys = {std::string(key)}}).problem, "") << key;
   }
   for (const std::string_view keys :
@@ -120,7 +120,7 @@ TEST(RecordKeys, ToolsReasoningAndSystemTextsAreProblems) {
   }
   const Record empty_call = read(R"({"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "",
                                      "tool_calls": [{"function": {"name": "f"}}]}]})");
-  EXPECT_THAT(empty_call.problem, has_key_and_suggestion("tool_calls")) << "rather than that the turn is empty";
+  EXPECT_THAT(empty_call.problem, has_key_and_suggestion("tool_calls")) << "instead of an empty turn";
 }
 
 TEST(RecordKeys, UnreadAnswersAreProblemsWithoutAFinalAnswer) {
@@ -154,7 +154,7 @@ TEST(RecordKeys, MediaUnderKeysThatAreNotReadAreProblems) {
                       {"from": "gpt", "value": "A"}]})")
                   .problem,
               has_key_and_suggestion("img"))
-      << "rather than that a mark has no image";
+      << "instead of a placeholder without an image";
   EXPECT_THAT(read(R"({"img": "p.png", "caption": "C"})").problem, has_key_and_suggestion("img"));
 }
 
@@ -185,7 +185,7 @@ TEST(RecordKeys, OtherKeysAreNoticesOncePerKind) {
   EXPECT_THAT(record.notices, testing::UnorderedElementsAre(quality, name, block, weight, volume));
   const Record both = read(R"({"question": "Q", "messages": [{"role": "user", "content": "R"},
                                {"role": "assistant", "content": "A"}], "category": ["x"], "task": {"x": 1}})");
-  EXPECT_THAT(both.notices, SizeIs(3)) << "the question that is not asked, the category and the task that are no words";
+  EXPECT_THAT(both.notices, SizeIs(3)) << "an unused question, and a category and a task that are not text";
   EXPECT_THAT(read_with_keys(R"("images": [{"path": "a.png", "crop": [0, 0, 2, 2]}])").notices, SizeIs(1));
   const Record long_value = read_with_keys(fmt::format(R"("blob": "{}")", std::string(100'000, 'x')));
   EXPECT_LT(long_value.notices.at(0).example.size(), 200);
@@ -226,7 +226,7 @@ TEST(RecordKeys, BlocksWithExtraContentAreProblems) {
   }
   for (const std::string_view key : {"max_pixels", "fps", "nframes", "resized_height"}) {
     const Record record = read_with_content(fmt::format(R"([{{"type": "video", "video": "p.mp4", "{}": 2}}])", key));
-    EXPECT_EQ(record.problem, "") << key << ": transformers does not read it either";
+    EXPECT_EQ(record.problem, "") << key << ": transformers ignores it too";
     EXPECT_THAT(record.notices, SizeIs(1)) << key;
   }
   EXPECT_THAT(

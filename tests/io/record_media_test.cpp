@@ -61,9 +61,9 @@ TEST_F(RecordMasks, MaskProblemsDoNotAffectTheRecord) {
   EXPECT_THAT(problem(R"("masks": ["a.png", {"segmentation": [[1, 2, 3, 4, 5, 6]]}])"), HasSubstr("mask 2"));
   EXPECT_THAT(problem(R"("mask": "a.png", "masks": ["b.png"])"), HasSubstr("keep one"));
   EXPECT_THAT(problem(R"("mask": {"path": "a.png", "image": 1})"),
-              AllOf(HasSubstr("lies in picture 1"), HasSubstr("has 1")));
+              AllOf(HasSubstr("is for image 1"), HasSubstr("has 1")));
   EXPECT_THAT(problem(R"("mask": {"path": "a.png", "value": "x"})"), HasSubstr("whole number"));
-  EXPECT_THAT(problem(R"("mask": {"size": [2, 3], "counts": [6], "value": 1})"), HasSubstr("take it out"));
+  EXPECT_THAT(problem(R"("mask": {"size": [2, 3], "counts": [6], "value": 1})"), HasSubstr("remove it"));
   EXPECT_THAT(problem(R"("mask": {"size": [2, 3], "counts": [1, 4]})"), AllOf(HasSubstr("mask 1"), HasSubstr("5")));
 }
 
@@ -121,7 +121,7 @@ TEST_F(RecordVolumes, MayBeContentBlocks) {
 TEST_F(RecordVolumes, ThatCannotBeAssignedAreProblems) {
   EXPECT_THAT(read_with_fields(R"("image": "a.png", "volume": "b.nii")").problem, HasSubstr("images and volumes"));
   EXPECT_THAT(read_with_fields(R"("volumes": ["a.nii", "b.nii"])", "<image>").problem,
-              AllOf(HasSubstr("1 <image> marks for 2 volumes"), HasSubstr("each volume")));
+              AllOf(HasSubstr("1 <image> placeholders for 2 volumes"), HasSubstr("each volume")));
   EXPECT_THAT(read_with_fields(R"("volumes": ["a.nii", "b.nii", "c.nii"], "modality": ["T1w", "T2w"])").problem,
               HasSubstr("2 modalities for 3 volumes"));
   EXPECT_THAT(read_with_fields(R"("volume": "a.nii", "modality": {"name": "T1w"})").problem, HasSubstr("\"modality\""));

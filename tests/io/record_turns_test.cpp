@@ -21,7 +21,7 @@ TEST(PlaceholderNotices, OtherPlaceholderSpellingsAreNotices) {
   for (const char* placeholder : {"<image 1>", "<image_00>", "<IMAGE>", "<image_placeholder>", "<img>", "<video_1>"}) {
     const auto notices = get_notices(Role::kUser, std::string("See ") + placeholder + ".");
     ASSERT_THAT(notices, SizeIs(1)) << placeholder;
-    EXPECT_THAT(notices[0].kind, HasSubstr("no place here"));
+    EXPECT_THAT(notices[0].kind, HasSubstr("an image placeholder of another format"));
     EXPECT_EQ(notices[0].example, placeholder);
   }
 }

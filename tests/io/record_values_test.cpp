@@ -85,7 +85,7 @@ TEST(RecordValues, MediaOfTurnsAreRead) {
   EXPECT_THAT(read_with_turn(R"("content": "Q", "video": "v.mp4")").videos, ElementsAre("v.mp4"));
   EXPECT_TRUE(read_with_turn(R"("content": "Q", "volume": "v.nii")").images.at(0).is_volume);
   EXPECT_THAT(read_with_turn(R"("content": "<image><image>", "image": "p.png")").problem,
-              HasSubstr("turn 1 has 2 <image> marks"));
+              HasSubstr("turn 1 has 2 <image> placeholders"));
   EXPECT_THAT(read_with_turn(R"("content": "Q", "images": ["p.png"])", R"("images": ["p.png"])").images,
               ElementsAre("p.png"))
       << "the record's list repeats those of the turns";
@@ -108,7 +108,8 @@ TEST(RecordValues, AListThatRepeatsTheBlocksIsReadOnce) {
                              R"("images": ["p.png", "q.png"])")
                   .images,
               ElementsAre("p.png", "q.png"));
-  EXPECT_THAT(read_with_turn(block, R"("images": ["q.png"])").problem, HasSubstr("has 0 <image> marks for 1 images"));
+  EXPECT_THAT(read_with_turn(block, R"("images": ["q.png"])").problem,
+              HasSubstr("has 0 <image> placeholders for 1 images"));
 }
 
 TEST(RecordValues, APlaceholderInsideASentenceIsText) {
@@ -132,10 +133,11 @@ TEST(RecordValues, APlaceholderInsideASentenceIsText) {
                                      {"from": "gpt", "value": "Write <image> there."}]})");
   EXPECT_EQ(answer.problem, "");
   EXPECT_THAT(answer.turns.at(1).literal_placeholders, ElementsAre(6));
-  EXPECT_THAT(read_with_question(R"("id": 1)", "<image>\\nQ").problem, HasSubstr("has 1 <image> marks for 0 images"))
-      << "the place of an image that is missing";
+  EXPECT_THAT(read_with_question(R"("id": 1)", "<image>\\nQ").problem,
+              HasSubstr("has 1 <image> placeholders for 0 images"))
+      << "the placeholder of a missing image";
   EXPECT_THAT(read_with_question(R"("image": "p.png")", "The <image> and <image> there").problem,
-              HasSubstr("has 2 <image> marks"));
+              HasSubstr("has 2 <image> placeholders"));
 }
 
 TEST(RecordValues, FrameRatesOfListsOfFramesAreRead) {

@@ -102,7 +102,7 @@ TEST_F(Parquet, NamesTheColumnsWhereTheyMakeNoRecords) {
   EXPECT_THAT(get_error_message([] {
                 open_records(golden_path("strangers.parquet"), {.columns = {{"question", "b"}, {"answer", "c"}}});
               }),
-              HasSubstr("\"answer\" is the column \"c\", and there is none; its columns are a, b"));
+              HasSubstr("\"answer\" to the column \"c\", which does not exist; its columns are a, b"));
 }
 
 TEST_F(Parquet, ACorruptPageIsAProblemOfItsRowGroup) {
@@ -113,7 +113,7 @@ TEST_F(Parquet, ACorruptPageIsAProblemOfItsRowGroup) {
   const auto records = open_records(put("corrupt.parquet", content), {});
   for (const int64_t row : {2, 3, 2}) {
     EXPECT_THAT(records->at(row).problem, AllOf(HasSubstr("row group 1 of"), HasSubstr("corrupt.parquet"),
-                                                HasSubstr("fetch or write the file again")));
+                                                HasSubstr("download or write the file again")));
     EXPECT_EQ(records->at(row).id, fmt::format("corrupt:{}", row));
   }
   EXPECT_EQ(records->at(1).problem, "");
@@ -126,12 +126,12 @@ TEST_F(Parquet, RefusesTruncatedOrChangedFiles) {
     return get_error_message([&] { open_records(put("cut.parquet", text), {}); });
   };
   EXPECT_THAT(get_error(content.substr(0, content.size() / 2)),
-              AllOf(HasSubstr("cut.parquet: not a Parquet file that can be read"), HasSubstr("fetch or write it")));
-  EXPECT_THAT(get_error("PAR1"), HasSubstr("not a Parquet file that can be read"));
+              AllOf(HasSubstr("cut.parquet: not a readable Parquet file"), HasSubstr("download or write it")));
+  EXPECT_THAT(get_error("PAR1"), HasSubstr("not a readable Parquet file"));
   const auto records = open_records(put("a.parquet", content), {});
   put("a.parquet", content + "x");
   EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed),
-              HasSubstr("a.parquet was changed while it is in use"));
+              HasSubstr("a.parquet changed during the run"));
 }
 
 TEST_F(Parquet, RecordsWithoutBytesHaveTheSameMedia) {
@@ -151,7 +151,7 @@ TEST_F(Parquet, RecordsWithoutBytesHaveTheSameMedia) {
     kinds.push_back(kind(record));
   }
   EXPECT_THAT(kinds, ElementsAre("bytes", "bytes", "/root/a.png", "none", "bytes", "/root/d.png"));
-  EXPECT_EQ(records->at_without_bytes(0).images[0].bytes, omitted_bytes()) << "all of the row group have some";
+  EXPECT_EQ(records->at_without_bytes(0).images[0].bytes, omitted_bytes()) << "all rows of the row group have images";
   EXPECT_THROW(get_media_bytes(records->at_without_bytes(0).images[0]), std::logic_error);
 }
 

@@ -86,7 +86,7 @@ TEST_F(TarRecords, JsonListsDefineTheOrder) {
         ->at(0);
   };
   EXPECT_EQ(*read_listed(R"("images": ["x/a.2.png", "a.1.png"],)").images.at(0).bytes, "two");
-  EXPECT_THAT(read_listed(R"("images": ["a.2.png"],)").problem, testing::HasSubstr("names 1 of the 2 files"));
+  EXPECT_THAT(read_listed(R"("images": ["a.2.png"],)").problem, testing::HasSubstr("names 1 of the record's 2 files"));
   EXPECT_EQ(*read_listed(R"("image": "elsewhere.jpg",)").images.at(1).bytes, "two");
   EXPECT_EQ(read_listed(R"("image": null,)").images.size(), 2);
 }
@@ -146,7 +146,8 @@ TEST_F(TarRecords, ImagesNamedLikeMasksAreMasks) {
     EXPECT_THAT(record.notices, testing::ElementsAre(Notice{.kind = fmt::format("file \".{}\" of a record", name),
                                                             .example = fmt::format("d/a.{}", name)}));
   }
-  EXPECT_EQ(read_record({"mask.png"}, R"("images": ["a.png", "a.mask.png"],)").images.size(), 2) << "its list has it";
+  EXPECT_EQ(read_record({"mask.png"}, R"("images": ["a.png", "a.mask.png"],)").images.size(), 2)
+      << "its list contains it";
 }
 
 TEST_F(TarRecords, MasksKeepTheirJsonFields) {
@@ -230,7 +231,7 @@ TEST_F(TarRecords, NamesWithDotsAreNamedInTheProblem) {
   for (const auto& [first, second] : {std::pair{"1.2.840.0", "1.2.840.1"}, std::pair{"d/scan.v2.0", "d/scan.v2.1"},
                                       std::pair{"x.jpg.a", "x.jpg.b"}}) {
     EXPECT_THAT(problem(first, second),
-                AllOf(HasSubstr("up to its first dot, as in webdataset: "), HasSubstr(std::string(first) + ".json"),
+                AllOf(HasSubstr("up to the first dot, as in webdataset: "), HasSubstr(std::string(first) + ".json"),
                       HasSubstr("without other dots")));
   }
   const auto plain = open(TarWriter().add("a.json", "{}").add("a.0.png", "image").closed())->at(0);
@@ -283,7 +284,7 @@ TEST_F(TarRecords, BadFilesAreProblemsOfTheirRecords) {
   tar.add("cut.txt", "A").add("cut.png", std::string(5000, 'x'));
   const auto records = open(tar.open().substr(0, tar.open().size() - 600));
   ASSERT_EQ(records->size(), 8);
-  EXPECT_THAT(records->at(0).problem, HasSubstr("twice.png is in the tar twice"));
+  EXPECT_THAT(records->at(0).problem, HasSubstr("twice.png occurs twice in the tar"));
   EXPECT_THAT(records->at(1).problem, HasSubstr("its .json is not valid JSON at line 2, column 1"));
   EXPECT_EQ(records->at(1).id, "broken");
   EXPECT_THAT(records->at(2).problem, HasSubstr("not a JSON object"));
@@ -291,7 +292,7 @@ TEST_F(TarRecords, BadFilesAreProblemsOfTheirRecords) {
   EXPECT_THAT(records->at(4).problem, HasSubstr("sparse.png is stored as a sparse file"));
   EXPECT_THAT(records->at(5).problem, HasSubstr("pax.png is stored as a sparse file"));
   EXPECT_EQ(records->at(6).problem, "");
-  EXPECT_THAT(records->at(7).problem, HasSubstr("cut.png is cut off: the tar ends within it"));
+  EXPECT_THAT(records->at(7).problem, HasSubstr("cut.png is truncated: the tar ends within it"));
 }
 
 TEST_F(TarRecords, RefusesDamagedTars) {
@@ -299,14 +300,14 @@ TEST_F(TarRecords, RefusesDamagedTars) {
   tar.add("a.txt", "A").add("b.txt", "B");
   std::string damaged = tar.closed();
   damaged[1024] = 'x';
-  EXPECT_THAT(get_error(damaged), AllOf(HasSubstr("a.tar"), HasSubstr("no header of a member at byte 1024")));
+  EXPECT_THAT(get_error(damaged), AllOf(HasSubstr("a.tar"), HasSubstr("no member header at byte 1024")));
   EXPECT_THAT(get_error(tar.open().substr(0, 1200)), HasSubstr("ends within a header at byte 1024"));
   const std::string pax = TarWriter().add("pax", "99 path=a\n", 'x').closed();
   EXPECT_THAT(get_error(pax), HasSubstr("pax header that is damaged"));
   EXPECT_THAT(get_error(TarWriter().add("pax", "x", 'x').closed()), HasSubstr("pax header that is damaged"));
   TarWriter invalid_tar;
   invalid_tar.add_header("a.txt", "00000000009", '0');
-  EXPECT_THAT(get_error(invalid_tar.closed()), HasSubstr("no header of a member"));
+  EXPECT_THAT(get_error(invalid_tar.closed()), HasSubstr("no member header"));
   TarWriter endless;
   endless.add_header("x", "77777777777", 'L');
   EXPECT_THAT(get_error(endless.closed()), HasSubstr("too long"));

@@ -169,7 +169,7 @@ TEST_F(RemoveTempFiles, KeepsOnlyFinishedFiles) {
     const auto write_lock = remove_temp_files();
     late_writer = std::thread([this] { write_file(folder() / "late", "x"); });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_THAT(entries(folder()), ElementsAre("whole")) << "as a process would leave it that ends here";
+    EXPECT_THAT(entries(folder()), ElementsAre("whole")) << "as after a process that ends here";
   }
   late_writer.join();
   EXPECT_THAT(entries(folder()), ElementsAre("late", "whole"));

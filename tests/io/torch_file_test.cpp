@@ -94,7 +94,7 @@ TEST_F(TorchFile, ReportsUnsupportedFiles) {
   EXPECT_THAT(get_error(golden_path("legacy")), AllOf(HasSubstr("since PyTorch 1.6"), HasSubstr("save it again")));
   EXPECT_THAT(get_error(golden_path("module")),
               AllOf(HasSubstr("torch.nn.modules.container.Sequential"), HasSubstr("save its state_dict()")));
-  EXPECT_THAT(get_error(golden_path("list")), HasSubstr("no dict from names to tensors"));
+  EXPECT_THAT(get_error(golden_path("list")), HasSubstr("no dict of names to tensors"));
   EXPECT_THAT(get_error(golden_path("numbers")), HasSubstr("under model, state_dict, model_state_dict"));
   EXPECT_THAT(get_error(golden_path("complex")), AllOf(HasSubstr("spectrum"), HasSubstr("torch.ComplexFloatStorage")));
   EXPECT_THAT(get_error(put("text.pt", "not a checkpoint")), HasSubstr("zip format"));

@@ -102,15 +102,15 @@ add("`plan --gpu \"RTX 9090\"`", ["plan", "--gpu", "RTX 9090"], 2, "RTX 9090: un
 add("`plan --gpu a100`, of which there are two", "plan --gpu a100", 2, "ambiguous; choose one of a100-40, a100-80")
 add("`plan --gpu-gb 24GB`", "plan --gpu-gb 24GB", 2, "--gpu-gb: must be a number, such as 24, not 24GB")
 add("`plan --model` of the Hub", "plan --gpu-gb 24 --model llava-hf/llava-1.5-7b-hf", 2, "did you mean llava-1.5-7b?")
-add("`plan --model` of a folder that is not there", "plan --gpu-gb 24 --model checkpoints/mine", 2, "there is no such folder", "hf download")
+add("`plan --model` of a folder that is not there", "plan --gpu-gb 24 --model checkpoints/mine", 2, "the folder does not exist", "hf download")
 add("`plan --model` that nobody knows", "plan --gpu-gb 24 --model gpt4", 2, "the known ones are", "smolvlm-256m")
 add("`plan --images two`", "plan --gpu-gb 24 --images two", 2, "--images: must be a whole number, such as 2, not two")
 add("`init` of a preset that there is not", "init --preset llama-7b --out new", 2, "unknown preset", "smolvlm-256m")
-add("`init` into a folder that is there", "init --preset smolvlm-tiny --out images", 2, "exists already")
+add("`init` into a folder that is there", "init --preset smolvlm-tiny --out images", 2, "--out images: already exists")
 add("`merge` of a checkpoint that is no adapter", "merge --adapter model --out merged", 4, "give the folder of an adapter")
 add("`eval` without `data.eval`", "eval --config train.yaml --checkpoint model", 2, "data.eval: empty")
 add("`generate` with a picture that is not there", "generate --checkpoint model --image nowhere.png --prompt What?", 2, "--image", "nowhere.png")
-add("`generate` of a checkpoint that is not there", "generate --checkpoint nowhere --image images/0.png --prompt What?", 4, "nowhere: there is no such folder")
+add("`generate` of a checkpoint that is not there", "generate --checkpoint nowhere --image images/0.png --prompt What?", 4, "nowhere: the folder does not exist")
 add("`report` on a folder that is no run", "report images", 2, "has no config.yaml or metrics.jsonl")
 
 # The configuration.
@@ -148,23 +148,23 @@ add("LoRA for a run without", TRAIN + " lora.rank=4 training.resume=changed", 2,
     prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
 
 # The checkpoint.
-add("`model.path` of the Hub", TRAIN + " model.path=HuggingFaceTB/SmolVLM-256M-Instruct", 4, "nothing is downloaded", "hf download HuggingFaceTB/SmolVLM-256M-Instruct")
-add("a GGUF file as `model.path`", TRAIN + " model.path=model.gguf", 4, "a GGUF file holds weights for inference", prepare=file("model.gguf", b"GGUF\3\0\0\0"))
-add("the weights' file as `model.path`", TRAIN + " model.path=model/model.safetensors", 4, "is a file; give the folder that holds it")
+add("`model.path` of the Hub", TRAIN + " model.path=HuggingFaceTB/SmolVLM-256M-Instruct", 4, "the folder does not exist", "hf download HuggingFaceTB/SmolVLM-256M-Instruct")
+add("a GGUF file as `model.path`", TRAIN + " model.path=model.gguf", 4, "a GGUF file contains weights for inference", prepare=file("model.gguf", b"GGUF\3\0\0\0"))
+add("the weights' file as `model.path`", TRAIN + " model.path=model/model.safetensors", 4, "is a file; give the folder that contains it")
 add("a run's folder as `model.path`", TRAIN + " model.path=run output.dir=second", 4, "give its newest checkpoint: run/checkpoints/step-2",
     prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
-add("a folder without `config.json`", TRAIN + " model.path=images", 4, "images: holds no config.json")
-add("`~` in quotes", TRAIN + " model.path=~/model", 4, "the shell replaces ~ only where a word begins")
-add("a text-only model", TRAIN + " model.path=text", 4, "model_type llama is not a family",
+add("a folder without `config.json`", TRAIN + " model.path=images", 4, "images: has no config.json")
+add("`~` in quotes", TRAIN + " model.path=~/model", 4, "the shell expands ~ only at the start of a word")
+add("a text-only model", TRAIN + " model.path=text", 4, "model_type llama is not supported; supported are",
     prepare=file("text/config.json", json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})))
 
 # The data.
 add("a folder as `data.train`", TRAIN + " data.train=images", 4, "images is a folder")
-add("a CSV as `data.train`", TRAIN + " data.train=data.csv", 4, "docs/data.md shows records", prepare=file("data.csv", "image,question,answer\na.png,What?,It.\n"))
+add("a CSV as `data.train`", TRAIN + " data.train=data.csv", 4, "as in docs/data.md", prepare=file("data.csv", "image,question,answer\na.png,What?,It.\n"))
 add("Parquet that is cut off", TRAIN + " data.train=data.parquet", 4, "data.parquet", prepare=file("data.parquet", b"PAR1\x15\x04\x15\x10PAR1"))
 add("a pattern that matches nothing", TRAIN + " data.train=shards/*.tar", 4, "shards/*.tar matches no file")
 add("`data.train` that is not there", TRAIN + " data.train=data/train.json", 4, "cannot read data/train.json", "check the path")
-add("`data.train` of the Hub", TRAIN + " data.train=HuggingFaceM4/the_cauldron", 4, "Nothing is downloaded", "hf download")
+add("`data.train` of the Hub", TRAIN + " data.train=HuggingFaceM4/the_cauldron", 4, "if it is a name on the Hugging Face Hub", "hf download")
 add("a comma too many in JSON", TRAIN, 4, "data.json: not valid JSON at line 1, column 48", prepare=data('[{"image": "images/0.png", "conversations": [],},]'))
 add("an empty file", TRAIN, 4, "data.json is empty", prepare=data(""))
 add("an empty list", TRAIN, 4, "contains no samples", prepare=data("[]"))
@@ -173,8 +173,8 @@ add("no `conversations`", TRAIN, 4, 'has no "conversations" and no "messages"', 
 add("a record without an answer", TRAIN, 4, "nothing to learn", prepare=record(conversations=[{"from": "human", "value": "<image>What?"}]))
 add("a role that there is not", TRAIN, 4, 'unknown role "bot"', prepare=record(conversations=[{"from": "bot", "value": "A ramp."}]))
 add("a picture that is not there", TRAIN, 4, "images/missing.png", "data.image_root", prepare=record(image="images/missing.png"))
-add("two `<image>` for one picture", TRAIN, 4, "has 2 <image> marks for 1 images", prepare=record(conversations=[{"from": "human", "value": "<image><image>What?"}, {"from": "gpt", "value": "It."}]))
-add("a web page with the name of a picture", TRAIN, 4, "sample r0: images/0.png: not a JPEG, PNG or WebP picture but a web page",
+add("two `<image>` for one picture", TRAIN, 4, "has 2 <image> placeholders for 1 images", prepare=record(conversations=[{"from": "human", "value": "<image><image>What?"}, {"from": "gpt", "value": "It."}]))
+add("a web page with the name of a picture", TRAIN, 4, "sample r0: images/0.png: not a JPEG, PNG or WebP image but a web page",
     prepare=lambda folder: (folder / "images/0.png").write_text("<!DOCTYPE html><html>not found</html>") and None)
 add("HEIC of a telephone", TRAIN, 4, "but HEIC; convert it", prepare=lambda folder: (folder / "images/0.png").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") and None)
 add("a picture from the web", TRAIN, 4, "save the image and give its path", prepare=record(image="https://example.com/a.png"))

@@ -121,7 +121,7 @@ TEST_P(AssemblyFromSources, HasSizesOfItsSources) {
   const bool is_original = std::get<1>(GetParam()).name != "Transformers";
   EXPECT_EQ(mask_config.at("mask_decoder").value("layer_norm_eps", 1e-6), is_original ? 1e-5 : 1e-6);
   const bool is_tiny = masks_.encoder.contains("embed_dims");
-  EXPECT_EQ(mask_config.at("image_size"), is_tiny ? 128 : 64) << "TinyViT takes any: the preset's";
+  EXPECT_EQ(mask_config.at("image_size"), is_tiny ? 128 : 64) << "TinyViT supports any size: the preset's is used";
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, AssemblyFromSources,
@@ -207,16 +207,17 @@ TEST_F(AssemblyTest, ListsMissingTextTensors) {
 TEST_F(AssemblyTest, RefusesInvalidMaskModels) {
   const fs::path data = fs::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data";
   EXPECT_THAT(get_error(llava_.checkpoint(), data / "torch_state.pt"),
-              AllOf(HasSubstr("torch_state.pt"), HasSubstr("no known layout"), HasSubstr("image_encoder.blocks")));
+              AllOf(HasSubstr("torch_state.pt"), HasSubstr("an unknown layout"), HasSubstr("image_encoder.blocks")));
   const auto damaged_file = folder_.path() / "sam.pth";
   io::write_file(damaged_file, io::read_file(data / "torch_state.pt").substr(0, 700));
   EXPECT_THAT(get_error(llava_.checkpoint(), damaged_file),
               AllOf(HasSubstr(damaged_file.string()), HasSubstr("damaged")));
-  EXPECT_THAT(get_error(llava_.checkpoint(), llava_.checkpoint()), HasSubstr("no known layout"));
+  EXPECT_THAT(get_error(llava_.checkpoint(), llava_.checkpoint()), HasSubstr("an unknown layout"));
   EXPECT_THAT(get_error(llava_.checkpoint(), make_folder("empty")), HasSubstr("has no config.json"));
   const auto weights_file = SmallMaskModel::make_sam().write_transformers(make_folder("sam")) / "model.safetensors";
   fs::remove(weights_file.parent_path() / "config.json");
-  EXPECT_THAT(get_error(llava_.checkpoint(), weights_file), HasSubstr("a config.json beside the weights"));
+  EXPECT_THAT(get_error(llava_.checkpoint(), weights_file),
+              HasSubstr("no config.json with its sizes next to the weights"));
 }
 
 TEST_F(AssemblyTest, RefusesTextModelsOtherThanLlava) {

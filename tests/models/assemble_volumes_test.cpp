@@ -209,7 +209,7 @@ TEST_F(VolumeAssembly, ReportsMissingSettingsAndTensors) {
   const auto tower = monai.write(folder_.path() / "vit.safetensors", "module.", "blocks.1.attn.qkv.weight");
   const auto message =
       get_error({.preset = "brain-llava-tiny", .volume_tower = tower, .tower_heads = 3}, ExitCode::kUsage);
-  EXPECT_THAT(message, AllOf(HasSubstr("24 patches of 4 voxels"), HasSubstr("--volume-size")));
+  EXPECT_THAT(message, AllOf(HasSubstr("24 patches with a side of 4 voxels"), HasSubstr("--volume-size")));
   const TowerSource source(tower);
   nn::ParameterStore store{at::TensorOptions(at::kMeta)};
   const auto config = source.config({{"modalities", {"T1w"}}}, {.heads = 3, .volume_size = VolumeAxes{8, 12, 16}});

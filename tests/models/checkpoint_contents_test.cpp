@@ -76,7 +76,7 @@ TEST_P(WeightsToSaveTest, SavesBaseForFrozenAndMasterWeightsForTrained) {
     }
   }
   EXPECT_GT(num_frozen, 5);
-  EXPECT_GT(num_rounded, 0) << "the model's own values would have done as well";
+  EXPECT_GT(num_rounded, 0) << "the model's own values have the same precision";
   EXPECT_EQ(io::read_json(out() / "config.json"), io::read_json(copy_.path() / "config.json"));
   const auto reloaded = build_model(out(), at::kCPU, at::kFloat);
   EXPECT_NO_THROW(load_weights(*reloaded, out()));

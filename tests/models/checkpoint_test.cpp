@@ -58,7 +58,7 @@ TEST(LoadWeights, ListsEveryDifferenceAtOnce) {
               AllOf(HasSubstr(copy.path().string()), HasSubstr("4 differences"), HasSubstr("missing: lm_head.weight"),
                     HasSubstr("missing: model.text_model.norm.weight"),
                     HasSubstr("unexpected: model.text_model.layers.7.mlp.up_proj.weight"),
-                    HasSubstr("model.vision_model.post_layernorm.bias has shape [31], the config asks for [32]")));
+                    HasSubstr("model.vision_model.post_layernorm.bias has shape [31], but the config requires [32]")));
 }
 
 TEST(LoadWeights, TruncatesLongLists) {
@@ -120,7 +120,7 @@ TEST(LoadWeights, RefusesIntegerWeights) {
     weights.at(projection) = weights.at(projection).to(dtype);
     replace_weights(copy.path(), weights);
     EXPECT_THAT(get_load_error(copy.path()),
-                HasSubstr(fmt::format("{} has dtype {}, which holds no weights", projection, name)));
+                HasSubstr(fmt::format("{} has dtype {}, which is not a weight dtype", projection, name)));
   }
   for (const auto dtype : {at::kHalf, at::kBFloat16, at::kDouble}) {
     auto weights = original;
@@ -139,10 +139,10 @@ TEST(SaveCheckpoint, RefusesQuantizedWeights) {
   const parity::TemporaryFolder out;
   try {
     save_checkpoint(*model, copy.path(), out.path(), 1'000'000);
-    FAIL() << "a checkpoint of bytes that transformers cannot read";
+    FAIL() << "saved quantized weights, which transformers cannot load";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("quantised"), HasSubstr("vlmtrain merge")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("quantized"), HasSubstr("vlmtrain merge")));
   }
   EXPECT_TRUE(std::filesystem::is_empty(out.path()));
 }

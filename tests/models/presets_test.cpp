@@ -102,7 +102,7 @@ TEST_P(PresetTest, HoldsOneTensorAtATime) {
     total_bytes += weights.info(name).size_bytes;
   }
   EXPECT_GE(peak_bytes, max_bytes);
-  EXPECT_LE(peak_bytes, max_bytes + 100'000) << "tables of rotary positions are small";
+  EXPECT_LE(peak_bytes, max_bytes + 100'000) << "RoPE tables are small";
   EXPECT_GT(total_bytes, 2 * max_bytes + 200'000);
 }
 

@@ -205,10 +205,10 @@ TEST(ProcessorCopies, FollowSearchOrderOfTransformers) {
   EXPECT_EQ(read_video_value(), -1);
   write("preprocessor_config.json", {{"v", 1}});
   EXPECT_EQ(read_image_value(), 1);
-  EXPECT_EQ(read_video_value(), 1) << "of images, where there is no other";
+  EXPECT_EQ(read_video_value(), 1) << "the image setting, if no other exists";
   write("processor_config.json", {{"image_processor", {{"v", 2}}}, {"video_processor", nullptr}});
-  EXPECT_EQ(read_image_value(), 2) << "the newer place counts";
-  EXPECT_EQ(read_video_value(), 1) << "a section that is null is none";
+  EXPECT_EQ(read_image_value(), 2) << "the newer key takes precedence";
+  EXPECT_EQ(read_video_value(), 1) << "a null section counts as absent";
   write("video_preprocessor_config.json", {{"v", 3}});
   EXPECT_EQ(read_video_value(), 3);
   write("processor_config.json", {{"video_processor", {{"v", 4}}}, {"image_seq_length", 5}});

@@ -158,7 +158,7 @@ TEST_F(SyntheticVideoTest, FramesFollowFromRequestedRate) {
 TEST(SyntheticSample, FamilyWithoutVideosRefusesThem) {
   const auto checkpoint = parity::Case("mixed_batch").checkpoint();
   EXPECT_THAT(get_error_message([&] { compute_sample_shape(checkpoint, {.video_frames = 8}); }, ExitCode::kUsage),
-              testing::AllOf(HasSubstr("takes no videos"), HasSubstr("qwen2_vl, qwen2_5_vl"), HasSubstr("images")));
+              testing::AllOf(HasSubstr("supports no videos"), HasSubstr("qwen2_vl, qwen2_5_vl"), HasSubstr("images")));
 }
 
 TEST(ContextLength, IsThatOfConfig) {
@@ -195,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(
                     InvalidSample{"NegativeFrames", {.video_frames = -1}, "-1 frames"},
                     InvalidSample{"EndlessVideo", {.video_frames = 500'001}, "500001 frames"},
                     InvalidSample{"FlatVideo", {.video_frames = 8, .video_height = 0}, "1024 x 0"},
-                    InvalidSample{"NegativeRate", {.video_frames = 8, .video_fps = -1}, "-1 frames a second"},
+                    InvalidSample{"NegativeRate", {.video_frames = 8, .video_fps = -1}, "-1 frames per second"},
                     InvalidSample{"OneTextToken", {.text_tokens = 1}, "1 text tokens"},
                     InvalidSample{"TooMuchText", {.text_tokens = 10'000'001}, "10000001 text tokens"},
                     InvalidSample{"NoLabels", {.label_tokens = 0}, "0 label tokens"},

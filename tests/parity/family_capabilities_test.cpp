@@ -220,7 +220,7 @@ TEST_P(FamilyCapabilities, EachImageChangesTheLoss) {
 }
 
 TEST_P(FamilyCapabilities, FrameOrderChangesTheLoss) {
-  if (preset_.family().video_shape == nullptr) GTEST_SKIP() << "the family takes no videos";
+  if (preset_.family().video_shape == nullptr) GTEST_SKIP() << "the family supports no videos";
   record_capability(preset_.checkpoint(), "video");
   io::Record reversed = record("video");
   ASSERT_EQ(reversed.videos.size(), 1U);
@@ -240,7 +240,7 @@ TEST_P(FamilyCapabilities, BatchedAnswersEqualSingleAnswers) {
     EXPECT_EQ(answers[i].size(), 24U);
     EXPECT_EQ(engine::generate(*model_, {prompts[i]}, {.max_new_tokens = 24}).front(), answers[i]) << records_[i].id;
   }
-  EXPECT_GT(std::set(answers.begin(), answers.end()).size(), 1U) << "all answers are alike";
+  EXPECT_GT(std::set(answers.begin(), answers.end()).size(), 1U) << "all answers are equal";
 }
 
 /// Users of other trainers reported "a loss that changes with accumulation".

@@ -48,7 +48,7 @@ TEST_P(ReportedFaults, WrongNumberOfMarksNamesTheSample) {
   for (const std::string marks : {"<image>\n", "<image>\n<image>\n<image>\n"}) {
     (*record_entry)["conversations"][0]["value"] = marks + "Compare them.";
     EXPECT_THAT(get_error(preset_.read({*record_entry}).front()),
-                AllOf(HasSubstr("several"), HasSubstr("<image> marks for 2")));
+                AllOf(HasSubstr("several"), HasSubstr("<image> placeholders for 2")));
   }
 }
 

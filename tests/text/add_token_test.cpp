@@ -24,7 +24,7 @@ void expect_added_token(const std::string& original, int64_t id) {
   const auto tokenizer = Tokenizer::from_json(edited, "tokenizer.json");
   EXPECT_EQ(tokenizer.encode("a<SEG>a").ids, (std::vector<int64_t>{0, id, 0}));
   EXPECT_EQ(tokenizer.decode(std::vector<int64_t>{id}, /*skip_special_tokens=*/true), "<SEG>");
-  EXPECT_NE(edited.find(kModelSection), std::string::npos) << "the rest is as it was";
+  EXPECT_NE(edited.find(kModelSection), std::string::npos) << "the rest is unchanged";
   EXPECT_EQ(add_token(edited, "<SEG>", "tokenizer.json").json, edited);
 }
 

@@ -125,7 +125,7 @@ TEST(Answers, GenerationBlocksAreLearned) {
       ElementsAre("BYes<|im_end|>"));
   EXPECT_THAT(make_chatml("{% generation %}{{ '<think>\n\n</think>\n\n' + c + '<|im_end|>' }}{% endgeneration %}")
                   .description(),
-              Not(HasSubstr("not learnt")));
+              Not(HasSubstr("not learned")));
 }
 
 TEST(Answers, EndOfTurnIsAddedAfterAGenerationBlock) {
@@ -201,11 +201,11 @@ TEST(Answers, OmittedTextGivesANotice) {
   EXPECT_THAT(get_kinds({question, answer}), IsEmpty());
   EXPECT_THAT(
       get_kinds({question, {Role::kAssistant, "<think>Hm.</think>Yes"}, question, {Role::kAssistant, "a</think>b"}}),
-      ElementsAre("text of an answer that the chat template leaves out"));
+      ElementsAre("text of an answer that the chat template omits"));
   EXPECT_THAT(get_kinds({{Role::kSystem, "Be brief."}, question, answer}),
-              ElementsAre("system text that the chat template leaves out"));
+              ElementsAre("system text that the chat template omits"));
   EXPECT_THAT(get_kinds({{Role::kUser, "Red? ## Or blue?"}, answer}),
-              ElementsAre("text of a question that the chat template leaves out"));
+              ElementsAre("text of a question that the chat template omits"));
   const RenderedChat chat =
       dropping_template.render(std::vector<Turn>{question, {Role::kAssistant, "<think>Hm.</think>Yes"}}, false);
   EXPECT_EQ(chat.notices.at(0).example, "<think>Hm.</think>Yes");
@@ -218,7 +218,7 @@ TEST(Answers, AnswersWithoutEndOfTurnGiveANotice) {
   EXPECT_THAT(get_notice_kinds(chat_template.render(turns, false)), IsEmpty());
   turns.push_back({Role::kUser, "Why?"});
   EXPECT_THAT(get_notice_kinds(chat_template.render(turns, false)),
-              ElementsAre("answers that no end-of-turn token follows"));
+              ElementsAre("answers without an end-of-turn token"));
 }
 
 }  // namespace

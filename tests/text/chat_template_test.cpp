@@ -307,7 +307,7 @@ TEST(ChatTemplate, AddsAMissingEndOfTurnAfterTheLastAnswer) {
   EXPECT_THAT(get_answers(chat_template.render(kTwoRounds, false)), ElementsAre(" A cat.", " Black.</s>"));
   EXPECT_EQ(chat_template.render(kTwoRounds, false).text,
             "USER: <image>\nWhat is shown? ASSISTANT: A cat. USER: What colour? ASSISTANT: Black.</s>");
-  EXPECT_THAT(chat_template.description(), HasSubstr("so </s> is put there"));
+  EXPECT_THAT(chat_template.description(), HasSubstr("so </s> is appended"));
   EXPECT_THAT(get_load_error(jinja), AllOf(HasSubstr("chat_template.jinja"), HasSubstr("eos_token")));
 }
 
@@ -331,7 +331,7 @@ TEST(ChatTemplate, DescribesDifferencesBetweenPromptAndTraining) {
       "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
       "qwen2");
   EXPECT_THAT(spaced_template.description(),
-              AllOf(HasSubstr("leaves system texts out"), HasSubstr("ends within a token of the trained text")));
+              AllOf(HasSubstr("omits system texts"), HasSubstr("ends within a token of the training text")));
   EXPECT_THAT(get_answers(chat_template.render(kTwoRounds, false)),
               ElementsAre("A cat.<|im_end|>", "Black.<|im_end|>"));
 }
@@ -342,7 +342,7 @@ TEST(ChatTemplate, RejectsUnusableTemplates) {
               AllOf(HasSubstr("chat_template.jinja:2"), HasSubstr("shout")));
   EXPECT_THAT(get_load_error("{% for m in messages %}{{ m['content'] }}", tokens), HasSubstr("chat_template.jinja:1"));
   EXPECT_THAT(get_load_error("{{ raise_exception('Only for tools') }}", tokens), HasSubstr("Only for tools"));
-  EXPECT_THAT(get_load_error("Hello.", tokens), HasSubstr("does not write the answers"));
+  EXPECT_THAT(get_load_error("Hello.", tokens), HasSubstr("omits the answers"));
 }
 
 TEST(ChatTemplate, ReportsWhatATemplateRaises) {

@@ -16,20 +16,19 @@ bool MemorySource::read(uint64_t offset, std::span<uint8_t> out) {
 
 void check_is_file(const std::filesystem::path& path, std::string_view description) {
   if (const auto file_kind = describe_non_regular_file(path); !file_kind.empty()) {
-    throw data_error("{}: {} cannot be opened: it is {}; a file is wanted there", path.string(), description,
-                     file_kind);
+    throw data_error("{}: cannot open {}: it is {}; give a file", path.string(), description, file_kind);
   }
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
-    throw data_error("{}: {} cannot be opened; check the path and data.image_root", path.string(), description);
+    throw data_error("{}: cannot open {}; check the path and data.image_root", path.string(), description);
   }
 }
 
 FileSource::FileSource(const std::filesystem::path& path) {
-  check_is_file(path, "the picture");
+  check_is_file(path, "the image");
   file_.open(path, std::ios::binary);
   if (!file_) {
-    throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
+    throw data_error("{}: cannot open the image; check the path and data.image_root", path.string());
   }
 }
 
@@ -41,15 +40,15 @@ bool FileSource::read(uint64_t offset, std::span<uint8_t> out) {
 }
 
 std::vector<std::byte> read_file_bytes(const std::filesystem::path& path) {
-  check_is_file(path, "the picture");
+  check_is_file(path, "the image");
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) {
-    throw data_error("{}: the picture cannot be opened; check the path and data.image_root", path.string());
+    throw data_error("{}: cannot open the image; check the path and data.image_root", path.string());
   }
   std::vector<std::byte> bytes(static_cast<size_t>(file.tellg()));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!file) throw data_error("{}: the picture cannot be read to its end; check the disk or network", path.string());
+  if (!file) throw data_error("{}: cannot read the image to its end; check the disk or network", path.string());
   return bytes;
 }
 

@@ -168,7 +168,8 @@ ImageHeader read_webp_header(const HeaderBytes& header_bytes) {
     const uint32_t length = header_bytes.read_little_endian(offset + 4, 4);
     const uint64_t data = offset + 8;
     if (*type == "ANIM") {
-      throw data_error("{}: an animated WebP; save the frame that is meant as a still picture", header_bytes.name());
+      throw data_error("{}: animated WebP is not supported; save the frame you need as a still image",
+                       header_bytes.name());
     }
     if (*type == "VP8 " || *type == "VP8L") header.stored = read_webp_frame_size(header_bytes, *type, data);
     if (*type == "VP8X") flags = header_bytes.read_little_endian(data, 1);
@@ -219,7 +220,7 @@ ImageHeader read_format(const HeaderBytes& header_bytes) {
   if (!format) {
     const auto foreign = detect_foreign_format(header_bytes);
     throw data_error(
-        "{}: not a JPEG, PNG or WebP picture{}; {}", header_bytes.name(),
+        "{}: not a JPEG, PNG or WebP image{}; {}", header_bytes.name(),
         foreign.empty() ? "" : fmt::format(" but {}", foreign),
         foreign == "a Git LFS pointer" ? "run `git lfs pull` in its folder" : "convert it to one of these");
   }
@@ -244,10 +245,10 @@ ImageHeader read_header(ByteSource& source, const std::string& name) {
   const ImageHeader header = read_format(HeaderBytes(source, name));
   const auto [height, width] = header.stored;
   if (height == 0 || width == 0) {
-    throw data_error("{}: the picture's headers tell no size; replace the file or drop the sample", name);
+    throw data_error("{}: the image's headers contain no size; replace the file or drop the sample", name);
   }
   if (height > kMaxImagePixels / width) {
-    throw data_error("{}: a picture of {} x {} pixels is beyond the limit of {}; shrink it", name, width, height,
+    throw data_error("{}: an image of {} x {} pixels exceeds the limit of {}; shrink it", name, width, height,
                      kMaxImagePixels);
   }
   return header;

@@ -115,13 +115,14 @@ class JpegReader {
 };
 
 UserError make_damaged_error(const JpegReader& reader, const std::string& name) {
-  return data_error("{}: a damaged or cut-off JPEG ({}); replace the file or drop the sample", name, reader.message());
+  return data_error("{}: a damaged or truncated JPEG ({}); replace the file or drop the sample", name,
+                    reader.message());
 }
 
 void start_reader(JpegReader& reader, std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   if (!reader.start(bytes)) throw make_damaged_error(reader, name);
   if (reader.size() != stored) {
-    throw data_error("{}: a JPEG that tells two sizes; replace the file or drop the sample", name);
+    throw data_error("{}: a JPEG with two different sizes; replace the file or drop the sample", name);
   }
 }
 

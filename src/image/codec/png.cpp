@@ -111,14 +111,15 @@ StoredPixels decode_pixels(PngReader& reader, PngOutput output, ImageSize stored
   bool succeeded = reader.start(output);
   if (succeeded) {
     if (reader.size() != stored) {
-      throw data_error("{}: a PNG that tells two sizes; replace the file or drop the sample", name);
+      throw data_error("{}: a PNG with two different sizes; replace the file or drop the sample", name);
     }
     pixels.emplace(reader.size(), reader.row_bytes() / stored.width);
     for (int64_t y = 0; y < stored.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
     succeeded = reader.read(rows.data());
   }
   if (!succeeded) {
-    throw data_error("{}: a damaged or cut-off PNG ({}); replace the file or drop the sample", name, reader.message());
+    throw data_error("{}: a damaged or truncated PNG ({}); replace the file or drop the sample", name,
+                     reader.message());
   }
   return *std::move(pixels);
 }
@@ -139,8 +140,8 @@ StoredPixels remove_alpha(const StoredPixels& pixels, int64_t channels, const st
   const int64_t alpha_bytes = pixels.channels / channels, color_bytes = pixels.channels - alpha_bytes;
   if (!has_variation(pixels, 0, color_bytes) && has_variation(pixels, color_bytes, alpha_bytes)) {
     throw data_error(
-        "{}: a mask of one colour all over, with a shape in its transparency, which is not looked at; save the alpha "
-        "channel by itself, as grey",
+        "{}: the mask has one color and a shape only in its alpha channel, which is not read; save the alpha channel "
+        "as a grayscale image",
         name);
   }
   StoredPixels colors(pixels.size, color_bytes);

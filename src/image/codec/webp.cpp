@@ -16,15 +16,16 @@ const char* get_reason(VP8StatusCode status) {
     case VP8_STATUS_OUT_OF_MEMORY:
       return "out of memory";
     case VP8_STATUS_UNSUPPORTED_FEATURE:
-      return "a feature that libwebp does not know";
+      return "a feature that libwebp does not support";
     default:
-      return "its data make no sense";
+      return "its data are invalid";
   }
 }
 
 void check_status(VP8StatusCode status, const std::string& name) {
   if (status == VP8_STATUS_OK) return;
-  throw data_error("{}: a damaged or cut-off WebP ({}); replace the file or drop the sample", name, get_reason(status));
+  throw data_error("{}: a damaged or truncated WebP ({}); replace the file or drop the sample", name,
+                   get_reason(status));
 }
 
 }  // namespace

@@ -181,7 +181,7 @@ class EncodedVideo final : public VideoFile::FrameSource {
     const std::string& name = reader_->container().name();
     if (get_upright_size({frame.height, frame.width}, orientation_) != info().size) {
       throw data_error(
-          "{}: frame {} is of {} x {} pixels, unlike the first ones; encode the video again or drop the sample", name,
+          "{}: frame {} has {} x {} pixels, unlike the first ones; encode the video again or drop the sample", name,
           index, frame.width, frame.height);
     }
     write_upright_planes(converter_.convert(frame, name), orientation_, planes);

@@ -31,11 +31,12 @@ std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) 
     check_frame_count(std::ssize(files), folder.string());
   }
   if (error) {
-    throw data_error("{}: the folder of frames cannot be read ({}); check its permissions", folder.string(),
+    throw data_error("{}: cannot read the folder of frames ({}); check its permissions", folder.string(),
                      error.message());
   }
   if (files.empty()) {
-    throw data_error("{}: a folder without JPEG, PNG or WebP files is no video; put its frames there", folder.string());
+    throw data_error("{}: the folder has no JPEG, PNG or WebP files, so it is not a video; put its frames there",
+                     folder.string());
   }
   std::ranges::sort(files, natural_less, [](const auto& file) { return file.filename().string(); });
   return {files.begin(), files.end()};
@@ -70,7 +71,7 @@ class ImageFrames final : public VideoFile::FrameSource {
 
 void check_frame_count(int64_t frames, const std::string& name) {
   if (frames <= kMaxVideoFrames) return;
-  throw data_error("{}: a video of {} frames or more, and {} is the most that is read; cut it into parts", name, frames,
+  throw data_error("{}: a video of {} frames or more exceeds the limit of {}; split it into parts", name, frames,
                    kMaxVideoFrames);
 }
 
@@ -85,7 +86,7 @@ const VideoInfo& VideoFile::info() const {
 }
 
 void VideoFile::read(std::span<const int64_t> frames, const FrameCallback& take) {
-  VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames are asked for in ascending order");
+  VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames must be requested in ascending order");
   VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().frames),
                  "frames {} to {} of a video of {}", frames.front(), frames.back(), info().frames);
   const auto [height, width] = info().size;

@@ -59,7 +59,7 @@ FormatContextPtr open_input(const io::MediaRef& video, MemoryInput* input) {
   av_dict_free(&options);
   if (code < 0) {
     check_no_lfs_pointer(video);
-    throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", name,
+    throw data_error("{}: cannot read the file as a video ({}); replace the file or drop the sample", name,
                      get_ffmpeg_error(code));
   }
   return FormatContextPtr(context);
@@ -67,7 +67,7 @@ FormatContextPtr open_input(const io::MediaRef& video, MemoryInput* input) {
 
 void check_frame_pixels(const AVCodecParameters& parameters, const std::string& name) {
   if (parameters.width > 0 && parameters.height > kMaxFramePixels / parameters.width) {
-    throw data_error("{}: frames of {} x {} pixels are beyond the limit of {}; shrink them", name, parameters.width,
+    throw data_error("{}: frames of {} x {} pixels exceed the limit of {}; shrink them", name, parameters.width,
                      parameters.height, kMaxFramePixels);
   }
 }
@@ -80,7 +80,7 @@ void probe_streams(AVFormatContext& context, const std::string& name) {
   const int code = avformat_find_stream_info(&context, options.data());
   for (AVDictionary*& stream_options : options) av_dict_free(&stream_options);
   if (code < 0) {
-    throw data_error("{}: cannot be read as a video ({}); replace the file or drop the sample", name,
+    throw data_error("{}: cannot read the file as a video ({}); replace the file or drop the sample", name,
                      get_ffmpeg_error(code));
   }
 }
@@ -161,7 +161,7 @@ int64_t VideoContainer::count_indexed_samples() const {
     const AVIndexEntry& entry = *avformat_index_get_entry(stream_, i);
     if (entry.pos + entry.size > file_bytes) {
       throw data_error(
-          "{}: the file is cut off: {} bytes are there and sample {} of {} ends at {}; replace it or drop the sample",
+          "{}: the file is truncated: it has {} bytes, and sample {} of {} ends at {}; replace it or drop the sample",
           name_, file_bytes, i + 1, samples, entry.pos + entry.size);
     }
     num_shown += (entry.flags & AVINDEX_DISCARD_FRAME) == 0 && entry.size > 0 ? 1 : 0;
@@ -175,7 +175,7 @@ const AVPacket* VideoContainer::next_packet() {
     const int code = av_read_frame(context_.get(), packet_.get());
     if (code == AVERROR_EOF && context_->pb->error >= 0) return nullptr;
     if (code < 0 || (packet_->flags & AV_PKT_FLAG_CORRUPT) != 0) {
-      throw data_error("{}: the video is damaged or cut off ({}); replace the file or drop the sample", name_,
+      throw data_error("{}: the video is damaged or truncated ({}); replace the file or drop the sample", name_,
                        get_ffmpeg_error(code < 0 ? code : AVERROR_INVALIDDATA));
     }
     // Decoders take a packet without data as the end of the stream.

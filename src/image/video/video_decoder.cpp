@@ -24,8 +24,8 @@ VideoDecoder::VideoDecoder(VideoContainer& container) : container_(container), f
   const AVCodecParameters& parameters = *container.stream().codecpar;
   const AVCodec* codec = avcodec_find_decoder(parameters.codec_id);
   if (codec == nullptr) {
-    throw data_error("{}: FFmpeg here has no decoder for {}; convert the video, say to H.264", container.name(),
-                     avcodec_get_name(parameters.codec_id));
+    throw data_error("{}: FFmpeg on this machine has no decoder for {}; convert the video, for example to H.264",
+                     container.name(), avcodec_get_name(parameters.codec_id));
   }
   context_.reset(avcodec_alloc_context3(codec));
   int code = avcodec_parameters_to_context(context_.get(), &parameters);
@@ -51,8 +51,8 @@ const AVFrame* VideoDecoder::next() {
     decoded_pixels_ += int64_t{frame_->width} * frame_->height;
     if (decoded_pixels_ > kMaxDecodedPixels) {
       throw data_error(
-          "{}: more than {:.0f} billion pixels would have to be decoded for its frames; cut the video into parts, make "
-          "its frames smaller, or encode it again with more key frames",
+          "{}: reading its frames would decode more than {:.0f} billion pixels; split the video, shrink its frames, or "
+          "encode it again with more key frames",
           container_.name(), static_cast<double>(kMaxDecodedPixels) / 1e9);
     }
     return frame_.get();
@@ -80,7 +80,7 @@ void RgbConverter::prepare(const ConversionKey& key, const std::string& name) {
   scaler_.reset(sws_getContext(key.width, key.height, static_cast<AVPixelFormat>(key.format), key.width, key.height,
                                AV_PIX_FMT_RGB24, SWS_BICUBIC, nullptr, nullptr, nullptr));
   if (!scaler_) {
-    throw data_error("{}: its pixels cannot be converted to RGB ({}); convert the video, say to H.264 yuv420p", name,
+    throw data_error("{}: cannot convert its pixels to RGB ({}); convert the video, for example to H.264 yuv420p", name,
                      get_ffmpeg_error(AVERROR(EINVAL)));
   }
   // swscale converts RGB of more than 8 bits through YUV and would apply the range only once.

@@ -37,8 +37,8 @@ AffineMatrix read_qform(const nifti_2_header& header, const std::string& name) {
   // header are about 1e-7.
   if (!(b * b + c * c + d * d < 1 + 1e-5)) {
     throw data_error(
-        "{}: the scan's qform is no rotation (quaternion {}, {}, {}), so that right and left are unknown; write the "
-        "file again with a right one",
+        "{}: the scan's qform is not a rotation (quaternion {}, {}, {}), so right and left are unknown; write the file "
+        "again with a valid one",
         name, b, c, d);
   }
   const nifti_dmat44 matrix =
@@ -71,8 +71,8 @@ void check_is_invertible(const AffineMatrix& affine, const char* source, const s
   constexpr double kMinDeterminant = 1e-6;
   if (is_usable && std::abs(compute_determinant(affine, spacing)) > kMinDeterminant) return;
   throw data_error(
-      "{}: the scan's {} does not say where its axes point: a number in it is NaN or infinite, or two axes are one; "
-      "write the file again with a right one",
+      "{}: the scan's {} does not define its axes: it contains NaN or infinity, or two axes coincide; write the file "
+      "again with a valid one",
       name, source);
 }
 

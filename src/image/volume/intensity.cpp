@@ -47,9 +47,8 @@ class Moments {
 };
 
 UserError make_constant_values_error(const std::string& name, std::string_view voxels, double value) {
-  return data_error(
-      "{}: {} of the scan have the value {}, so that there is nothing to normalise; check the file, or leave it out",
-      name, voxels, value);
+  return data_error("{}: cannot normalize the scan: {} have the value {}; check the file, or drop the sample", name,
+                    voxels, value);
 }
 
 template <class IsCounted>
@@ -62,8 +61,7 @@ IntensityTransform make_z_score(const std::vector<float>& values, const IsCounte
   }
   if (moments.count() == 0) {
     throw data_error(
-        "{}: all voxels of the scan are 0: there is no foreground to normalise; check the file, or leave "
-        "it out",
+        "{}: cannot normalize the scan: all voxels are 0, so it has no foreground; check the file, or drop the sample",
         name);
   }
   const auto standard_deviation = static_cast<float>(moments.standard_deviation());

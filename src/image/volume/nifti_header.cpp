@@ -37,7 +37,7 @@ UserError make_not_nifti_error(const std::string& name, std::string_view detail)
 
 UserError make_pair_error(const std::string& name) {
   return data_error(
-      "{}: the header of a pair of files (.hdr and .img), which is not read; make one file of them: in Python "
+      "{}: a header of a file pair (.hdr and .img), which is not supported; convert the pair to one file, in Python: "
       "nibabel.save(nibabel.load(\"scan.hdr\"), \"scan.nii.gz\")",
       name);
 }
@@ -67,10 +67,8 @@ RawHeader parse_nifti1(nifti_1_header header, const std::string& name) {
   const std::string_view magic = to_string_view(header.magic);
   if (magic.starts_with("ni1")) throw make_pair_error(name);
   if (!magic.starts_with("n+1")) {
-    throw make_not_nifti_error(
-        name,
-        ", perhaps of the older format Analyze 7.5, which does not say where right and left are; "
-        "convert it to NIfTI");
+    throw make_not_nifti_error(name,
+                               ", possibly Analyze 7.5, which does not define right and left; convert it to NIfTI");
   }
   return {widen(header), header.vox_offset, kNifti1Bytes, is_swapped};
 }
@@ -142,8 +140,8 @@ VoxelType to_voxel_type(int datatype, const std::string& name) {
       return VoxelType::kFloat64;
     default:
       throw data_error(
-          "{}: voxels of the datatype {} ({}), which is not read; save the scan with one real number a voxel, such as "
-          "int16 or float32",
+          "{}: voxels have the data type {} ({}), which is not supported; save the scan with one real number per "
+          "voxel, such as int16 or float32",
           name, datatype, nifti_datatype_to_string(datatype));
   }
 }
@@ -152,21 +150,22 @@ VoxelType to_voxel_type(int datatype, const std::string& name) {
 void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeader& header) {
   const int64_t axes = fields.dim[0];
   if (axes < 1 || axes > 7) {
-    throw data_error("{}: the scan's header is damaged: {} axes, where there can be 1 to 7; {}", name, axes, kHint);
+    throw data_error("{}: the scan's header is damaged: it has {} axes, and 1 to 7 are valid; {}", name, axes, kHint);
   }
   if (axes < 3) {
-    throw data_error("{}: {} axes, and a scan has three; a single slice is a picture: save it as PNG", name, axes);
+    throw data_error("{}: the scan has {} axes, and three are required; save a single slice as a PNG image", name,
+                     axes);
   }
   for (int64_t axis = 1; axis <= axes; ++axis) {
     const int64_t size = fields.dim[axis];
     if (size < 1 || size > kMaxVoxelsPerAxis) {
-      throw data_error("{}: the scan's header says {} voxels along axis {}, and 1 to {} are read; {}", name, size, axis,
-                       kMaxVoxelsPerAxis, kHint);
+      throw data_error("{}: the scan's header gives {} voxels along axis {}, and 1 to {} are supported; {}", name, size,
+                       axis, kMaxVoxelsPerAxis, kHint);
     }
     if (axis > 4 && size > 1) {
       throw data_error(
-          "{}: the scan has {} values along axis {}, behind those of space and time, such as vectors or echoes; save "
-          "each of them as a file of its own",
+          "{}: the scan has {} values along axis {}, after space and time (vectors or echoes); save each of them as a "
+          "separate file",
           name, size, axis);
     }
   }
@@ -174,7 +173,7 @@ void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeade
   header.frames = axes > 3 ? fields.dim[4] : 1;
   const int64_t voxels = header.size[0] * header.size[1] * header.size[2];
   if (voxels > kMaxVoxels) {
-    throw data_error("{}: the scan's header says {} × {} × {} voxels, more than {}; {}", name, header.size[0],
+    throw data_error("{}: the scan's header gives {} × {} × {} voxels, more than {}; {}", name, header.size[0],
                      header.size[1], header.size[2], kMaxVoxels, kHint);
   }
 }
@@ -182,8 +181,9 @@ void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeade
 std::optional<VoxelScaling> read_scaling(const nifti_2_header& fields, const std::string& name) {
   if (fields.scl_slope == 0 || !std::isfinite(fields.scl_slope)) return std::nullopt;
   if (!std::isfinite(fields.scl_inter)) {
-    throw data_error("{}: the scan's values are scaled by {} and moved by {} (scl_inter), which is no number; {}", name,
-                     fields.scl_slope, fields.scl_inter, kHint);
+    throw data_error(
+        "{}: the scan's values are scaled by {} and shifted by {} (scl_inter), which is not a finite number; {}", name,
+        fields.scl_slope, fields.scl_inter, kHint);
   }
   if (fields.scl_slope == 1 && fields.scl_inter == 0) return std::nullopt;
   return VoxelScaling{fields.scl_slope, fields.scl_inter};
@@ -194,10 +194,8 @@ int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
   constexpr double kMaxVoxelOffset = 1LL << 40;  // far above any file, and exact as a double
   const auto min_offset = static_cast<double>(raw.header_bytes + kExtenderBytes);
   if (!(offset >= min_offset && offset <= kMaxVoxelOffset) || offset != std::floor(offset)) {
-    throw data_error(
-        "{}: the scan's voxels are said to begin at byte {} (vox_offset), where none can be: the header "
-        "ends at {}; {}",
-        name, offset, min_offset, kHint);
+    throw data_error("{}: the scan's voxels begin at byte {} (vox_offset), which is invalid: the header ends at {}; {}",
+                     name, offset, min_offset, kHint);
   }
   return static_cast<int64_t>(offset);
 }
@@ -207,8 +205,8 @@ void check_file_size(const NiftiHeader& header, int64_t begin, const VolumeStrea
   const auto expected_bytes = static_cast<uint64_t>(begin + header.frame_bytes() * header.frames);
   if (expected_bytes <= stream.max_bytes()) return;
   throw data_error(
-      "{}: the scan's header promises {} bytes ({} × {} × {} voxels of {} bytes, {} frames, from byte {} on), and the "
-      "file {} {}: it is cut off or damaged; {}",
+      "{}: the scan's header requires {} bytes ({} × {} × {} voxels of {} bytes, {} frames, from byte {} on), but the "
+      "file {} {}: it is truncated or damaged; {}",
       stream.name(), expected_bytes, header.size[0], header.size[1], header.size[2], get_voxel_bytes(header.type),
       header.frames, begin, stream.is_compressed() ? "cannot inflate to more than" : "has", stream.max_bytes(), kHint);
 }

@@ -29,9 +29,8 @@ bool is_resampled(const RasShape& shape, const std::array<double, 3>& sizes, con
 void check_sampled_size(const std::array<double, 3>& sizes, const RasShape& shape, const std::string& name) {
   if (sizes[0] * sizes[1] * sizes[2] <= static_cast<double>(kMaxSampledValues)) return;
   throw data_error(
-      "{}: at the wanted size or spacing the scan has {} × {} × {} voxels, more than {}; take a larger spacing, or "
-      "check "
-      "the scan's own ({}, {}, {} mm)",
+      "{}: at the requested size or spacing the scan has {} × {} × {} voxels, more than {}; use a larger spacing, or "
+      "check the scan's own ({}, {}, {} mm)",
       name, sizes[0], sizes[1], sizes[2], kMaxSampledValues, shape.spacing[0], shape.spacing[1], shape.spacing[2]);
 }
 

@@ -51,15 +51,15 @@ void check_is_orthogonal(const NiftiHeader& header, const VolumeSettings& settin
   const double shear = compute_shear_voxels(header.affine, header.size);
   if (shear <= kMaxShearVoxels) return;
   throw data_error(
-      "{}: the scan's axes are not at right angles (an edge leans by {:.1f} voxels), as a tilted gantry or a "
-      "registration makes them, and it is to be brought to a spacing; resample it first, in Python: "
-      "nibabel.processing.resample_to_output(scan), or take it without a spacing",
+      "{}: the scan's axes are not orthogonal (an edge leans by {:.1f} voxels; a tilted gantry or a registration "
+      "causes this), so it cannot be resampled to a spacing; resample it first, in Python: "
+      "nibabel.processing.resample_to_output(scan), or set no spacing",
       name, shear);
 }
 
 void check_fits_half(float largest, const std::string& name) {
   if (largest <= static_cast<float>(std::numeric_limits<c10::Half>::max())) return;
-  throw data_error("{}: values of up to {} do not fit 16 bits; normalise the scan, or take fp32", name, largest);
+  throw data_error("{}: values of up to {} do not fit in 16 bits; normalize the scan, or use fp32", name, largest);
 }
 
 /// A reader that resamples and normalizes the frames of one scan.
@@ -144,20 +144,21 @@ class VolumeReader {
 void check_settings(const VolumeSettings& settings) {
   const auto is_positive = [](auto value) { return value > 0; };
   const auto& [lower, upper] = settings.percentiles;
-  VLMTRAIN_CHECK(settings.dtype == at::kFloat || settings.dtype == at::kHalf, "a volume is fp32 or fp16");
+  VLMTRAIN_CHECK(settings.dtype == at::kFloat || settings.dtype == at::kHalf, "a volume must be fp32 or fp16");
   VLMTRAIN_CHECK(std::ranges::all_of(settings.size, is_positive) && settings.max_frames > 0,
-                 "a volume has voxels, a series frames");
-  VLMTRAIN_CHECK(!settings.spacing || std::ranges::all_of(*settings.spacing, is_positive), "a spacing is positive");
-  VLMTRAIN_CHECK(0 <= lower && lower < upper && upper <= 100, "percentiles ascend from 0 to 100");
-  VLMTRAIN_CHECK(settings.window[0] < settings.window[1], "a window's values ascend");
+                 "a volume must have voxels, and a series frames");
+  VLMTRAIN_CHECK(!settings.spacing || std::ranges::all_of(*settings.spacing, is_positive),
+                 "the spacing must be positive");
+  VLMTRAIN_CHECK(0 <= lower && lower < upper && upper <= 100, "percentiles must ascend from 0 to 100");
+  VLMTRAIN_CHECK(settings.window[0] < settings.window[1], "the values of a window must ascend");
 }
 
 int64_t count_file_volumes(const VolumeInfo& info, const VolumeSettings& settings, const std::string& name) {
   if (info.frames == 1 || settings.series == SeriesUse::kMean) return 1;
   if (settings.series == SeriesUse::kFrames) return std::min(info.frames, settings.max_frames);
   throw data_error(
-      "{}: a series of {} volumes, such as functional or diffusion MRI, where one is wanted; take their mean or "
-      "some of its frames, or save the wanted volume as a file of its own",
+      "{}: a series of {} volumes (functional or diffusion MRI), but one is expected; use their mean or some of the "
+      "frames, or save the volume you need as a separate file",
       name, info.frames);
 }
 

@@ -85,7 +85,7 @@ std::vector<IntensityTransform> make_windows(const std::vector<float>& values, c
   volume_settings.normalization = VolumeNormalization::kWindow;
   std::vector<IntensityTransform> result;
   for (const auto& window : settings.windows) {
-    VLMTRAIN_CHECK(window[0] < window[1], "a window's values ascend");
+    VLMTRAIN_CHECK(window[0] < window[1], "the values of a window must ascend");
     volume_settings.window = window;
     result.push_back(make_intensity_transform(values, volume_settings, name));
   }
@@ -98,13 +98,12 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
                                      const VolumeInfo& info) {
   if (info.frames > 1) {
     throw data_error(
-        "{}: a series of {} volumes, such as functional or diffusion MRI, of which no slices are taken; save the "
-        "wanted "
-        "volume as a file of its own",
+        "{}: slices of a series of {} volumes (functional or diffusion MRI) are not supported; save the volume you "
+        "need as a separate file",
         stream.name(), info.frames);
   }
   if (grid.num_values() > kMaxSampledValues) {
-    throw data_error("{}: {} slices of the scan have {} pixels, more than {}; take fewer slices", stream.name(),
+    throw data_error("{}: {} slices of the scan have {} pixels, more than {}; use fewer slices", stream.name(),
                      grid.samples[0].size(), grid.num_values(), kMaxSampledValues);
   }
   const std::array<AxisSamples, 3> samples = order_samples_by_file_axis(grid, info);
@@ -158,9 +157,9 @@ int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings
 }
 
 std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSettings& settings) {
-  VLMTRAIN_CHECK(settings.count > 0, "slices are wanted");
+  VLMTRAIN_CHECK(settings.count > 0, "the number of slices must be positive");
   VLMTRAIN_CHECK(settings.windows.size() <= 1 || settings.windows.size() == 3,
-                 "a window is for all channels, or one each");
+                 "give one window for all channels, or one per channel");
   const auto stream = open_volume_stream(medium);
   const NiftiHeader header = read_nifti_header(*stream);
   const VolumeInfo info = make_volume_info(header);

@@ -21,7 +21,7 @@ class PlainVolumeStream final : public VolumeStream {
 
   const std::string& name() const override { return input_.name(); }
   void read(std::span<uint8_t> out) override {
-    if (input_.read(out) != out.size()) throw data_error("{}: the scan is cut off; copy or convert it again", name());
+    if (input_.read(out) != out.size()) throw data_error("{}: the scan is truncated; copy or convert it again", name());
   }
   void skip(uint64_t bytes) override { input_.seek(input_.position() + bytes); }
   void finish() override {}
@@ -62,7 +62,7 @@ VolumeInput::VolumeInput(const io::MediaRef& scan) : name_(scan.path), bytes_(sc
   }
   check_is_file(name_, "the scan");
   file_.open(name_, std::ios::binary | std::ios::ate);
-  if (!file_) throw data_error("{}: the scan cannot be opened; check the path and data.image_root", name_);
+  if (!file_) throw data_error("{}: cannot open the scan; check the path and data.image_root", name_);
   size_ = static_cast<uint64_t>(file_.tellg());
   file_.seekg(0);
 }
@@ -75,7 +75,7 @@ size_t VolumeInput::read(std::span<uint8_t> out) {
   } else {
     file_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(count));
     if (file_.bad() || static_cast<size_t>(file_.gcount()) != count) {
-      throw data_error("{}: the scan cannot be read to its end; check the disk or network", name_);
+      throw data_error("{}: cannot read the scan to its end; check the disk or network", name_);
     }
   }
   position_ += count;
@@ -88,7 +88,8 @@ void VolumeInput::seek(uint64_t position) {
 }
 
 GzipStream::GzipStream(VolumeInput input) : input_(std::move(input)), input_buffer_(kInputBufferBytes) {
-  if (inflateInit2(&zlib_, kGzipWindowBits) != Z_OK) throw run_error("{}: no memory to inflate the scan", name());
+  if (inflateInit2(&zlib_, kGzipWindowBits) != Z_OK)
+    throw run_error("{}: not enough memory to decompress the scan", name());
 }
 
 GzipStream::~GzipStream() {
@@ -98,7 +99,7 @@ GzipStream::~GzipStream() {
 void GzipStream::refill() {
   if (zlib_.avail_in > 0) return;
   const size_t count = input_.read(input_buffer_);
-  if (count == 0) throw data_error("{}: the compressed scan is cut off; copy or convert it again", name());
+  if (count == 0) throw data_error("{}: the compressed scan is truncated; copy or convert it again", name());
   zlib_.next_in = input_buffer_.data();
   zlib_.avail_in = static_cast<uInt>(count);
 }
@@ -112,8 +113,7 @@ void GzipStream::start_next_member() {
   }
   if (*zlib_.next_in != kGzipMagic[0]) {
     throw data_error(
-        "{}: the compressed scan ends before its voxels do, and something else follows; copy or convert it again",
-        name());
+        "{}: the compressed scan ends before its last voxel, and other data follow; copy or convert it again", name());
   }
   inflateReset(&zlib_);
   member_has_ended_ = false;
@@ -127,7 +127,7 @@ void GzipStream::inflate_next() {
   // Z_BUF_ERROR: zlib needs more input.
   if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
     throw data_error("{}: the compressed scan is damaged ({}); copy or convert it again", name(),
-                     zlib_.msg == nullptr ? "zlib knows no more" : zlib_.msg);
+                     zlib_.msg == nullptr ? "zlib gives no details" : zlib_.msg);
   }
 }
 

@@ -93,14 +93,13 @@ std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<
 
 [[noreturn]] void fail_without_weights(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
-    throw data_error(
-        "the checkpoint folder {} does not exist; a model of the Hugging Face Hub is to be downloaded first",
-        folder.string());
+    throw data_error("the checkpoint folder {} does not exist; download models of the Hugging Face Hub first",
+                     folder.string());
   }
   for (const std::string_view pickled_name : {kPickledWeightsName, kPickledWeightsIndexName}) {
     if (fs::exists(folder / pickled_name)) {
       throw data_error(
-          "{} has only pickled weights ({}), which are not read; convert them with transformers: "
+          "{} has only pickled weights ({}), which are not supported; convert them with transformers: "
           "from_pretrained(\"{}\").save_pretrained(NEW_FOLDER, safe_serialization=True)",
           folder.string(), pickled_name, folder.string());
     }
@@ -108,7 +107,7 @@ std::vector<std::string> find_duplicates(const fs::path& folder, const std::set<
   if (const std::string alternative = describe_other_weights(folder); !alternative.empty()) {
     throw data_error("{} has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, alternative);
   }
-  throw data_error("{} has no weights: neither {} nor {} is there; give the folder that holds them", folder.string(),
+  throw data_error("{} has no weights: neither {} nor {} exists; give the folder that contains them", folder.string(),
                    kWeightsName, kWeightsIndexName);
 }
 
@@ -129,7 +128,7 @@ nlohmann::json read_weight_map(const fs::path& index) {
 fs::path shard_path(const fs::path& index, const std::string& shard) {
   const fs::path name(shard);
   if (shard.empty() || name.has_parent_path() || name == "." || name == "..") {
-    throw data_error("{} names the shard \"{}\", which is not the name of a file beside it; download the index again",
+    throw data_error("{} names the shard \"{}\", which is not a file name in the same folder; download the index again",
                      index.string(), shard);
   }
   fs::path path = index.parent_path() / name;
@@ -142,7 +141,7 @@ fs::path shard_path(const fs::path& index, const std::string& shard) {
 void refuse_existing_weights(const fs::path& folder) {
   for (const std::string_view name : {kWeightsName, kWeightsIndexName}) {
     if (fs::exists(folder / name)) {
-      throw run_error("{} holds weights already ({}); write to an empty folder", folder.string(), name);
+      throw run_error("{} already contains weights ({}); write to an empty folder", folder.string(), name);
     }
   }
 }
@@ -174,7 +173,7 @@ std::vector<std::string> find_unread_weight_files(const fs::path& folder) {
     const bool is_its_index = indexed_files.size() == 1 && indexed_files.contains(std::string(kWeightsName));
     if ((has_index && !is_its_index) || (!has_index && !shards.empty())) {
       warnings.push_back(fmt::format(
-          "{}: weights are read from {}, as transformers does; {} are not read: remove one of the two", folder.string(),
+          "{}: weights are read from {}, as in transformers; {} are ignored: remove one of the two", folder.string(),
           kWeightsName,
           has_index ? fmt::format("{} and the shards that it names", kWeightsIndexName) : join_names(shards)));
     }
@@ -186,12 +185,11 @@ std::vector<std::string> find_unread_weight_files(const fs::path& folder) {
                        [&](const auto& shard) { return !indexed_files.contains(shard); });
   if (!unindexed_shards.empty()) {
     warnings.push_back(
-        fmt::format("{}: {} are not read, because {} does not name them: remove them, or download the "
-                    "index that belongs to them",
+        fmt::format("{}: {} are ignored, because {} does not name them: remove them, or download the matching index",
                     folder.string(), join_names(unindexed_shards), kWeightsIndexName));
   }
   if (const auto duplicates = find_duplicates(folder, indexed_files); !duplicates.empty()) {
-    warnings.push_back(fmt::format("{}: {} stand in two shards each; they are read from the file that {} names",
+    warnings.push_back(fmt::format("{}: {} occur in two shards each; they are read from the file that {} names",
                                    folder.string(), join_names(duplicates), kWeightsIndexName));
   }
   return warnings;
@@ -199,22 +197,20 @@ std::vector<std::string> find_unread_weight_files(const fs::path& folder) {
 
 std::string describe_other_weights(const fs::path& folder) {
   if (const auto shards = list_files(folder, is_shard); !shards.empty()) {
-    return fmt::format("it has {} without their index; download {}, which places each tensor", join_names(shards),
-                       kWeightsIndexName);
+    return fmt::format("it has {} but not their index; download {}", join_names(shards), kWeightsIndexName);
   }
   if (const auto consolidated =
           list_files(folder, [](std::string_view name) { return name == "consolidated.safetensors"; });
       !consolidated.empty()) {
-    return "consolidated.safetensors has the names of its maker's own code; take the checkpoint in Hugging Face's "
-           "layout, or convert it with transformers";
+    return "consolidated.safetensors has tensor names that differ from transformers'; use the checkpoint in Hugging "
+           "Face's layout, or convert it with transformers";
   }
   if (const auto others = list_files(folder, is_safetensors); !others.empty()) {
-    return fmt::format("it has {}; the file of the whole model is called {}", join_names(others), kWeightsName);
+    return fmt::format("it has {}; rename the file of the whole model to {}", join_names(others), kWeightsName);
   }
   if (const auto gguf = list_files(folder, [](std::string_view name) { return name.ends_with(".gguf"); });
       !gguf.empty()) {
-    return fmt::format("{} are quantized weights for llama.cpp; take the checkpoint that they were made from",
-                       join_names(gguf));
+    return fmt::format("{} are quantized weights for llama.cpp; use the original checkpoint", join_names(gguf));
   }
   return "";
 }
@@ -250,8 +246,8 @@ void CheckpointTensors::open_sharded(const fs::path& index) {
     }
     const SafetensorsFile& shard = shards_[it->second];
     if (!shard.contains(name)) {
-      throw data_error("{} places the tensor {} in {}, which has none of that name; download both again",
-                       index.string(), name, shard.path().string());
+      throw data_error("{} maps the tensor {} to {}, which does not contain it; download both again", index.string(),
+                       name, shard.path().string());
     }
     names_.push_back(name);
     shard_index_by_name_.emplace(name, it->second);
@@ -314,7 +310,7 @@ void write_checkpoint_tensors(const fs::path& folder, const LazyTensors& tensors
     for (const LazyTensor& tensor : shards[i]) {
       total_bytes += tensor.bytes();
       const bool is_new = weight_map.emplace(tensor.name, file_name).second;
-      VLMTRAIN_CHECK(is_new, "the tensor {} is to be written twice", tensor.name);
+      VLMTRAIN_CHECK(is_new, "the tensor {} would be written twice", tensor.name);
     }
   }
   const nlohmann::ordered_json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};

@@ -24,7 +24,7 @@ LazyTensors sort_for_alignment(LazyTensors tensors) {
     return std::tuple(-static_cast<int64_t>(c10::elementSize(tensor.dtype)), std::string_view(tensor.name));
   });
   for (size_t i = 1; i < tensors.size(); ++i) {
-    VLMTRAIN_CHECK(tensors[i - 1].name != tensors[i].name, "the tensor {} is to be written twice", tensors[i].name);
+    VLMTRAIN_CHECK(tensors[i - 1].name != tensors[i].name, "the tensor {} would be written twice", tensors[i].name);
   }
   return tensors;
 }
@@ -33,7 +33,7 @@ void write_tensor(AtomicFile& file, const LazyTensor& tensor) {
   const at::Tensor value = tensor.materialize();
   VLMTRAIN_CHECK(value.layout() == c10::Layout::Strided, "only dense tensors can be written");
   VLMTRAIN_CHECK(value.scalar_type() == tensor.dtype && value.sizes() == at::IntArrayRef(tensor.shape),
-                 "the tensor {} was made otherwise than announced", tensor.name);
+                 "the tensor {} differs from its announced dtype or shape", tensor.name);
   const at::Tensor contiguous = value.detach().cpu().contiguous();
   file.write({static_cast<const char*>(contiguous.const_data_ptr()), contiguous.nbytes()});
 }
@@ -91,7 +91,7 @@ at::Tensor OnDemandSafetensors::tensor(const std::string& name) const {
   const auto bytes = static_cast<size_t>(tensor.size_bytes);
   const auto mapping = std::make_shared<const MappedFile>(path_, static_cast<size_t>(tensor.offset_bytes), bytes);
   if (mapping->size() != bytes) {
-    throw data_error("{}: truncated: tensor {} is not all there; copy the file again", path_.string(), name);
+    throw data_error("{}: truncated: tensor {} is incomplete; copy the file again", path_.string(), name);
   }
   const at::Tensor view = at::from_blob(
       mapping->data(), tensor.shape, [mapping](void*) {}, at::TensorOptions().dtype(tensor.dtype));

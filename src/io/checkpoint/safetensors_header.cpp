@@ -58,9 +58,8 @@ std::string_view extract_header_text(std::string_view content, size_t file_bytes
   uint64_t length = 0;
   std::memcpy(&length, content.data(), kLengthBytes);
   if (length > kMaxSafetensorsHeaderBytes) {
-    throw data_error(
-        "{}: its header says that it is {} bytes long, more than the format allows: not a safetensors file", source,
-        length);
+    throw data_error("{}: its header claims {} bytes, more than the format allows: not a safetensors file", source,
+                     length);
   }
   if (length > file_bytes - kLengthBytes) {
     throw data_error("{}: truncated: the header is {} bytes long, but the file has {} bytes; {}", source, length,
@@ -91,7 +90,7 @@ json parse_header_json(std::string_view text, std::string_view source) {
     throw data_error("{}: the header is not a JSON object; {}", source, kDamagedFileHint);
   }
   if (!duplicate.empty()) {
-    throw data_error("{}: the tensor {} stands twice in the header; {}", source, make_excerpt(duplicate),
+    throw data_error("{}: the tensor {} occurs twice in the header; {}", source, make_excerpt(duplicate),
                      kDamagedFileHint);
   }
   return header;
@@ -116,8 +115,8 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
   const std::optional<c10::ScalarType> dtype = parse_dtype(dtype_text);
   if (!dtype && (dtype_text.starts_with("F4") || dtype_text.starts_with("F6") || dtype_text.starts_with("F8"))) {
     throw data_error(
-        "{} has the type {} of quantized weights, which are not read; take the checkpoint that they were "
-        "made from, in BF16, F16 or F32",
+        "{} has the type {} of quantized weights, which are not supported; use the original checkpoint in BF16, F16 or "
+        "F32",
         location, make_excerpt(dtype_text));
   }
   if (!dtype) {
@@ -127,12 +126,12 @@ TensorInfo parse_tensor(const json& value, const std::string& name, int64_t data
   auto shape = get<std::vector<int64_t>>(value, "shape", location);
   const auto offsets = get<std::vector<int64_t>>(value, "data_offsets", location);
   if (offsets.size() != 2 || offsets[0] < 0 || offsets[1] < offsets[0]) {
-    throw data_error("{}: data_offsets [{}] are not a begin and an end; {}", location, fmt::join(offsets, ", "),
+    throw data_error("{}: data_offsets [{}] are not a valid begin and end; {}", location, fmt::join(offsets, ", "),
                      kDamagedFileHint);
   }
   const int64_t expected_bytes = compute_tensor_bytes(*dtype, shape);
   if (expected_bytes < 0) {
-    throw data_error("{}: the shape [{}] is impossible; {}", location, fmt::join(shape, ", "), kDamagedFileHint);
+    throw data_error("{}: the shape [{}] is invalid; {}", location, fmt::join(shape, ", "), kDamagedFileHint);
   }
   if (offsets[1] - offsets[0] != expected_bytes) {
     throw data_error("{}: {} [{}] takes {} bytes, but its data_offsets span {}; {}", location, dtype_text,
@@ -157,13 +156,13 @@ void check_data_layout(const SafetensorsHeader& header, int64_t data_start, int6
     const TensorInfo& tensor = header.tensors.at(name);
     if (tensor.offset_bytes != end) {
       throw data_error("{}: tensor {} {}; {}", source, make_excerpt(name),
-                       tensor.offset_bytes < end ? "overlaps the one before it" : "leaves a hole before it",
+                       tensor.offset_bytes < end ? "overlaps the one before it" : "leaves a gap before it",
                        kDamagedFileHint);
     }
     end += tensor.size_bytes;
   }
   if (end != file_bytes) {
-    throw data_error("{}: {} bytes after the last tensor belong to none; {}", source, file_bytes - end,
+    throw data_error("{}: {} bytes after the last tensor belong to no tensor; {}", source, file_bytes - end,
                      kDamagedFileHint);
   }
 }

@@ -118,7 +118,7 @@ void TorchArchive::fail(std::string_view reason) const {
 
 std::string TorchArchive::read_pickle() {
   return translate_errors([&] {
-    if (!reader_->hasRecord("data.pkl")) fail("it is a zip archive, but none of torch.save's");
+    if (!reader_->hasRecord("data.pkl")) fail("it is a zip archive, but not one of torch.save");
     if (reader_->hasRecord("byteorder")) {
       const auto [data, bytes] = reader_->getRecord("byteorder");
       if (std::string_view(static_cast<const char*>(data.get()), bytes) != "little") {
@@ -146,14 +146,14 @@ PickleValue TorchArchive::persistent_load(const PickleValue& id) {
   const auto& items = id.items;
   if (id.kind != Kind::kTuple || items.size() < 5 || items[0]->text != "storage" || items[1]->kind != Kind::kGlobal ||
       items[2]->kind != Kind::kString || items[4]->kind != Kind::kInt) {
-    fail("it names a tensor's data in a way that torch.save does not");
+    fail("its reference to a tensor's data is not one of torch.save");
   }
   const std::optional<c10::ScalarType> type = parse_storage_type(items[1]->text);
   if (!type) return {.kind = Kind::kOpaque, .text = items[1]->text};
   const c10::Storage& bytes = load_storage(items[2]->text);
   const auto available = static_cast<int64_t>(bytes.nbytes() / c10::elementSize(*type));
   const int64_t elements = items[4]->integer;
-  if (elements < 0 || elements > available) fail("a tensor's data is shorter than it says");
+  if (elements < 0 || elements > available) fail("a tensor's data is shorter than declared");
   at::Tensor tensor = at::empty({0}, at::TensorOptions(*type));
   return {.kind = Kind::kStorage, .tensor = tensor.set_(bytes, 0, {elements}, {1})};
 }

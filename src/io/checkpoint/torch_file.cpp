@@ -45,12 +45,12 @@ const PickleValue& find_state_dict(const PickleValue& content, const std::string
        {&content, find_value(content, kStateDictKeys[0]), find_value(content, kStateDictKeys[1])}) {
     if (value == nullptr || value->kind != Kind::kOpaque) continue;
     throw data_error(
-        "{}: holds an object of Python's {}, whose tensors only its own code knows: save its state_dict() in Python, "
+        "{}: contains an object of the Python class {}, whose tensors cannot be read: save its state_dict() in Python, "
         "as safetensors",
         source, make_excerpt(value->text));
   }
   throw data_error(
-      "{}: has no dict from names to tensors, neither as a whole nor under {}: save the model's state_dict() in "
+      "{}: has no dict of names to tensors, neither at the top level nor under {}: save the model's state_dict() in "
       "Python, as safetensors",
       source, fmt::join(kStateDictKeys, ", "));
 }
@@ -62,12 +62,12 @@ NamedTensors collect_tensors(const PickleValue& state_dict, const std::string& s
     const PickleValue& name = *state_dict.items[i];
     const PickleValue& value = *state_dict.items[i + 1];
     if (value.kind == Kind::kOpaque) {
-      throw data_error("{}: {} needs Python's {}: convert the file to safetensors in Python, or leave the entry out",
+      throw data_error("{}: {} needs Python's {}: convert the file to safetensors in Python, or remove the entry",
                        source, make_excerpt(name.text), make_excerpt(value.text));
     }
     if (value.kind != Kind::kTensor) continue;
     if (name.kind != Kind::kString || !names.insert(name.text).second) {
-      throw data_error("{}: a tensor's name {} stands twice or is no text; write the file again", source,
+      throw data_error("{}: a tensor's name {} occurs twice or is not a string; write the file again", source,
                        make_excerpt(name.text));
     }
     tensors.emplace_back(name.text, value.tensor);

@@ -68,7 +68,7 @@ Unpickler::Unpickler(std::string_view pickle_bytes, std::string source, PickleRe
 
 void Unpickler::fail(std::string_view reason) const {
   throw data_error(
-      "{}: its list of tensors cannot be read ({}): download or write the file again, or convert it to safetensors in "
+      "{}: cannot read its list of tensors ({}): download or write the file again, or convert it to safetensors in "
       "Python",
       source_, reason);
 }
@@ -250,7 +250,7 @@ void Unpickler::add_items(Kind kind, const std::vector<const PickleValue*>& item
   if (kind == Kind::kDict && items.size() % 2 != 0) fail("a key has no value");
   PickleValue& container = top();
   if (container.kind == Kind::kOpaque) return;  // a subclass of list or dict, whose items are not needed
-  if (container.kind != kind) fail("items are added to what has none");
+  if (container.kind != kind) fail("items are added to an object that is not a list, dict or set");
   container.items.insert(container.items.end(), items.begin(), items.end());
 }
 
@@ -278,13 +278,13 @@ bool Unpickler::execute_memo(Opcode opcode) {
 
 void Unpickler::memo_put(uint64_t index) {
   PickleValue& value = top();
-  if (index >= max_memo_size_) fail("it remembers a value in a place out of order");
+  if (index >= max_memo_size_) fail("a memo index is out of order");
   if (index >= memo_.size()) memo_.resize(index + 1, nullptr);
   memo_[index] = &value;
 }
 
 void Unpickler::memo_get(uint64_t index) {
-  if (index >= memo_.size() || memo_[index] == nullptr) fail("it recalls a value that it has not remembered");
+  if (index >= memo_.size() || memo_[index] == nullptr) fail("it reads a memo entry that does not exist");
   stack_.push_back(memo_[index]);
 }
 
@@ -297,7 +297,7 @@ bool Unpickler::execute_global(Opcode opcode) {
     }
     case Opcode::kStackGlobal: {
       const auto names = pop_last(2);
-      if (names[0]->kind != Kind::kString || names[1]->kind != Kind::kString) fail("a function's name is no text");
+      if (names[0]->kind != Kind::kString || names[1]->kind != Kind::kString) fail("a function's name is not a string");
       push({.kind = Kind::kGlobal, .text = names[0]->text + '.' + names[1]->text});
       return true;
     }
@@ -320,10 +320,10 @@ bool Unpickler::execute_global(Opcode opcode) {
 void Unpickler::call_function() {
   const PickleValue* const arguments = pop();
   const PickleValue* const function = pop();
-  if (arguments->kind != Kind::kTuple) fail("arguments of a call are no tuple");
+  if (arguments->kind != Kind::kTuple) fail("the arguments of a call are not a tuple");
   // The called class may itself be the result of a call.
   const bool is_global = function->kind == Kind::kGlobal;
-  if (!is_global && function->kind != Kind::kOpaque) fail("it calls what is no function");
+  if (!is_global && function->kind != Kind::kOpaque) fail("it calls an object that is not a function");
   push(is_global ? resolver_->call(function->text, *arguments)
                  : PickleValue{.kind = Kind::kOpaque, .text = function->text});
 }

@@ -47,7 +47,7 @@ void check_braces(const std::string& pattern) {
     num_patterns *= alternatives.back();
     alternatives.pop_back();
     if (num_patterns > kMaxPatterns) {
-      throw data_error("{}: its braces stand for more than {} patterns; name a folder, or use *", make_excerpt(pattern),
+      throw data_error("{}: its braces expand to more than {} patterns; give a folder, or use *", make_excerpt(pattern),
                        kMaxPatterns);
     }
   }
@@ -62,15 +62,14 @@ std::vector<fs::path> expand_pattern(const fs::path& pattern) {
   std::vector<fs::path> files(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
   globfree(&matches);
   if (status != 0 && status != GLOB_NOMATCH) {
-    throw data_error("{}: a folder of this pattern cannot be read", pattern.string());
+    throw data_error("{}: cannot read a folder of this pattern", pattern.string());
   }
   std::erase_if(files, [](const fs::path& file) {
     std::error_code error;
     return fs::is_directory(file, error);
   });
   if (files.empty()) {
-    throw data_error("{} matches no file; * stands for any part of a name, not for a slash (docs/data.md)",
-                     pattern.string());
+    throw data_error("{} matches no file; * matches any part of a name, but no slash (docs/data.md)", pattern.string());
   }
   return files;
 }
@@ -99,19 +98,19 @@ std::vector<fs::path> find_shards(const fs::path& folder) {
       shards[static_cast<size_t>(extension - kShardExtensions.begin())].push_back(entry->path());
     }
   }
-  if (error) throw data_error("{} cannot be read: {}", folder.string(), error.message());
+  if (error) throw data_error("cannot read {}: {}", folder.string(), error.message());
   const auto is_non_empty = [](const auto& files) { return !files.empty(); };
   const auto first = std::ranges::find_if(shards, is_non_empty);
   if (first == shards.end()) {
-    throw data_error("{} is a folder without {} files; name a file, a pattern such as {}, or the folder of the shards",
+    throw data_error("{} is a folder without {} files; give a file, a pattern such as {}, or the folder of the shards",
                      folder.string(), fmt::join(kShardExtensions, ", "), (folder / "data/*.parquet").string());
   }
   if (std::ranges::count_if(shards, is_non_empty) > 1) {
-    throw data_error("{} is a folder with data of several formats; name those that are meant, such as {}",
-                     folder.string(), (folder / "*.parquet").string());
+    throw data_error("{} is a folder with data of several formats; give a pattern, such as {}", folder.string(),
+                     (folder / "*.parquet").string());
   }
   if (const auto splits = find_splits(*first); splits.size() > 1) {
-    throw data_error("{} is a folder with the splits {}; name the one that is meant, such as {}", folder.string(),
+    throw data_error("{} is a folder with the splits {}; choose one, such as {}", folder.string(),
                      fmt::join(splits, ", "),
                      (folder / (splits.front() + "-*" + first->front().extension().string())).string());
   }

@@ -106,28 +106,28 @@ std::string describe_lists(const json& object) {
   }
   if (keys.empty()) return {};
   return fmt::format(
-      "is one JSON object, with a list of records under \"{}\"; write that list alone to a file, such as with "
-      "jq '.\"{}\"', and name it: a JSON array of records or one record a line is wanted",
+      "is one JSON object, with a list of records under \"{}\"; write that list to its own file, for example with jq "
+      "'.\"{}\"': a JSON array of records, or one record per line, is expected",
       fmt::join(keys, "\", \""), keys.front());
 }
 
 std::string describe_objects(const json& object) {
   const json& first = object.front();
   if (has_any_key(first, kLlamaFactoryKeys)) {
-    return "is a registry of data sets of LLaMA-Factory (dataset_info.json), not data; name the data file itself in "
+    return "is a registry of data sets of LLaMA-Factory (dataset_info.json), not data; give the data file itself in "
            "data.train, and its columns in data.columns";
   }
   if (has_any_key(first, kInternVlKeys)) {
-    return "is a registry of data sets of InternVL's trainer, not data; name its files in data.train: "
-           "{path: ANNOTATION, image_root: ROOT, repeat: REPEAT_TIME} for each";
+    return "is a registry of data sets of InternVL's trainer, not data; give its files in data.train: {path: "
+           "ANNOTATION, image_root: ROOT, repeat: REPEAT_TIME} for each";
   }
   if (has_any_key(first, kQwenKeys)) {
-    return "is a registry of data sets of Qwen-VL's trainer, not data; name its files in data.train: "
-           "{path: ANNOTATION_PATH, image_root: DATA_PATH} for each";
+    return "is a registry of data sets of Qwen-VL's trainer, not data; give its files in data.train: {path: "
+           "ANNOTATION_PATH, image_root: DATA_PATH} for each";
   }
   if (!has_any_key(first, kRecordKeys)) return {};
-  return "is one JSON object, with a record under each of its keys; write the records as a list, such as with "
-         "jq '[.[]]', or one a line";
+  return "is one JSON object, with a record under each of its keys; write the records as a list, for example with jq "
+         "'[.[]]', or one per line";
 }
 
 class JsonRecords final : public Records {
@@ -160,9 +160,9 @@ class JsonRecords final : public Records {
       std::erase_if(missing, [&](const auto& column) { return value->contains(column.second); });
     }
     for (const auto& [name, source_name] : missing) {
-      spdlog::warn("{}: data.columns: {} has a field \"{}\", which is to be its {}; is the name right?",
+      spdlog::warn("{}: data.columns: {} has a field \"{}\", which is mapped to {}; check the name",
                    file_.path().string(),
-                   count == size() ? "no record" : fmt::format("none of {} records looked at", count),
+                   count == size() ? "no record" : fmt::format("none of {} checked records", count),
                    make_excerpt(source_name), name);
     }
   }

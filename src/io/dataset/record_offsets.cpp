@@ -56,7 +56,7 @@ class JsonRecordScanner {
   RecordOffsets scan() {
     skip_space();
     if (pos_ == text_.size()) {
-      throw data_error("{} is empty; a JSON array of records or one record a line is wanted", source_);
+      throw data_error("{} is empty; a JSON array of records or one record per line is expected", source_);
     }
     switch (text_[pos_]) {
       case '[':
@@ -145,7 +145,7 @@ class JsonRecordScanner {
                                               text_.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
     counted_bytes_ = begin;
     if (line_ > std::numeric_limits<uint32_t>::max()) {
-      throw data_error("{} has more than 4,294,967,295 lines; divide it into several files", source_);
+      throw data_error("{} has more than 4,294,967,295 lines; split it into several files", source_);
     }
     offsets_.begins.push_back(begin);
     offsets_.line_numbers.push_back(static_cast<uint32_t>(line_));
@@ -169,10 +169,9 @@ class JsonRecordScanner {
     if (nlohmann::json::accept(first_line) || !nlohmann::json::accept(text_)) return;
     const std::string description = describe_wrapped_records(text_.substr(pos_));
     throw data_error("{} {}", source_,
-                     description.empty()
-                         ? "is one JSON object over several lines; a JSON array of records or one record a line "
-                           "is wanted: write it on one line"
-                         : description);
+                     description.empty() ? "is one JSON object over several lines; a JSON array of records or one "
+                                           "record per line is expected: write it on one line"
+                                         : description);
   }
 
   void skip_space() { pos_ = std::min(text_.find_first_not_of(kJsonWhitespace, pos_), text_.size()); }
@@ -186,12 +185,12 @@ class JsonRecordScanner {
     refuse_lfs_pointer(source_, text_);
     if (is_utf16(text_)) throw data_error("{} {}", source_, kUtf16Hint);
     if (const auto format = detect_foreign_format(text_); !format.empty()) {
-      throw data_error("{} is {}; JSON arrays, JSON Lines, Parquet and WebDataset tars are read (docs/data.md)",
+      throw data_error("{} is {}; JSON arrays, JSON Lines, Parquet and WebDataset tars are supported (docs/data.md)",
                        source_, format);
     }
     throw data_error(
-        "{} is neither a JSON array nor JSON lines: it begins with neither [ nor {{; docs/data.md shows records, and a "
-        "table (CSV) has to be made into such",
+        "{} is neither a JSON array nor JSON Lines: it begins with neither [ nor {{; convert tables (CSV) to records "
+        "as in docs/data.md",
         source_);
   }
 
@@ -302,7 +301,7 @@ void write_json_index(const fs::path& index, uint64_t stamp, const RecordOffsets
     fs::create_directories(index.parent_path());
     write_file(index, std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + body);
   } catch (const std::exception& error) {
-    spdlog::info("where the records of a data set lie is not kept for the next start: {}", error.what());
+    spdlog::info("cannot cache the record offsets of a data set for the next start: {}", error.what());
   }
 }
 

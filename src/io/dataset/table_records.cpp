@@ -46,12 +46,12 @@ void check_columns(const std::filesystem::path& file, const RowFile& rows, const
   for (const std::string& column : columns) column_names.push_back(make_excerpt(column));
   for (const auto& [name, source_name] : settings.columns) {
     if (std::ranges::find(columns, source_name) != columns.end()) continue;
-    throw data_error("{}: data.columns says that \"{}\" is the column \"{}\", and there is none; its columns are {}",
+    throw data_error("{}: data.columns maps \"{}\" to the column \"{}\", which does not exist; its columns are {}",
                      file.string(), name, make_excerpt(source_name), fmt::join(column_names, ", "));
   }
   if (can_make_turns(columns, settings.columns)) return;
   throw data_error(
-      "{}: its columns are {}; of these none holds turns, or a question and its answer: tell which do, such as "
+      "{}: its columns are {}; none of them is known as turns, or as question and answer: set them, for example "
       "data.columns.question=COLUMN data.columns.answer=COLUMN (docs/data.md)",
       file.string(), fmt::join(column_names, ", "));
 }
@@ -109,7 +109,7 @@ class TableRecords final : public Records {
     } catch (const UserError&) {
       throw;  // the file has changed
     } catch (const std::runtime_error& error) {
-      record.problem = fmt::format("row group {} of {} cannot be read: {}; fetch or write the file again", group,
+      record.problem = fmt::format("cannot read row group {} of {}: {}; download or write the file again", group,
                                    file_.path().string(), make_excerpt(error.what(), 300));
     }
     if (record.id.empty() && !record.problem.empty()) record.id = to_printable(fallback_id);
@@ -181,7 +181,7 @@ void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell)
   if (is_special_cell(value, SpecialCell::kUnsupportedType)) {
     std::string type = make_excerpt(get_binary_text(value));
     std::string problem =
-        fmt::format("is of the type {}, which is not read; write it as text, numbers, lists or structs", type);
+        fmt::format("has the type {}, which is not supported; write it as text, numbers, lists or structs", type);
     if (!unsupported_cell) unsupported_cell = {.column = {}, .type = std::move(type), .problem = std::move(problem)};
     value = nullptr;
   } else if (is_special_cell(value, SpecialCell::kJsonText)) {
@@ -193,8 +193,7 @@ void resolve_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell)
           .column = {},
           .type = "arrow.json",
           .problem = fmt::format(
-              "is of the type arrow.json and is not valid JSON at line {}, column {}: {}; write it again, or as "
-              "text",
+              "has the type arrow.json and is not valid JSON at line {}, column {}: {}; write it again, or as text",
               error.line, error.column, error.reason)};
     }
     value = json_value ? *std::move(json_value) : json();
@@ -244,14 +243,14 @@ std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file) 
       load_plugin(kPluginLibrary, kRowFileVersionSymbol, kRowFileVersion, {kOpenRowFileSymbol});
   if (plugin.functions.empty()) {
     throw data_error(
-        "{} is Parquet, which {} reads, and that is not there ({}): run scripts/setup.sh, which fetches Arrow, and "
-        "build again; or write the data as JSON Lines",
+        "{} is Parquet, but the reader {} does not exist ({}): run scripts/setup.sh to download Arrow, and build "
+        "again; or write the data as JSON Lines",
         file.string(), kPluginLibrary, make_excerpt(plugin.problem));
   }
   try {
     return std::unique_ptr<const RowFile>(reinterpret_cast<OpenRowFile*>(plugin.functions.front())(file.c_str()));
   } catch (const std::exception& error) {
-    throw data_error("{}: not a Parquet file that can be read: {}; fetch or write it again", file.string(),
+    throw data_error("{}: not a readable Parquet file: {}; download or write it again", file.string(),
                      make_excerpt(error.what(), 300));
   }
 }

@@ -68,7 +68,7 @@ class TarScanner {
       const std::string header = file_.read(offset_, kBlockBytes);
       if (header.find_first_not_of('\0') == std::string::npos) return;
       const auto bytes = parse_number(header, 124, 12);
-      if (!is_checksum_valid(header) || !bytes) fail("has no header of a member");
+      if (!is_checksum_valid(header) || !bytes) fail("has no member header");
       offset_ += kBlockBytes;
       handle_header(header, *bytes, visit);
     }
@@ -91,10 +91,11 @@ class TarScanner {
         TarMember member{.name = pending_.name.value_or(get_member_name(header)),
                          .offset = offset_,
                          .bytes = pending_.bytes.value_or(bytes)};
-        if (header[156] == 'S' || pending_.is_sparse) member.problem = "is stored as a sparse file, which is not read";
+        if (header[156] == 'S' || pending_.is_sparse)
+          member.problem = "is stored as a sparse file, which is not supported";
         skip(member.bytes);
         if (offset_ > tar_.size()) {
-          member.problem = "is cut off: the tar ends within it";
+          member.problem = "is truncated: the tar ends within it";
           offset_ = tar_.size();
         }
         pending_ = {};
@@ -106,11 +107,11 @@ class TarScanner {
         break;  // long link targets and global pax headers are not needed
       case '1':
       case '2': {
-        TarMember member{.name = pending_.name.value_or(get_member_name(header)),
-                         .offset = offset_,
-                         .problem =
-                             "is a link, which is not followed: make the tar with --dereference and "
-                             "--hard-dereference"};
+        TarMember member{
+            .name = pending_.name.value_or(get_member_name(header)),
+            .offset = offset_,
+            .problem =
+                "is a link, and links are not followed: create the tar with --dereference and --hard-dereference"};
         pending_ = {};
         visit(std::move(member));
         break;
@@ -166,8 +167,8 @@ class TarScanner {
   void skip(uint64_t bytes) { offset_ += (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
   [[noreturn]] void fail(std::string_view reason) const {
-    throw data_error("{}: the tar {} at byte {}: it is damaged, or no tar; make it anew", tar_.path().string(), reason,
-                     offset_);
+    throw data_error("{}: the tar {} at byte {}: it is damaged or not a tar; create it again", tar_.path().string(),
+                     reason, offset_);
   }
 
   /// Attributes from extended headers for the next member.

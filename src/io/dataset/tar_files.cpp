@@ -149,9 +149,8 @@ void set_media(json& fields, const std::array<const char*, 2>& keys, std::vector
   }
   const bool is_full_match = sorted_media.size() == media.size() && listed.size() == media.size();
   if (!sorted_media.empty() && !is_full_match) {
-    throw data_error(
-        "its list \"{}\" names {} of the {} files that the tar has for it; name each of them once, or none",
-        fields.contains(keys[0]) ? keys[0] : keys[1], sorted_media.size(), media.size());
+    throw data_error("its list \"{}\" names {} of the record's {} files in the tar; name each of them once, or none",
+                     fields.contains(keys[0]) ? keys[0] : keys[1], sorted_media.size(), media.size());
   }
   for (const char* key : keys) fields.erase(key);
   fields[keys[1]] = is_full_match ? std::move(sorted_media) : std::move(media);

@@ -61,7 +61,7 @@ class FileGroups {
     if (!member.problem.empty()) {
       group.problem = fmt::format("its file {} {}", make_excerpt(member.name), member.problem);
     } else if (is_record_file && std::ranges::find(group.files, extension, &TarFile::extension) != group.files.end()) {
-      group.problem = fmt::format("its file {} is in the tar twice", make_excerpt(member.name));
+      group.problem = fmt::format("its file {} occurs twice in the tar", make_excerpt(member.name));
     }
     group.files.push_back({std::move(extension), member.offset, member.bytes});
   }
@@ -70,7 +70,7 @@ class FileGroups {
   std::vector<FileGroup> finish(const std::filesystem::path& tar) {
     const auto unused_group = std::ranges::find(groups_, false, &FileGroup::is_record);
     if (unused_group != groups_.end()) {
-      spdlog::warn("{}: its file {} and {} like it belong to no record and are not read (docs/data.md)", tar.string(),
+      spdlog::warn("{}: its file {} and {} like it belong to no record and are ignored (docs/data.md)", tar.string(),
                    make_excerpt(unused_group->key + "." + unused_group->files.front().extension),
                    std::ranges::count(groups_, false, &FileGroup::is_record) - 1);
     }
@@ -208,7 +208,7 @@ class TarRecords final : public Records {
   static std::string read_file_text(const TarFile& file, const StoredFile::OpenHandle& archive) {
     std::string text = archive.read(file.offset, file.bytes);
     if (is_git_lfs_pointer(text)) {
-      throw data_error("its .{} is a Git LFS pointer, not the file itself; run `git lfs pull` and make the tar again",
+      throw data_error("its .{} is a Git LFS pointer, not the file itself; run `git lfs pull` and create the tar again",
                        make_excerpt(file.extension));
     }
     return text;
@@ -281,8 +281,8 @@ class TarRecords final : public Records {
     const size_t num_others = names.size() - std::min(names.size(), kMaxNamedFiles);
     names.resize(std::min(names.size(), kMaxNamedFiles));
     return fmt::format(
-        "is made of all files that have the same name up to its first dot, as in webdataset: {}{}; name the files of "
-        "each record without other dots; it ",
+        "consists of all files with the same name up to the first dot, as in webdataset: {}{}; name the files of each "
+        "record without other dots; it ",
         fmt::join(names, ", "), num_others == 0 ? "" : fmt::format(" and {} more", num_others));
   }
 

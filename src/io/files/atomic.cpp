@@ -34,7 +34,7 @@ std::filesystem::path check_replaceable(std::filesystem::path path) {
   const bool is_system_path = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
   const std::string_view kind = is_system_path ? "a device" : describe_non_regular_file(path);
   if (!kind.empty()) {
-    throw run_error("cannot write {}: it is {}, and a file is written here; choose another name", path.string(), kind);
+    throw run_error("cannot write {}: it is {}, and a file is expected; choose another name", path.string(), kind);
   }
   return path;
 }
@@ -223,7 +223,7 @@ AtomicDirectory::~AtomicDirectory() {
 }
 
 void AtomicDirectory::commit() {
-  VLMTRAIN_CHECK(!temp_path_.empty(), "{} was committed before", final_path_.string());
+  VLMTRAIN_CHECK(!temp_path_.empty(), "{} is already committed", final_path_.string());
   sync_tree(temp_path_, final_path_);
   std::error_code error;
   fs::path previous;

@@ -58,7 +58,7 @@ void ChecksumRecorder::commit(const AtomicFile& file, const std::filesystem::pat
 Checksum compute_checksum(const std::filesystem::path& file) {
   constexpr size_t kChunkBytes = size_t{1} << 20;  // a choice: large enough that system calls do not count
   const ReadOnlyFile input(file);
-  const auto make_error = [&file] { return data_error("{}: cannot be read: {}", file.string(), std::strerror(errno)); };
+  const auto make_error = [&file] { return data_error("cannot read {}: {}", file.string(), std::strerror(errno)); };
   if (input.descriptor() < 0) throw make_error();
   posix_fadvise(input.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL);
   std::string chunk(kChunkBytes, '\0');

@@ -47,7 +47,7 @@ std::string try_lock(const fs::path& file) {
 
 std::string read_file(const std::filesystem::path& path) {
   if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
-    throw data_error("{} is {}; a file is wanted here", path.string(), kind);
+    throw data_error("{} is {}; give a file", path.string(), kind);
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -92,7 +92,7 @@ FolderProbe probe_folder(const fs::path& folder) {
   const fs::space_info space = fs::space(probe.folder, error);
   probe.free_bytes = error ? -1 : static_cast<int64_t>(space.available);
   if (!fs::is_directory(probe.folder, error)) {
-    probe.failure = fmt::format("{} is no folder", probe.folder.string());
+    probe.failure = fmt::format("{} is not a folder", probe.folder.string());
     return probe;
   }
   const fs::path file = probe.folder / fmt::format(".vlmtrain-trial-{}", getpid());

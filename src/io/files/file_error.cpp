@@ -39,15 +39,15 @@ std::filesystem::path to_final_path(const std::filesystem::path& path) {
 UserError read_error(const std::filesystem::path& path, int error) {
   // The process lacks resources; the file is fine.
   if (error == ENOMEM || error == EMFILE || error == ENFILE) {
-    return run_error("cannot read {}: {}; raise the process's limits (ulimit -v, ulimit -n), or free what others have",
-                     path.string(), std::generic_category().message(error));
+    return run_error(
+        "cannot read {}: {}; raise the limits of the process (ulimit -v, ulimit -n), or free memory and open files",
+        path.string(), std::generic_category().message(error));
   }
   const auto hint = [&]() -> std::string {
     if (error != ENOENT) return "check the path and its permissions";
-    if (path.string().starts_with("~")) return "the shell replaces ~ only where a word begins; write the folder out";
+    if (path.string().starts_with("~")) return "the shell expands ~ only at the start of a word; write the full path";
     if (path.extension().empty() && is_hub_name(path.string())) {
-      return "is it a name of the Hugging Face Hub? Nothing is downloaded: fetch it first (`hf download`), then give "
-             "the file";
+      return "if it is a name on the Hugging Face Hub, download it first (`hf download`), then give the file";
     }
     return "check the path and its permissions";
   };
@@ -65,31 +65,31 @@ UserError write_error(const std::filesystem::path& target_path, int error, int64
   switch (error) {
     case ENOSPC:
       return run_error(
-          "cannot write {}: {}: the file needs {} bytes and {} bytes are free in {}; make room there, or write to "
+          "cannot write {}: {}: the file needs {} bytes and {} bytes are free in {}; free space there, or write to "
           "another disk",
           path.string(), reason, requested_bytes, get_free_bytes(get_parent_folder(target_path)).value_or(0), folder);
     case EDQUOT:
       return run_error(
-          "cannot write {}: {}: the file needs {} bytes; remove files that count against your quota in {}, or write to "
+          "cannot write {}: {}: the file needs {} bytes; remove files that count toward your quota in {}, or write to "
           "another disk",
           path.string(), reason, requested_bytes, folder);
     case EFBIG:
       return run_error(
-          "cannot write {}: {}: the file needs {} bytes; raise the limit on a file's size (ulimit -f), or write to a "
-          "file system that holds larger files",
+          "cannot write {}: {}: the file needs {} bytes; raise the file size limit (ulimit -f), or write to a file "
+          "system that supports larger files",
           path.string(), reason, requested_bytes);
     case ENOENT:
       return run_error("cannot write {}: {}: create the folder {} first", path.string(), reason, folder);
     case ENOTDIR:
-      return run_error("cannot write {}: {}: a file stands where {} has a folder; move it away", path.string(), reason,
-                       folder);
+      return run_error("cannot write {}: {}: {} contains a file in place of a folder; move it away", path.string(),
+                       reason, folder);
     case EMFILE:
     case ENFILE:
       return run_error("cannot write {}: {}: raise the limit on open files (ulimit -n)", path.string(), reason);
     case EACCES:
     case EPERM:
     case EROFS:
-      return run_error("cannot write {}: {}: choose a folder in which you may write", path.string(), reason);
+      return run_error("cannot write {}: {}: choose a folder that you can write to", path.string(), reason);
     default:
       return run_error("cannot write {}: {}", path.string(), reason);
   }
@@ -100,8 +100,7 @@ void require_free_space(const std::filesystem::path& folder, int64_t needed_byte
   if (!free_bytes || *free_bytes >= needed_bytes) return;
   const std::string final_path = to_final_path(folder).string();
   throw run_error(
-      "cannot write {}: {}: it needs {} bytes and {} bytes are free there, {} less; make room, or write to another "
-      "disk",
+      "cannot write {}: {}: it needs {} bytes and {} bytes are free, {} too few; free space, or write to another disk",
       final_path, std::generic_category().message(ENOSPC), needed_bytes, *free_bytes, needed_bytes - *free_bytes);
 }
 

@@ -35,8 +35,7 @@ uint64_t compute_stamp(const std::filesystem::path& path, const struct stat& sta
 
 /// Returns a run_error: a data_error would drop this and all following samples as bad.
 UserError make_changed_error(const std::filesystem::path& path) {
-  return run_error("{} was changed while it is in use; start again, and leave data as it is during a run",
-                   path.string());
+  return run_error("{} changed during the run; start again, and do not change data during a run", path.string());
 }
 
 }  // namespace
@@ -45,7 +44,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : MappedFile(path, 0, 
 
 MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t bytes) {
   if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
-    throw data_error("{} is {}; a file is wanted here", path.string(), kind);
+    throw data_error("{} is {}; give a file", path.string(), kind);
   }
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
@@ -89,7 +88,7 @@ void MappedFile::release(size_t offset, size_t bytes) const {
 
 StoredFile::StoredFile(std::filesystem::path path) : path_(std::move(path)) {
   if (const auto kind = describe_non_regular_file(path_); !kind.empty()) {
-    throw data_error("{} is {}; a file is wanted here", path_.string(), kind);
+    throw data_error("{} is {}; give a file", path_.string(), kind);
   }
   const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) throw read_error(path_, errno);

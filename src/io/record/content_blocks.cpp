@@ -108,8 +108,8 @@ void check_block_index(const json& block, const MediaSlots& media, size_t turn_n
   if (index == block.end() || index->is_null()) return;
   if (index->is_number_integer() && std::cmp_equal(index->get<int64_t>(), media.num_unassigned())) return;
   throw data_error(
-      "turn {}: {} {} block has \"index\": {}, and blocks take the record's {}s in their order, so it gets number {}; "
-      "list them in this order, or set data.ignore_keys=[index]",
+      "turn {}: {} {} block has \"index\": {}, but blocks use the record's {}s in order, so it gets number {}; list "
+      "them in this order, or set data.ignore_keys=[index]",
       turn_number, get_article(kind), kind.name, make_value_excerpt(*index), kind.name, media.num_unassigned());
 }
 
@@ -137,8 +137,8 @@ void read_block(const json& block, const TurnContext& turn, ConversationMedia& m
   const MediaKind* kind = find_media_kind(type);
   if (kind == nullptr) {
     throw data_error(
-        "turn {}: a content block of type \"{}\" is not supported: text, image, image_url, video, video_url and volume "
-        "are",
+        "turn {}: a content block of type \"{}\" is not supported; supported are text, image, image_url, video, "
+        "video_url and volume",
         turn_number, make_excerpt(type));
   }
   auto media_ref = parse_block_media(block, turn_number, *kind, key_checker);
@@ -158,10 +158,8 @@ void read_block(const json& block, const TurnContext& turn, ConversationMedia& m
 
 double parse_frame_rate(const json& value, const char* key) {
   if (value.is_number() && value.get<double>() > 0) return value.get<double>();
-  throw data_error(
-      "its \"{}\" of frames is not a number of frames a second; correct it, or set "
-      "data.ignore_keys=[{}]",
-      key, key);
+  throw data_error("its \"{}\" is not a frame rate (frames per second); correct it, or set data.ignore_keys=[{}]", key,
+                   key);
 }
 
 }  // namespace
@@ -201,14 +199,14 @@ void set_frame_rates(const json& object, std::vector<MediaRef>& media) {
     const json* value = find_non_blank(object, key);
     if (value == nullptr) continue;
     if (value->is_array() && value->size() != media.size()) {
-      throw data_error("its \"{}\" has {} entries for {} videos; give each one, or one number for all", key,
+      throw data_error("its \"{}\" has {} entries for {} videos; give one per video, or one number for all", key,
                        value->size(), media.size());
     }
     for (size_t i = 0; i < media.size(); ++i) {
       if (!uses_frame_rate(media[i])) continue;
       const double fps = parse_frame_rate(value->is_array() ? (*value)[i] : *value, key);
       if (media[i].fps != 0 && media[i].fps != fps) {
-        throw data_error("has several frame rates of the same frames, one of them under \"{}\"; keep one", key);
+        throw data_error("has several frame rates for the same frames, one of them under \"{}\"; keep one", key);
       }
       media[i].fps = fps;
     }

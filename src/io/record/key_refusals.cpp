@@ -47,24 +47,24 @@ void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
     case KeyRule::kLossMask:
     case KeyRule::kInverseLossMask:
       throw data_error(
-          "{}has \"{}\": {}, and parts of a conversation cannot be left out of the loss yet: every answer is learned; "
-          "remove the turn or the record, or set data.ignore_keys=[{}] to learn every answer",
+          "{}has \"{}\": {}, and masking parts of a conversation from the loss is not supported yet: every answer is "
+          "learned; remove the turn or the record, or set data.ignore_keys=[{}] to learn every answer",
           prefix, name, make_value_excerpt(value), name);
     case KeyRule::kSampleWeight:
       throw data_error(
-          "{}has \"{}\": {}, and samples cannot be weighted yet: every answer is learned; remove the record, or set "
-          "data.ignore_keys=[{}] to learn it like the others",
+          "{}has \"{}\": {}, and sample weights are not supported yet: every answer is learned; remove the record, or "
+          "set data.ignore_keys=[{}] to learn it like the others",
           prefix, name, make_value_excerpt(value), name);
     case KeyRule::kPreferenceLabel:
       throw data_error(
-          "{}has \"{}\": {}, which marks an answer that is not to be learned; remove the record, or set "
-          "data.ignore_keys=[{}] to learn it",
+          "{}has \"{}\": {}, which marks an answer as rejected; remove the record, or set data.ignore_keys=[{}] to "
+          "learn it",
           prefix, name, make_value_excerpt(value), name);
     case KeyRule::kChosenAnswer:
       throw data_error(
-          "{}has an answer under \"{}\", which is not read, and its last turn is not the assistant's; append it to the "
-          "turns, set data.columns={{answer: {}}} where there is a \"question\", or set data.ignore_keys=[{}] to train "
-          "without it",
+          "{}has an answer under \"{}\", which is ignored, and its last turn is not the assistant's; append it to the "
+          "turns, set data.columns={{answer: {}}} if the record has a \"question\", or set data.ignore_keys=[{}] to "
+          "train without it",
           prefix, name, name, name);
     case KeyRule::kReasoning:
       throw data_error(
@@ -73,7 +73,7 @@ void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
           prefix, name, name);
     case KeyRule::kTools:
       throw data_error(
-          "{}has tools or their calls under \"{}\", which are not supported yet; remove the record, or set "
+          "{}has tools or tool calls under \"{}\", which are not supported yet; remove the record, or set "
           "data.ignore_keys=[{}] to train without them",
           prefix, name, name);
     case KeyRule::kTemplateArguments:
@@ -83,9 +83,8 @@ void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
           prefix, name, name);
     case KeyRule::kBlockText:
       throw data_error(
-          "{}has a text under \"{}\", which is not read; put it into a block {{\"type\": \"text\", \"text\": …}}, or "
-          "set "
-          "data.ignore_keys=[{}] to train without it",
+          "{}has a text under \"{}\", which is ignored; put it into a block {{\"type\": \"text\", \"text\": …}}, or "
+          "set data.ignore_keys=[{}] to train without it",
           prefix, name, name);
     case KeyRule::kAudio:
       throw data_error(
@@ -95,29 +94,28 @@ void refuse_key(KeyRule rule, const std::string& prefix, const std::string& key,
           prefix, name, name);
     case KeyRule::kBoxes:
       throw data_error(
-          "{}has \"{}\" and marks such as <bbox> in its text that stand for them, which is not supported yet; write "
-          "the "
-          "numbers into the text, or set data.ignore_keys=[{}] to learn the marks as they are",
+          "{}has \"{}\" and placeholders such as <bbox> in its text, which are not supported yet; write the numbers "
+          "into the text, or set data.ignore_keys=[{}] to learn the placeholders as text",
           prefix, name, name);
     case KeyRule::kBase64:
       throw data_error(
-          "{}has base64 data under \"{}\", and only files are read; save the image and give its path, or set "
+          "{}has base64 data under \"{}\", and only files are supported; save the image and give its path, or set "
           "data.ignore_keys=[{}] to train without it",
           prefix, name, name);
     case KeyRule::kVideoSegment:
       throw data_error(
-          "{}has \"{}\": {}, and parts of a video cannot be chosen yet; cut the file, or set data.ignore_keys=[{}] to "
-          "train on the whole video",
+          "{}has \"{}\": {}, and selecting parts of a video is not supported yet; trim the file, or set "
+          "data.ignore_keys=[{}] to train on the whole video",
           prefix, name, make_value_excerpt(value), name);
     default:
-      throw InternalError("no refusal for this rule of keys");
+      throw InternalError("this key rule has no error message");
   }
 }
 
 void refuse_system_text(bool is_of_record, const std::string& prefix, const std::string& key) {
   const std::string name = make_excerpt(key);
   throw data_error(
-      "{}has a system text under \"{}\", which is not read; {}, or data.ignore_keys=[{}] to train without it", prefix,
+      "{}has a system text under \"{}\", which is ignored; {}, or data.ignore_keys=[{}] to train without it", prefix,
       name,
       is_of_record ? fmt::format("set data.columns={{system: {}}}", name)
                    : std::string("make it a turn with the role system, or set"),
@@ -127,8 +125,7 @@ void refuse_system_text(bool is_of_record, const std::string& prefix, const std:
 void refuse_media_key(const std::string& prefix, const std::string& key, const char* media_type) {
   const std::string name = make_excerpt(key);
   throw data_error(
-      "{}has {} {} under \"{}\", which is not read; call it \"{}\", or set data.ignore_keys=[{}] to train "
-      "without it",
+      "{}has {} {} under \"{}\", which is ignored; call it \"{}\", or set data.ignore_keys=[{}] to train without it",
       prefix, media_type == std::string_view("image") ? "an" : "a", media_type, name, media_type, name);
 }
 
@@ -143,7 +140,7 @@ void refuse_record_media_key(const std::string& key, const json& value, const ch
       is_numbered ? fmt::format("list all {0}s of a record under \"{0}s\"", media_type)
       : is_remote ? fmt::format("save it as a file and give its path under \"{}\"", media_type)
                   : fmt::format("set data.columns={{{}{}: {}}}", media_type, value.is_array() ? "s" : "", name);
-  throw data_error("has {} {} under \"{}\", which is not read; {}, or set data.ignore_keys=[{}] to train without it",
+  throw data_error("has {} {} under \"{}\", which is ignored; {}, or set data.ignore_keys=[{}] to train without it",
                    media_type == std::string_view("image") ? "an" : "a", media_type, name, hint, name);
 }
 

@@ -68,14 +68,14 @@ bool is_inside_sentence(std::string_view text, size_t begin) {
 
 std::string to_local_path(std::string file, size_t number, const MediaKind& kind) {
   // The system would open the path up to the NUL.
-  if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL in its path", kind.name, number);
+  if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL byte in its path", kind.name, number);
   constexpr std::string_view kFileScheme = "file://";
   if (file.starts_with(kFileScheme)) {
     return file.substr(kFileScheme.size());
   }
   for (const std::string_view scheme : {"http://", "https://", "data:"}) {
     if (file.starts_with(scheme)) {
-      throw data_error("{} {} is a {}... address, only files are read: save the {} and give its path", kind.name,
+      throw data_error("{} {} is a {}... URL, and only files are supported: save the {} and give its path", kind.name,
                        number, scheme, kind.name);
     }
   }
@@ -112,7 +112,7 @@ MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const Imag
   MediaRef file = media_ref;
   file.path = (root.folder / to_local_path(media_ref.path, number, kind)).string();
   if (root.is_enforced && is_outside_root(root.folder, file.path)) {
-    throw data_error("{} {} lies outside of the folder of images, {}, which data.outside_image_root=refuse forbids: {}",
+    throw data_error("{} {} is outside the image folder, {}, which data.outside_image_root=refuse forbids: {}",
                      kind.name, number, root.folder.string(), make_excerpt(file.path));
   }
   return file;
@@ -143,10 +143,10 @@ std::optional<MediaRef> parse_media_ref(const json& value) {
 
 MediaRef parse_frame_list(const json& list, const std::string& name, const MediaKind& kind) {
   if (kind.name != kVideos.name) {
-    throw data_error("{} is a list: give each {} an entry of its own, and frames of a video under \"videos\"", name,
+    throw data_error("{} is a list: give each {} its own entry, and list video frames under \"videos\"", name,
                      kind.name);
   }
-  if (list.empty()) throw data_error("{} is a list of no frames", name);
+  if (list.empty()) throw data_error("{} is an empty list of frames", name);
   MediaRef video;
   video.frames.reserve(list.size());
   for (const json& item : list) {
@@ -213,7 +213,7 @@ size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, 
     return media.size();
   }
   if (unassigned_slots.size() != media.size()) {
-    throw data_error("turn {} has {} {} marks for {} {}s of its own: each {} needs one mark", turn + 1,
+    throw data_error("turn {} has {} {} placeholders for its {} {}s: each {} needs one placeholder", turn + 1,
                      unassigned_slots.size(), kind_->placeholder, media.size(), kind_->name, kind_->name);
   }
   for (size_t i = 0; i < media.size(); ++i) *unassigned_slots[i] = {.media = std::move(media[i]), .placeholder = {}};
@@ -277,8 +277,8 @@ std::vector<MediaRef> MediaSlots::collect(const std::vector<MediaRef>& listed_me
                                           std::string& leading_placeholders) const {
   const bool has_slots = !slots_.empty();
   if (has_slots && num_unassigned() != listed_media.size()) {
-    throw data_error("has {} {} marks for {} {}s: each {} needs one mark", num_unassigned(), kind_->placeholder,
-                     listed_media.size(), kind_->name, kind_->name);
+    throw data_error("has {} {} placeholders for {} {}s: each {} needs one placeholder", num_unassigned(),
+                     kind_->placeholder, listed_media.size(), kind_->name, kind_->name);
   }
   const size_t count = has_slots ? slots_.size() : listed_media.size();
   std::vector<MediaRef> media;

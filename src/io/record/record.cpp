@@ -31,7 +31,7 @@ const std::shared_ptr<const std::string>& omitted_bytes() {
 
 const std::string& get_media_bytes(const MediaRef& media_ref) {
   VLMTRAIN_CHECK(media_ref.bytes != nullptr && media_ref.bytes != omitted_bytes(),
-                 "{} is read, and its record was read without bytes", media_ref.path);
+                 "{}: its record was read without bytes", media_ref.path);
   return *media_ref.bytes;
 }
 

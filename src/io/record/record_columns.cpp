@@ -56,7 +56,7 @@ json convert_text_pairs(json& texts) {
   if (!texts.is_array()) throw data_error("its \"texts\" is not a list of questions and answers");
   json turns = json::array();
   for (json& pair : texts) {
-    if (!pair.is_object()) throw data_error("its \"texts\" has an entry that is no object");
+    if (!pair.is_object()) throw data_error("its \"texts\" has an entry that is not an object");
     turns.push_back(make_turn("user", take_field(pair, "user")));
     turns.push_back(make_turn("assistant", take_field(pair, "assistant")));
     for (auto entry = pair.begin(); entry != pair.end(); ++entry) {
@@ -72,7 +72,7 @@ json convert_caption(json& record) {
   for (const MediaKind& kind : {kImages, kVideos, kVolumes}) {
     for (size_t i = count_listed_media(record, kind); i > 0; --i) placeholders += kind.placeholder;
   }
-  if (placeholders.empty()) throw data_error("has a \"caption\", and no image, video or volume that it is about");
+  if (placeholders.empty()) throw data_error("has a \"caption\" but no image, video or volume");
   return {make_turn("user", std::move(placeholders)), make_turn("assistant", take_field(record, "caption"))};
 }
 
@@ -97,7 +97,7 @@ json convert_alpaca(json& record) {
           "data.ignore_keys=[history] to train without it");
     for (json& pair : history) {
       if (!pair.is_array() || pair.size() != 2) {
-        throw data_error("its \"history\" has an entry that is no question with its answer");
+        throw data_error("its \"history\" has an entry that is not a question with its answer");
       }
       turns.push_back(make_turn("user", std::move(pair[0])));
       turns.push_back(make_turn("assistant", std::move(pair[1])));
@@ -124,8 +124,8 @@ void rename_columns(json& record, const std::map<std::string, std::string>& colu
   }
   if (renamed_fields.empty()) {
     const auto& [name, source_name] = *columns.begin();
-    throw data_error("has none of the fields that data.columns names, such as \"{}\" for \"{}\"",
-                     make_excerpt(source_name), name);
+    throw data_error("has none of the fields of data.columns, such as \"{}\" for \"{}\"", make_excerpt(source_name),
+                     name);
   }
   erase_replaced_keys(record, columns);
   for (auto& [name, value] : renamed_fields.items()) record[name] = std::move(value);

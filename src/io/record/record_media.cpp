@@ -24,7 +24,7 @@ constexpr MediaKind kMasks{"mask", "", {"mask", "masks"}};
 std::optional<int64_t> get_integer_field(const json& entry, const char* key, size_t number) {
   const json* value = find_present(entry, {key});
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number_integer()) throw data_error("mask {}: its \"{}\" is no whole number", number, key);
+  if (!value->is_number_integer()) throw data_error("mask {}: its \"{}\" is not a whole number", number, key);
   return value->get<int64_t>();
 }
 
@@ -46,9 +46,8 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
     const auto file = wrapper == nullptr ? parse_media_ref(entry) : std::nullopt;
     if (!file) {
       throw data_error(
-          "mask {} is neither a path (\"path\") nor a run-length encoding (\"size\" and \"counts\"); polygons are to "
-          "be "
-          "converted by pycocotools, frPyObjects",
+          "mask {} is neither a path (\"path\") nor a run-length encoding (\"size\" and \"counts\"); convert polygons "
+          "with pycocotools (mask.frPyObjects)",
           number);
     }
     mask.file = resolve_media_path(*file, number, root, kMasks);
@@ -60,12 +59,10 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
     if (structure != nullptr && structure->is_string()) mask.structure = to_printable(structure->get<std::string>());
   }
   if (mask.rle && mask.value) {
-    throw data_error("mask {}: \"value\" is of a picture's pixels, and a run-length encoding has none; take it out",
-                     number);
+    throw data_error("mask {}: \"value\" applies to mask files, not to run-length encodings; remove it", number);
   }
   if (mask.image < 0 || std::cmp_greater_equal(mask.image, num_images)) {
-    throw data_error("mask {} lies in picture {} (counted from 0), and the record has {}", number, mask.image,
-                     num_images);
+    throw data_error("mask {} is for image {} (counted from 0), and the record has {}", number, mask.image, num_images);
   }
   return mask;
 }
@@ -111,7 +108,7 @@ std::vector<MediaRef> parse_images_or_volumes(const json& value) {
   std::vector<MediaRef> volumes = is_number ? std::vector<MediaRef>{} : parse_listed_media(value, kVolumes);
   if (volumes.empty()) return images;
   if (!images.empty()) {
-    throw data_error("has images and volumes, and nothing says which {} mark is whose: list them all under \"images\"",
+    throw data_error("has images and volumes, and the {} placeholders are ambiguous: list them all under \"images\"",
                      kImagePlaceholder);
   }
   for (MediaRef& volume : volumes) volume.is_volume = true;
@@ -130,7 +127,7 @@ void set_volume_metadata(const json& value, Record& record) {
   record.subjects = parse_text_list(value, "subject_id");
   const auto modalities = parse_text_list(value, "modality");
   if (modalities.empty() || assign_modalities(volumes, modalities)) return;
-  throw data_error("has {} modalities for {} volumes: name one for all, or one for each", modalities.size(),
+  throw data_error("has {} modalities for {} volumes: give one for all, or one per volume", modalities.size(),
                    volumes.size());
 }
 

@@ -90,7 +90,7 @@ void attach_media(ListedMedia& listed_media, const ImageRoot& root, Conversation
   const bool are_literals = media.images.resolve_placeholders(images, record.turns);
   if (media.videos.resolve_placeholders(videos, record.turns) || are_literals) {
     const auto has_literals = [](const Turn& turn) { return !turn.literal_placeholders.empty(); };
-    key_checker.add_notice("a mark such as <image> in the text of a record without media, read as text",
+    key_checker.add_notice("a placeholder such as <image> in a record without media, read as text",
                            make_excerpt(std::ranges::find_if(record.turns, has_literals)->text));
   }
   refuse_media_in_answers(record.turns);
@@ -157,7 +157,7 @@ std::string describe_non_object(const json& value) {
   if (first.contains("role") || first.contains("from")) {
     return "is a list of turns, not a JSON object; write {\"messages\": [...]}";
   }
-  return "is a list of records, not a JSON object; write the records one after the other, without the inner brackets";
+  return "is a list of records, not a JSON object; write the records one after another, without the inner brackets";
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_check
   const json* role = find_present(turn, {"role"});
   const json* name = from != nullptr ? from : role;
   if (name == nullptr || !name->is_string()) {
-    throw data_error("turn {} does not say whose it is: \"from\" or \"role\" is missing", turn_number);
+    throw data_error("turn {} has no role: \"from\" or \"role\" is missing", turn_number);
   }
   const auto parsed_role = parse_role(*name);
   const auto& role_name = name->get_ref<const std::string&>();
@@ -54,7 +54,7 @@ Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_check
                      role_name);
   }
   if (!parsed_role) {
-    throw data_error("turn {} has the unknown role \"{}\": human, user, gpt, assistant and system are known",
+    throw data_error("turn {} has the unknown role \"{}\"; supported are human, user, gpt, assistant and system",
                      turn_number, make_excerpt(role_name));
   }
   if (from == nullptr || role == nullptr || parse_role(*role) == parsed_role) return *parsed_role;
@@ -104,9 +104,10 @@ void read_turn_media(const json& json_turn, size_t index, std::pair<size_t, size
   text.insert(0, placeholders);
 }
 
-constexpr std::string_view kForeignPlaceholder = "a mark of an image that is no place here (write <image> or <video>)";
+constexpr std::string_view kForeignPlaceholder =
+    "an image placeholder of another format, read as text (write <image> or <video>)";
 constexpr std::string_view kCoordinateText =
-    "coordinates in a text, which are learned as written: those in pixels of the file do not fit a resized image";
+    "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image";
 
 /// Longest tag that is searched for: `<image_placeholder>` and a number.
 constexpr size_t kMaxTagLength = 24;
@@ -149,13 +150,13 @@ const json& find_turns(const json& record) {
       throw data_error("its \"{}\" is not a list of turns", key);
     }
     if (it->empty()) {
-      throw data_error("its \"{}\" is empty: a question and its answer are wanted", key);
+      throw data_error("its \"{}\" is empty: a question and its answer are expected", key);
     }
     return *it;
   }
   throw data_error(
-      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\" or a \"caption\"; "
-      "data.columns tells what it calls them");
+      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\" or a \"caption\"; set "
+      "data.columns if they have other names");
 }
 
 void read_turn(const json& value, ConversationMedia& media, RecordKeyChecker& key_checker, std::vector<Turn>& turns) {
@@ -198,7 +199,7 @@ void refuse_media_in_answers(const std::vector<Turn>& turns) {
     const std::vector<MediaPlaceholder> placeholders = find_placeholders(turns[i]);
     if (placeholders.empty()) continue;
     const MediaKind& kind = placeholders.front().is_video ? kVideos : kImages;
-    throw data_error("turn {} is the assistant's and has {} {}: a model cannot be trained to answer with one", i + 1,
+    throw data_error("turn {} is the assistant's and has {} {}: training to answer with one is not supported", i + 1,
                      choose_article(kind), kind.name);
   }
 }
@@ -213,7 +214,7 @@ void check_alternation(const std::vector<Turn>& turns) {
     }
   }
   if (turns.size() < first + 2) {
-    throw data_error("has no turn of the assistant, so there is nothing to learn");
+    throw data_error("has no assistant turn, so there is nothing to learn");
   }
 }
 

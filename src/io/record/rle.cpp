@@ -24,14 +24,13 @@ int64_t read_compressed_count(std::string_view text, size_t& pos) {
   int64_t value = 0;
   for (int group = 0; group < kMaxGroups; ++group) {
     if (pos == text.size()) {
-      throw data_error("a mask's compressed counts end within a count: they are cut off; write them again");
+      throw data_error("a mask's compressed counts end within a count: they are truncated; write them again");
     }
     const char character = text[pos++];
     if (character < kFirstCharacter || character > kLastCharacter) {
       throw data_error(
-          "a mask's compressed counts have the character \"{}\" at place {}, where only '0' to 'o' stand; write them "
-          "with "
-          "pycocotools (mask.encode, then .decode(\"ascii\"))",
+          "a mask's compressed counts have the invalid character \"{}\" at position {} ('0' to 'o' are valid); write "
+          "them with pycocotools (mask.encode, then .decode(\"ascii\"))",
           make_excerpt(std::string(1, character)), pos);
     }
     const int64_t bits = character - kFirstCharacter;
@@ -40,8 +39,9 @@ int64_t read_compressed_count(std::string_view text, size_t& pos) {
     if ((bits & kSignBit) != 0) value -= int64_t{1} << (kGroupBits * (group + 1));
     return value;
   }
-  throw data_error("a mask's compressed counts have one of more than {} characters before place {}; write them again",
-                   kMaxGroups, pos + 1);
+  throw data_error(
+      "a mask's compressed counts have one of more than {} characters before position {}; write them again", kMaxGroups,
+      pos + 1);
 }
 
 /// Bounds each count by the largest mask, so that sums of differences cannot overflow.
@@ -94,11 +94,11 @@ int64_t parse_side(const nlohmann::json& value) {
 Rle parse_size(const nlohmann::json& value) {
   const auto size = value.find("size");
   if (size == value.end() || !size->is_array() || size->size() != 2) {
-    throw data_error("a mask's run lengths have no \"size\": [height, width]; add that of the picture");
+    throw data_error("a mask's run lengths have no \"size\"; add [height, width] of the image");
   }
   Rle rle{.height = parse_side((*size)[0]), .width = parse_side((*size)[1]), .counts = {}};
   if (rle.height > kMaxMaskPixels / rle.width) {
-    throw data_error("a mask of {} x {} pixels is beyond the limit of {}; shrink it and its picture",
+    throw data_error("a mask of {} x {} pixels exceeds the limit of {}; shrink it and its image",
                      make_json_excerpt((*size)[1]), make_json_excerpt((*size)[0]), kMaxMaskPixels);
   }
   return rle;
@@ -109,7 +109,7 @@ Rle parse_size(const nlohmann::json& value) {
 Rle parse_rle(const nlohmann::json& value) {
   if (value.is_array()) {
     throw data_error(
-        "a mask is a list, as COCO has polygons: convert it to run lengths with pycocotools (mask.frPyObjects, then "
+        "a mask is a list, as COCO polygons are: convert it to run lengths with pycocotools (mask.frPyObjects, then "
         "mask.merge)");
   }
   if (!value.is_object()) {
@@ -132,8 +132,8 @@ Rle parse_rle(const nlohmann::json& value) {
   for (const int64_t count : rle.counts) total += count;
   if (const int64_t pixels = rle.height * rle.width; total != pixels) {
     throw data_error(
-        "a mask's run lengths {} {} pixels where its size of {} x {} (width x height) has {}; is \"size\" [height, "
-        "width] of the same picture? Else write them again",
+        "a mask's run lengths {} {} pixels, but its size of {} x {} (width x height) has {}; check that \"size\" is "
+        "[height, width] of the image, or write them again",
         total < pixels ? "fill only" : "fill", total, rle.width, rle.height, pixels);
   }
   return rle;

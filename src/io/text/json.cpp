@@ -169,8 +169,7 @@ std::string describe_json_exception(const std::exception& error) {
 
 JsonError find_json_error(std::string_view text) {
   if (const auto offset = NestingScanner(text).too_deep_offset()) {
-    return make_json_error(text, *offset,
-                           fmt::format("more than {} lists and objects stand in each other", kMaxJsonDepth));
+    return make_json_error(text, *offset, fmt::format("more than {} nested lists and objects", kMaxJsonDepth));
   }
   JsonErrorHandler handler;
   nlohmann::json::sax_parse(text, &handler);
@@ -202,8 +201,7 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_vie
   const NestingScanner scanner(text);
   if (scanner.too_deep_offset()) fail_invalid_json(text, source);
   if (scanner.max_keys() > kMaxKeys) {
-    throw data_error("{}: an object of {} keys is not what such a file holds; at most {} are read", source,
-                     scanner.max_keys(), kMaxKeys);
+    throw data_error("{}: an object has {} keys; at most {} are supported", source, scanner.max_keys(), kMaxKeys);
   }
   return parse_shallow<nlohmann::ordered_json>(text, source);
 }
@@ -239,7 +237,7 @@ std::string make_json_excerpt(const nlohmann::ordered_json& value) {
 namespace detail {
 
 void fail_not_an_object(std::string_view key, std::string_view source) {
-  throw data_error("{}: a JSON object with the key \"{}\" is wanted, and this is none", source, key);
+  throw data_error("{}: not a JSON object; one with the key \"{}\" is expected", source, key);
 }
 
 void fail_missing(std::string_view key, std::string_view source) {

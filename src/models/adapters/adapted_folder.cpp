@@ -30,7 +30,7 @@ class SymlinkFolder {
   SymlinkFolder(const fs::path& base, const std::map<std::string, std::string>& files) {
     std::string name = (fs::temp_directory_path() / "vlmtrain-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) {
-      throw run_error("{}: no temporary folder can be made: {}; set TMPDIR to a folder that can be written", name,
+      throw run_error("{}: cannot create a temporary folder: {}; set TMPDIR to a writable folder", name,
                       std::strerror(errno));
     }
     path_ = name;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 std::string read_base_path(const fs::path& adapter) {
   const auto source = adapter / kAdapterConfigName;
   if (!is_adapter(adapter)) {
-    throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source.string());
+    throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source.string());
   }
   return io::get<std::string>(io::read_json(source), "base_model_name_or_path", source.string());
 }
@@ -29,8 +29,8 @@ std::string read_base_path(const fs::path& adapter) {
 void check_is_checkpoint(const fs::path& base, const std::string& source) {
   if (is_adapter(base)) {
     throw data_error(
-        "{}: {} is an adapter itself; merge that one first (`vlmtrain merge --adapter {} --out FOLDER`), and name the "
-        "result as the base",
+        "{}: {} is an adapter itself; merge it first (`vlmtrain merge --adapter {} --out FOLDER`), and use the result "
+        "as the base",
         source, base.string(), base.string());
   }
   if (fs::exists(base / "config.json")) return;
@@ -97,7 +97,7 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
                                 ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", base_path)
                                 : std::string();
     throw data_error(
-        "{} {} is not a folder on this machine; name the folder of the adapter's base checkpoint with --base DIR{}",
+        "{} {} is not a folder on this machine; give the folder of the adapter's base checkpoint with --base DIR{}",
         source, base_path, hub);
   }
   check_is_checkpoint(base_path, source);
@@ -107,7 +107,8 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
 BaseAndAdapter resolve_base_and_adapter(const fs::path& folder, const fs::path& base) {
   if (is_adapter(folder)) return {.base = find_adapter_base(folder, base), .adapter = folder};
   if (base.empty()) return {.base = folder, .adapter = {}};
-  throw usage_error("--base {}: is for adapters, and {} is no adapter; leave it out", base.string(), folder.string());
+  throw usage_error("--base {}: applies to adapters, and {} is not an adapter; omit it", base.string(),
+                    folder.string());
 }
 
 bool is_same_checkpoint(const fs::path& a, const fs::path& b) {
@@ -124,9 +125,8 @@ void warn_if_named_base_differs(const fs::path& adapter, const fs::path& base) {
   std::error_code error;
   if (!fs::is_directory(base_path, error) || is_same_checkpoint(base_path, base)) return;
   spdlog::warn(
-      "{}: base_model_name_or_path {} exists and is another checkpoint than {}, on which the adapter is used; the "
-      "model "
-      "computes what the adapter was trained for only if the two are the same, so check which one it belongs to",
+      "{}: base_model_name_or_path {} exists and is not {}, the checkpoint in use; results are valid only if both have "
+      "the same weights, so check which one the adapter belongs to",
       (adapter / kAdapterConfigName).string(), base_path, base.string());
 }
 

@@ -32,14 +32,14 @@ std::string describe_unexpected_tensor(const std::string& name, const VisionLang
       return "";
     }
     return fmt::format(
-        "{} differs from {}, and the two are tied (ensure_weight_tying); set that to false where they "
-        "were trained apart",
+        "{} differs from {}, but the two are tied (ensure_weight_tying); set that to false if they were trained "
+        "separately",
         file_name, tensors.stored_name(embedding->name));
   }
   if (name.find(".base_layer.") != std::string::npos || name.find(".original_module.") != std::string::npos) {
     return fmt::format(
-        "unexpected: {} (a weight of the base; merge the adapter with the program that wrote it, or "
-        "save the adapter without the base's weights)",
+        "unexpected: {} (a weight of the base; merge the adapter with the program that wrote it, or save it without "
+        "the base weights)",
         file_name);
   }
   return "unexpected: " + file_name;
@@ -52,7 +52,7 @@ struct KnownWeightFile {
   std::string_view meaning;
 };
 
-constexpr std::string_view kTrainedWithLora = "weights that were trained beside LoRA";
+constexpr std::string_view kTrainedWithLora = "weights that were trained in addition to LoRA";
 
 /// Weight files that other programs write next to an adapter and load with it.
 constexpr std::array kKnownWeightFiles{
@@ -112,7 +112,7 @@ void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& 
     if (auto problem = describe_unexpected_tensor(name, model, tensors); !problem.empty())
       problems.push_back(std::move(problem));
   }
-  refuse_differences(fmt::format("{}: the adapter does not match the model; is it one for another model?",
+  refuse_differences(fmt::format("{}: the adapter does not match the model; is it for another model?",
                                  tensors.file().parent_path().string()),
                      problems);
 }
@@ -122,12 +122,12 @@ void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors
     const at::Tensor values = tensors.tensor(parameter.name);
     const std::string file = tensors.file().string();
     if (!find_non_finite(values).empty()) {
-      throw data_error("{}: {} has values that are not finite; take an earlier checkpoint of the adapter", file,
+      throw data_error("{}: {} has non-finite values; use an earlier checkpoint of the adapter", file,
                        tensors.stored_name(parameter.name));
     }
     const at::ScalarType dtype = parameter.tensor.scalar_type();
     if (overflows(values, dtype)) {
-      throw data_error("{}: {} has values up to {:.3g}, more than {} holds; compute in bf16 or fp32", file,
+      throw data_error("{}: {} has values up to {:.3g}, beyond the range of {}; compute in bf16 or fp32", file,
                        tensors.stored_name(parameter.name), values.abs().max().item<double>(),
                        io::to_safetensors_dtype(dtype));
     }
@@ -152,14 +152,13 @@ void refuse_foreign_weights(const fs::path& folder) {
       kKnownWeightFiles, [&](const KnownWeightFile& known_file) { return name.starts_with(known_file.name); });
   if (match != kKnownWeightFiles.end()) {
     throw data_error(
-        "{}: holds {}, which are not read with the adapter, so that the model would be another one; merge the adapter "
-        "with the program that wrote it and take the result, or move the file out of the adapter's folder to do "
-        "without them",
+        "{}: contains {}, which are not loaded with the adapter, so the model would differ; merge the adapter with the "
+        "program that wrote it and use the result, or move the file out of the adapter's folder to ignore it",
         files.front().string(), match->meaning);
   }
   throw data_error(
-      "{}: is a file of tensors that is no part of a LoRA adapter ({} is); merge the adapter with the program that "
-      "wrote it and take the result, or move the file out of the adapter's folder where it does not belong to it",
+      "{}: is a tensor file that is not part of a LoRA adapter ({} is); merge the adapter with the program that wrote "
+      "it and use the result, or move an unrelated file out of the adapter's folder",
       files.front().string(), kAdapterWeightsName);
 }
 

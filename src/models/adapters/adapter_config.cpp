@@ -48,9 +48,9 @@ constexpr std::array<std::string_view, 12> kUnsupportedKeys{"layer_replication",
                                                             "megatron_config",   "enable_lora"};
 
 constexpr std::string_view kInitializationOnly =
-    "how training began; init_lora_weights decides whether it changed the base";
-constexpr std::string_view kRedundantModuleList = "the adapter's tensors say which modules it is for";
-constexpr std::string_view kMetadata = "a note of the program that wrote it";
+    "initialization only; init_lora_weights decides whether it changed the base";
+constexpr std::string_view kRedundantModuleList = "the adapter's tensors determine its modules";
+constexpr std::string_view kMetadata = "metadata of the program that wrote it";
 constexpr std::string_view kTrainingOnly = "changes how gradients are computed, not what the adapter computes";
 
 constexpr std::array kHarmlessKeys{
@@ -62,7 +62,7 @@ constexpr std::array kHarmlessKeys{
     io::HarmlessKey{"exclude_modules", kRedundantModuleList},
     io::HarmlessKey{"layers_to_transform", kRedundantModuleList},
     io::HarmlessKey{"layers_pattern", kRedundantModuleList},
-    io::HarmlessKey{"fan_in_fan_out", "PEFT sets it to false for Linears, which all modules are"},
+    io::HarmlessKey{"fan_in_fan_out", "PEFT sets it to false for Linears, and all modules are Linears"},
     io::HarmlessKey{"megatron_core", "used with megatron_config only"},
     io::HarmlessKey{"qalora_group_size", "used with use_qalora only"},
     io::HarmlessKey{"loftq_config", kInitializationOnly},
@@ -70,11 +70,11 @@ constexpr std::array kHarmlessKeys{
     io::HarmlessKey{"corda_config", kInitializationOnly},
     io::HarmlessKey{"lora_ga_config", kInitializationOnly},
     io::HarmlessKey{"velora_config", kTrainingOnly},
-    io::HarmlessKey{"runtime_config", "where PEFT computes DoRA's start"},
+    io::HarmlessKey{"runtime_config", "device on which PEFT initializes DoRA"},
     io::HarmlessKey{"lora_dtype", "ms-swift's: the tensors have their own types"},
     io::HarmlessKey{"lorap_lr_ratio", "ms-swift's: learning rate of lora_B"},
     io::HarmlessKey{"lorap_emb_lr", "ms-swift's: learning rate of embeddings"},
-    io::HarmlessKey{"merge_weights", "PEFT's before 0.3: whether layers merge while they are evaluated"},
+    io::HarmlessKey{"merge_weights", "PEFT before 0.3: whether layers merge in evaluation mode"},
 };
 
 /// Returns whether a target names a single module, as "model.layers.3.q_proj", and not a suffix, as
@@ -102,14 +102,14 @@ void check_supported(const nlohmann::json& config, const std::string& source) {
   for (const auto key : kUnsupportedKeys) {
     const auto it = config.find(key);
     if (it == config.end() || !is_set(*it)) continue;
-    throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and take the result",
+    throw data_error("{}: {} is set to {}, which is not supported; merge the adapter with peft, and use the result",
                      source, key, io::make_json_excerpt(*it));
   }
   // These initializations (PiSSA, OLoRA, …) change the base weights as well.
   const auto init = config.value("init_lora_weights", nlohmann::json());
   constexpr std::array kAdapterOnlyInits{"gaussian", "orthogonal", "eva", "mica"};
   if (init.is_string() && std::ranges::find(kAdapterOnlyInits, init) == kAdapterOnlyInits.end()) {
-    throw data_error("{}: init_lora_weights {} changes the base's weights; let peft convert the adapter to plain LoRA",
+    throw data_error("{}: init_lora_weights {} changes the base weights; convert the adapter to plain LoRA with peft",
                      source, io::make_json_excerpt(init));
   }
 }
@@ -124,7 +124,7 @@ void warn_about_unread_keys(const nlohmann::json& config, const std::string& sou
   static std::set<std::string> warned_sources;
   const std::lock_guard lock(mutex);
   if (!warned_sources.insert(source).second) return;
-  spdlog::warn("{}: {} not read: {}; PEFT 0.21 does not have {} either, so check what the adapter was trained with",
+  spdlog::warn("{}: {} ignored: {}; PEFT 0.21 does not have {} either, so check which program trained the adapter",
                source, unread.size() == 1 ? "a key is" : "keys are", fmt::join(unread, ", "),
                unread.size() == 1 ? "it" : "them");
 }
@@ -161,7 +161,7 @@ std::vector<ModulePattern> parse_module_patterns(std::string_view key, const nlo
       // As in peft's get_pattern_key().
       result.push_back({text, nn::LoraTarget("(.*\\.)?(" + text + ")"), io::get<double>(patterns, text, source)});
     } catch (const UserError& error) {
-      throw data_error("{}: {}: \"{}\" is not read: {}", source, key, text, error.what());
+      throw data_error("{}: {}: \"{}\" is ignored: {}", source, key, text, error.what());
     }
   }
   return result;
@@ -178,7 +178,7 @@ void check_pattern(std::string_view key, const nlohmann::json& patterns, double 
     if (match == parsed.end() || match->value == default_value) continue;
     throw data_error(
         "{}: {} \"{}\" gives {} {}, and other modules have {}; such an adapter is not supported: merge it with peft, "
-        "and take the result",
+        "and use the result",
         source, key, match->text, path, match->value, default_value);
   }
 }
@@ -214,8 +214,8 @@ void AdapterConfig::warn_about_partial_targets(const std::vector<std::string>& a
   }
   if (missing.empty()) return;
   spdlog::warn(
-      "{}: {} of the Linears that target_modules name have no tensors in {} and stay as the base has them, such as {}; "
-      "check that the adapter was saved whole",
+      "{}: {} of the Linears in target_modules have no tensors in {} and keep the base weights, such as {}; check that "
+      "the adapter was saved completely",
       source, missing.size(), kAdapterWeightsName, missing.front());
 }
 
@@ -230,7 +230,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(path)) {
     // Its error names a run's checkpoint.
     if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);
-    throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", source);
+    throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source);
   }
   const auto json = io::read_json(path);
   check_supported(json, source);
@@ -248,8 +248,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   check_size(config.rank, "r", kMaxLayerWidth, source);
   check_number(config.alpha, "lora_alpha", {.above = 0, .max = 1e9}, source);
   if (!(config.dropout >= 0 && config.dropout < 1)) {
-    throw data_error("{}: lora_dropout is {}, no share of an adapter's inputs; it is from 0 to below 1", source,
-                     config.dropout);
+    throw data_error("{}: lora_dropout is {}; it must be at least 0 and below 1", source, config.dropout);
   }
   return config;
 }

@@ -86,10 +86,11 @@ io::SafetensorsFile open_adapter(const std::filesystem::path& folder) {
   const auto path = folder / kAdapterWeightsName;
   if (!std::filesystem::exists(path)) {
     if (std::filesystem::exists(folder / "adapter_model.bin")) {
-      throw data_error("{} has only pickled tensors (adapter_model.bin), which are not read; save it again with peft",
-                       folder.string());
+      throw data_error(
+          "{} has only pickled tensors (adapter_model.bin), which are not supported; save it again with peft",
+          folder.string());
     }
-    throw data_error("{} is not there; give the folder of an adapter in PEFT's layout", path.string());
+    throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", path.string());
   }
   return io::SafetensorsFile(path);
 }
@@ -151,7 +152,7 @@ AdapterTensors::AdapterTensors(const std::filesystem::path& folder, const Adapte
   }
   if (adapters.size() > 1) {
     throw data_error(
-        "{}: holds several adapters ({}); save the one to use by itself, with peft's save_pretrained and "
+        "{}: contains several adapters ({}); save one of them separately with peft's save_pretrained and "
         "selected_adapters",
         file_.path().string(), fmt::join(adapters, ", "));
   }
@@ -164,9 +165,9 @@ void AdapterTensors::refuse_empty() const {
   }
   if (empty.empty()) return;
   throw data_error(
-      "{}: {} of {} tensors are empty, such as {}: DeepSpeed ZeRO-3 (or FSDP) had the values in other places when it "
-      "was saved; save it again with the weights gathered (stage3_gather_16bit_weights_on_model_save), or convert "
-      "the training checkpoint with zero_to_fp32.py",
+      "{}: {} of {} tensors are empty, such as {}: it was saved while DeepSpeed ZeRO-3 or FSDP had the weights "
+      "sharded; save it again with the weights gathered (stage3_gather_16bit_weights_on_model_save), or convert the "
+      "training checkpoint with zero_to_fp32.py",
       file_.path().string(), empty.size(), file_.names().size(), empty.front());
 }
 

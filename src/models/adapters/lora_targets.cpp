@@ -47,8 +47,8 @@ std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel&
       std::erase_if(unknown, [&](const std::string& module) { return nn::is_under_module(output, module); }) > 0;
   if (saves_output && !embedding->in_modules_to_save) {
     throw usage_error(
-        "lora.modules_to_save: {} of {} is its embedding (tie_word_embeddings), so that both would be trained; name "
-        "embed_tokens, which trains the two as one",
+        "lora.modules_to_save: {} of {} is tied to its embedding (tie_word_embeddings), so both would be trained; give "
+        "embed_tokens, which trains the tied weight",
         output, folder.string());
   }
   return unknown;
@@ -75,12 +75,10 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
   const auto& lora = *store.lora();
   if (const auto unknown = find_unknown_modules_to_save(model, folder); !unknown.empty()) {
     throw lora.adapter.empty()
-        ? usage_error("lora.modules_to_save: no module of {} is {}; its modules are {}", folder.string(),
+        ? usage_error("lora.modules_to_save: {} has no module {}; its modules are {}", folder.string(),
                       fmt::join(unknown, ", "), fmt::join(truncate_list(list_modules(store)), ", "))
-        : data_error(
-              "{}: holds the modules {}, and {} has none of that name; is it an adapter "
-              "for another model?",
-              lora.adapter.string(), fmt::join(unknown, ", "), folder.string());
+        : data_error("{}: contains the modules {}, which {} does not have; is it an adapter for another model?",
+                     lora.adapter.string(), fmt::join(unknown, ", "), folder.string());
   }
   const auto unmatched = store.find_unmatched_targets();
   if (unmatched.empty()) return;
@@ -96,9 +94,9 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
     problems.push_back(target +
                        (suggestion && *suggestion != target ? fmt::format(" (did you mean {}?)", *suggestion) : ""));
   }
-  throw usage_error("lora.target_modules: no Linear of {}{} for {}. There are {}, at paths such as {}", folder.string(),
-                    lora.excluded_components.empty() ? "" : " outside the frozen parts", fmt::join(problems, ", "),
-                    fmt::join(last_names, ", "), store.linears().back().path);
+  throw usage_error("lora.target_modules: no Linear of {}{} matches {}; available are {}, at paths such as {}",
+                    folder.string(), lora.excluded_components.empty() ? "" : " outside the frozen parts",
+                    fmt::join(problems, ", "), fmt::join(last_names, ", "), store.linears().back().path);
 }
 
 bool saves_tied_output(const VisionLanguageModel& model) {

@@ -35,7 +35,7 @@ namespace {
 /// Returns `values` in `dtype`. Throws UserError (kBadData) if finite values overflow.
 at::Tensor cast_checked(const at::Tensor& values, at::ScalarType dtype, std::string_view name) {
   if (!overflows(values, dtype)) return values.to(dtype);
-  throw data_error("{}: merged values reach {:.3g}, more than {} holds; merge with --dtype float32", name,
+  throw data_error("{}: merged values reach {:.3g}, beyond the range of {}; merge with --dtype float32", name,
                    values.abs().max().item<double>(), io::to_safetensors_dtype(dtype));
 }
 
@@ -58,9 +58,8 @@ class LoraMerge {
       merged_weight.mul_((load_float(kMagnitude) / nn::compute_row_norms(merged_weight)).unsqueeze(1));
     if (!find_non_finite(merged_weight).empty()) {
       throw data_error(
-          "{}: has values that are not finite once the adapter is merged; take an earlier checkpoint of the adapter, "
-          "or "
-          "check the base's weights",
+          "{}: has non-finite values after merging the adapter; use an earlier checkpoint of the adapter, or check the "
+          "base weights",
           weight_);
     }
     at::Tensor rounded_weight = cast_checked(merged_weight, dtype, weight_);
@@ -128,7 +127,7 @@ void add_end_of_turn(const std::filesystem::path& base, const std::filesystem::p
     settings.template_folder = adapter;
     add_eos_token(load_processor(base, settings)->end_of_turn_id(), files);
   } catch (const UserError& error) {
-    spdlog::warn("{}: whether generation_config.json ends texts at the adapter's end of turn is not known: {}",
+    spdlog::warn("{}: cannot check that generation_config.json has the adapter's end-of-turn token: {}",
                  adapter.string(), error.what());
   }
 }
@@ -142,16 +141,12 @@ std::string make_merged_config(const std::filesystem::path& base, const VisionLa
   auto config = io::parse_ordered_json(make_saved_config(model, original, path.string(), dtype), path.string());
   const auto& lora = *model.parameters().lora();
   if (lora.unties_output) {
-    spdlog::info(
-        "{}: the adapter has an embedding and an output projection that differ: config.json is written with "
-        "tie_word_embeddings false",
-        lora.adapter.string());
+    spdlog::info("{}: the adapter's embedding and output projection differ: config.json gets tie_word_embeddings false",
+                 lora.adapter.string());
   }
   if (lora.vocabulary_rows > 0) {
-    spdlog::info(
-        "{}: the adapter has {} rows of the vocabulary, and its base fewer: config.json is written with that "
-        "vocab_size",
-        lora.adapter.string(), lora.vocabulary_rows);
+    spdlog::info("{}: the adapter has {} vocabulary rows, more than its base: config.json gets that vocab_size",
+                 lora.adapter.string(), lora.vocabulary_rows);
     set_vocab_size(config, lora.vocabulary_rows);
   }
   const bool is_changed = config != io::parse_ordered_json(original, path.string());
@@ -181,7 +176,7 @@ void log_rounding(const MergeStats& stats, const std::filesystem::path& adapter,
   if (stats.num_changed == 0) {
     if (!has_full_modules) {
       spdlog::warn(
-          "{}: the adapter changes no weight (its lora_B are zero), so what is written is the base; check that it is "
+          "{}: the adapter changes no weight (its lora_B are zero), so the result equals the base; check that it is "
           "the adapter of a finished run",
           adapter.string());
     }
@@ -192,11 +187,10 @@ void log_rounding(const MergeStats& stats, const std::filesystem::path& adapter,
   // likely to differ visibly from the adapted one.
   constexpr double kHighFraction = 0.5;
   const std::string text = fmt::format(
-      "{}: of {} weights that the adapter changes, {} ({:.1f} %) have the base's value again in the type that they are "
-      "written in",
+      "{}: of {} weights that the adapter changes, {} ({:.1f} %) round to the base value in the output data type",
       adapter.string(), human_count(stats.num_changed), human_count(stats.num_unchanged), 100 * fraction);
   if (fraction > kHighFraction) {
-    spdlog::warn("{}; merge with --dtype float32 to keep the changes, or use the adapter as it is", text);
+    spdlog::warn("{}; merge with --dtype float32 to keep the changes, or use the adapter without merging", text);
   } else if (stats.num_unchanged > 0) {
     spdlog::info("{}", text);
   }

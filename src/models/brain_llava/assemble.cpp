@@ -59,7 +59,7 @@ void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& fo
   if (!text.value("tie_word_embeddings", false)) return;
   const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
   if (!tensors || are_output_tensors_equal(*tensors, folder)) return;
-  spdlog::warn("{}: config.json ties {} to {} (tie_word_embeddings), but their values differ; both are taken",
+  spdlog::warn("{}: config.json ties {} to {} (tie_word_embeddings), but their values differ; both are used",
                folder.string(), tensors->output, tensors->embedding);
   text["tie_word_embeddings"] = false;
 }
@@ -72,7 +72,7 @@ ordered_json read_text_config(const std::filesystem::path& folder) {
   const auto type = io::get_or<std::string>(config, "model_type", "", file);
   const auto match = text_model_types().find(type);
   if (match == text_model_types().end()) {
-    throw usage_error("--text-model {}: model_type {} is not taken; a LLaVA, Llama, Mistral or Qwen2 is",
+    throw usage_error("--text-model {}: model_type {} is not supported; LLaVA, Llama, Mistral and Qwen2 are",
                       folder.string(), type.empty() ? "none" : type);
   }
   if (const auto section = config.find("text_config"); section != config.end() && section->is_object()) {
@@ -94,7 +94,7 @@ ordered_json read_text_config(const std::filesystem::path& folder) {
 }
 
 TensorSourceMessages make_text_messages() {
-  return {.not_found = "is no folder of a text model; give one with config.json, tokenizer.json and *.safetensors",
+  return {.not_found = "is not a text model folder; give one with config.json, tokenizer.json and *.safetensors",
           .choose_file = "give the folder of a checkpoint"};
 }
 
@@ -106,11 +106,11 @@ constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; kee
 fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
-    load_tokenizer(text.folder());  // its error says what to do about a missing file
+    load_tokenizer(text.folder());  // its error explains how to fix a missing file
     return text_tokenizer;
   }
   if (fs::exists(text_tokenizer))
-    throw usage_error("--tokenizer: {} has its own; leave it out", text.folder().string());
+    throw usage_error("--tokenizer: {} has its own; omit the option", text.folder().string());
   return tokenizer_override;
 }
 
@@ -129,7 +129,7 @@ void add_text_model(const LanguageSource& text, const fs::path& tokenizer_overri
   if (added.id < text.vocab_size()) return;
   const int64_t new_vocab_size = (added.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
   config["text_config"]["vocab_size"] = new_vocab_size;
-  spdlog::info("vocabulary: {} rows become {}; the new ones are the mean of the others", text.vocab_size(),
+  spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
                new_vocab_size);
 }
 
@@ -144,8 +144,8 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
   const auto combined = combine_weights(model, sources, text ? text->dtype() : at::kFloat, seed);
   const int64_t num_tower = combined.num_tensors[0], num_text = combined.num_tensors[1];
   if (text) spdlog::info("text model: {} tensors of {}", num_text, text->folder().string());
-  if (tower) spdlog::info("tower of volumes: {} tensors of {}", num_tower, tower->path().string());
-  spdlog::info("at random: {} tensors ({}), from seed {}; writing {}", combined.num_random_tensors,
+  if (tower) spdlog::info("volume tower: {} tensors of {}", num_tower, tower->path().string());
+  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined.num_random_tensors,
                fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
   io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
   return {.num_text_tensors = num_text,
@@ -166,7 +166,8 @@ LanguageSource::LanguageSource(const std::filesystem::path& folder)
     break;
   }
   if (model_prefix_.empty()) {
-    throw data_error("{}: has no tensor model.embed_tokens.weight, or the same below language_model", folder.string());
+    throw data_error("{}: has no tensor model.embed_tokens.weight, neither at the top level nor below language_model",
+                     folder.string());
   }
   for (const auto prefix : kOutputPrefixes) {
     if (tensors_.has_prefix(prefix)) output_prefix_ = prefix;
@@ -229,7 +230,7 @@ std::optional<io::LazyTensor> LanguageSource::weight(const nn::Parameter& parame
 
 AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
   if (!options.mask_model.empty()) {
-    throw usage_error("--mask-model: {} draws no masks; leave it out, or name a prs-med preset", options.preset);
+    throw usage_error("--mask-model: {} predicts no masks; omit the option, or use a prs-med preset", options.preset);
   }
   ordered_json config = load_preset_config(options.preset);
   std::optional<LanguageSource> text;

@@ -52,7 +52,7 @@ Config Config::from_json(const nlohmann::json& json, const std::filesystem::path
   }
   if (json.contains("max_volumes")) config.max_volumes = read_size(json, "max_volumes", 1, kMaxVolumes, source);
   if (!has_enough_patches(config, config.vision.image_size)) {
-    throw data_error("{}: projector_config.tokens {} are more than the {} patches of a volume of image_size {}", source,
+    throw data_error("{}: projector_config.tokens {} exceeds the {} patches of a volume of image_size {}", source,
                      format_axes(config.tokens), format_axes(config.vision.compute_grid(config.vision.image_size)),
                      format_axes(config.vision.image_size));
   }
@@ -68,8 +68,7 @@ VolumeAxes Config::volume_size(const std::optional<VolumeAxes>& requested) const
   const VolumeAxes size = vision.volume_size(requested);
   if (!has_enough_patches(*this, size)) {
     throw usage_error(
-        "data.volume.size: is {}, whose {} patches are fewer than the {} tokens that the projector makes of a volume; "
-        "give at least {}",
+        "data.volume.size: {} gives {} patches, fewer than the projector's {} tokens per volume; give at least {}",
         format_axes(size), format_axes(vision.compute_grid(size)), format_axes(tokens),
         format_axes({tokens[0] * vision.patch_size, tokens[1] * vision.patch_size, tokens[2] * vision.patch_size}));
   }

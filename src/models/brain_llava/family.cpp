@@ -25,8 +25,8 @@ namespace {
 image::VolumeSettings make_volume_settings(const Config& config, const data::VolumeOptions& options) {
   if (options.use == data::VolumeUse::kSlices) {
     throw usage_error(
-        "data.volume.as: is slices, which are pictures, and brain_llava takes volumes alone; leave it volume, or "
-        "take a model of a family that takes pictures");
+        "data.volume.as: slices are images, and brain_llava supports only volumes; set volume, or use a model of a "
+        "family that supports images");
   }
   return options.volume_settings(config.volume_size(options.size));
 }
@@ -79,11 +79,11 @@ Processor::Processor(Config config, text::Tokenizer tokenizer, text::ChatTemplat
 }
 
 MediaLayout Processor::layout_image(image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("a plan of a picture in a family of volumes");
+  throw InternalError("an image layout in a family that supports only volumes");
 }
 
 at::Tensor Processor::preprocess_image(const at::Tensor& /*image*/, std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("pixels of a picture in a family of volumes");
+  throw InternalError("image pixels in a family that supports only volumes");
 }
 
 MediaLayout Processor::layout_volume(const image::VolumeInfo& info) const {
@@ -103,8 +103,8 @@ int64_t Processor::find_modality_id(const std::string& modality) const {
   const auto it = std::ranges::find(modalities, normalize_name(modality), normalize_name);
   if (it != modalities.end()) return it - modalities.begin() + 1;
   throw data_error(
-      "the modality {} is none that the model knows: {}; call it so, leave the word out, or add it to modalities in "
-      "config.json before training",
+      "the modality {} is not one of the model's: {}; rename it, remove it, or add it to modalities in config.json "
+      "before training",
       make_excerpt(modality), fmt::join(modalities, ", "));
 }
 

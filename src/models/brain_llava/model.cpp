@@ -43,7 +43,7 @@ at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patch
 
 at::Tensor pool(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches) {
   const int64_t length = patches[0] * patches[1] * patches[2];
-  VLMTRAIN_CHECK(features.size(0) % length == 0, "{} features of volumes of {} patches", features.size(0), length);
+  VLMTRAIN_CHECK(features.size(0) % length == 0, "{} features for volumes of {} patches", features.size(0), length);
   const at::Tensor volumes = features.view({-1, length, features.size(1)});
   const at::Tensor means = make_pooling_matrix(tokens, patches, features.options());
   return at::bmm(means.expand({volumes.size(0), -1, -1}), volumes).flatten(0, 1);

@@ -23,7 +23,7 @@ constexpr std::string_view kPositionEmbeddings = "patch_embedding.position_embed
 constexpr int64_t kDefaultHeadDim = 64;  // of ViT-B and ViT-L
 
 TensorSourceMessages make_tower_messages() {
-  return {.not_found = "is no tower of volumes; give a .pt, .pth or .safetensors file with the weights of MONAI's ViT",
+  return {.not_found = "is not a volume tower; give a .pt, .pth or .safetensors file with the weights of MONAI's ViT",
           .choose_file = "give the tower's file itself"};
 }
 
@@ -52,14 +52,15 @@ TowerSource::TowerSource(const std::filesystem::path& path) : tensors_(path, mak
       return;
     }
   }
-  throw data_error("{}: has no tensor {}, as the weights of MONAI's ViT have{}", path.string(), kConvPatchEmbedding,
-                   tensors_.all().empty() ? "" : fmt::format(" (it has {}, say)", tensors_.all().begin()->first));
+  throw data_error(
+      "{}: has no tensor {}, which the weights of MONAI's ViT contain{}", path.string(), kConvPatchEmbedding,
+      tensors_.all().empty() ? "" : fmt::format(" (it has, for example, {})", tensors_.all().begin()->first));
 }
 
 const StoredTensor& TowerSource::at(const std::string& name) const {
   const StoredTensor* const tensor = find(name);
   if (tensor == nullptr || tensor->shape.empty()) {
-    throw data_error("{}: is no whole tower of volumes: missing: {}{}", path().string(), prefix_, name);
+    throw data_error("{}: is an incomplete volume tower: missing: {}{}", path().string(), prefix_, name);
   }
   return *tensor;
 }
@@ -75,9 +76,10 @@ void TowerSource::set_patch_config(ordered_json& config) const {
     patch = shape[2];
   }
   if (!patch) {
-    throw data_error("{}: {}{} is [{}], and patches are cubes of {} channels: [hidden, channels, patch, patch, patch]",
-                     path().string(), prefix_, is_linear_patch_ ? kLinearPatchEmbedding : kConvPatchEmbedding,
-                     fmt::join(shape, ", "), channels);
+    throw data_error(
+        "{}: {}{} has shape [{}]; patches must be cubes of {} channels: [hidden, channels, patch, patch, patch]",
+        path().string(), prefix_, is_linear_patch_ ? kLinearPatchEmbedding : kConvPatchEmbedding,
+        fmt::join(shape, ", "), channels);
   }
   config["hidden_size"] = shape[0];
   config["num_channels"] = channels;
@@ -104,8 +106,8 @@ void TowerSource::set_position_config(ordered_json& config, const std::optional<
   }
   if (count_patches(size) != num_positions) {
     throw usage_error(
-        "{}: has positions for {} patches of {} voxels on a side, and a volume of {} has {}; say with --volume-size of "
-        "what volumes they are",
+        "{}: has positions for {} patches with a side of {} voxels, but a volume of {} has {}; give the volume size "
+        "with --volume-size",
         path().string(), num_positions, patch, format_axes(size), count_patches(size));
   }
   config["positions"] = "learned";
@@ -122,13 +124,13 @@ ordered_json TowerSource::config(ordered_json preset, const TowerOptions& option
     preset["num_attention_heads"] = *options.heads;
   } else if (width != preset_width) {
     if (width % kDefaultHeadDim != 0) {
-      throw usage_error("{}: how many heads do {} features have? weights do not tell; give --tower-heads",
-                        path().string(), width);
+      throw usage_error("{}: cannot derive the number of heads from {} features; give --tower-heads", path().string(),
+                        width);
     }
     preset["num_attention_heads"] = width / kDefaultHeadDim;
   }
   if (width % preset["num_attention_heads"].get<int64_t>() != 0) {
-    throw usage_error("{}: {} features do not divide into {} heads; give --tower-heads", path().string(), width,
+    throw usage_error("{}: {} features are not divisible by {} heads; give --tower-heads", path().string(), width,
                       preset["num_attention_heads"].get<int64_t>());
   }
   int64_t blocks = 0;
@@ -178,14 +180,14 @@ void TowerSource::check(const std::vector<nn::Parameter>& parameters) const {
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
-  refuse_differences(fmt::format("{}: is no whole tower of volumes; fetch it again", path().string()), problems);
+  refuse_differences(fmt::format("{}: is an incomplete volume tower; download it again", path().string()), problems);
   std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : tensors_.all()) {
     if (!expected.contains(name) && !is_unused_tensor(name)) unexpected.push_back(name);
   }
   if (unexpected.empty()) return;
   const size_t count = unexpected.size();
-  spdlog::warn("{}: {} tensors are of no use in a tower of volumes and are left out: {}", path().string(), count,
+  spdlog::warn("{}: {} tensors are not part of a volume tower and are skipped: {}", path().string(), count,
                fmt::join(truncate_list(std::move(unexpected)), ", "));
 }
 

@@ -175,9 +175,9 @@ std::map<std::string, std::string> read_auxiliary_files(const std::filesystem::p
 namespace fs = std::filesystem;
 
 void prepare_output_folder(const fs::path& out) {
-  if (out.empty()) throw usage_error("--out: is empty; name the new checkpoint's folder");
+  if (out.empty()) throw usage_error("--out: is empty; give the folder of the new checkpoint");
   if (fs::exists(out) && !(fs::is_directory(out) && fs::is_empty(out))) {
-    throw usage_error("--out {}: exists already; give a new folder or remove it", out.string());
+    throw usage_error("--out {}: already exists; give a new folder or remove it", out.string());
   }
   // Removes a trailing separator, whose parent path would be the folder itself.
   const fs::path normalized = (out / "").parent_path();

@@ -28,7 +28,7 @@ std::optional<double> count_stored_parameters(const std::filesystem::path& folde
 
 void check_size(int64_t value, std::string_view key, int64_t max, const std::string& source) {
   if (value >= 1 && value <= max) return;
-  throw data_error("{}: {} is {}; a model has from 1 to {}: take the checkpoint's own file", source, key, value, max);
+  throw data_error("{}: {} is {}; it must be from 1 to {}: use the checkpoint's own file", source, key, value, max);
 }
 
 int64_t read_size(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t max,
@@ -47,22 +47,22 @@ double read_number(const nlohmann::json& config, std::string_view key, double fa
 
 void check_number(double value, std::string_view key, NumberRange range, const std::string& source) {
   if (value > range.above && value <= range.max) return;
-  throw data_error("{}: {} is {}; a model has more than {:g} and at most {:g}: take the checkpoint's own file", source,
-                   key, value, range.above, range.max);
+  throw data_error("{}: {} is {}; it must be above {:g} and at most {:g}: use the checkpoint's own file", source, key,
+                   value, range.above, range.max);
 }
 
 nlohmann::json get_section(const nlohmann::json& config, std::string_view key, const std::string& source) {
   const auto it = config.find(key);
   if (it == config.end() || it->is_null()) return {};
   if (it->is_object()) return *it;
-  throw data_error("{}: {} is {}, where settings with keys belong; take the checkpoint's own file", source, key,
+  throw data_error("{}: {} is {}, not an object; use the checkpoint's own file", source, key,
                    io::make_json_excerpt(*it));
 }
 
 void check_parameter_count(double num_parameters, const std::filesystem::path& folder) {
   const auto config = (folder / "config.json").string();
   if (num_parameters > static_cast<double>(kMaxParameters)) {
-    throw data_error("{}: describes a model of {:.3g} parameters, more than any has; take the checkpoint's own file",
+    throw data_error("{}: describes a model of {:.3g} parameters, which is implausible; use the checkpoint's own file",
                      config, num_parameters);
   }
   // Tolerates what model.allow_missing and resize_embeddings add, and the large relative error for
@@ -73,7 +73,7 @@ void check_parameter_count(double num_parameters, const std::filesystem::path& f
   const auto num_stored = count_stored_parameters(folder);
   if (num_stored && num_parameters > kMaxRatio * *num_stored) {
     throw data_error(
-        "{}: describes a model of {:.3g} parameters, but the weights beside it have {:.3g}; take the config.json that "
+        "{}: describes a model of {:.3g} parameters, but the weights next to it have {:.3g}; use the config.json that "
         "belongs to them",
         config, num_parameters, *num_stored);
   }
@@ -82,7 +82,7 @@ void check_parameter_count(double num_parameters, const std::filesystem::path& f
 void refuse_attention_dropout(const nlohmann::json& config, const std::string& source) {
   const auto it = config.find("attention_dropout");
   if (it == config.end() || it->is_null() || (it->is_number() && it->get<double>() == 0)) return;
-  throw data_error("{}: attention_dropout is {}: dropout of attention is not supported; set it to 0.0", source,
+  throw data_error("{}: attention_dropout is {}: attention dropout is not supported; set it to 0.0", source,
                    io::make_json_excerpt(*it));
 }
 

@@ -103,14 +103,14 @@ constexpr std::array<std::string_view, 18> kRopeKeys{"attention_factor",
                                                      "truncate",
                                                      "type"};
 
-constexpr std::string_view kProvenance = "a record of how the file came about";
-constexpr std::string_view kGeneration = "a setting of generation, which transformers 5 reads elsewhere";
-constexpr std::string_view kOutputs = "what transformers' forward pass returns";
-constexpr std::string_view kTraining = "how it was trained; this run has its own settings";
-constexpr std::string_view kInitialization = "the spread of values drawn at random";
-constexpr std::string_view kRuntime = "how transformers computes, not what";
-constexpr std::string_view kOtherTasks = "of tasks other than this model's";
-constexpr std::string_view kUnused = "transformers' class of the family does not read it";
+constexpr std::string_view kProvenance = "metadata on the origin of the file";
+constexpr std::string_view kGeneration = "a generation setting, which transformers 5 reads from generation_config.json";
+constexpr std::string_view kOutputs = "controls the outputs of transformers' forward pass";
+constexpr std::string_view kTraining = "a training setting; this run has its own";
+constexpr std::string_view kInitialization = "standard deviation of the random initialization";
+constexpr std::string_view kRuntime = "affects how transformers computes, not the result";
+constexpr std::string_view kOtherTasks = "for tasks that this model does not support";
+constexpr std::string_view kUnused = "transformers' class of this family ignores it";
 
 constexpr std::array kHarmless{
     HarmlessKey{"_attn_implementation_autoset", kRuntime},
@@ -120,15 +120,15 @@ constexpr std::array kHarmless{
     HarmlessKey{"_flash_attn_2_enabled", kRuntime},
     HarmlessKey{"_name_or_path", kProvenance},
     HarmlessKey{"_pad_token_id", kUnused},
-    HarmlessKey{"_sliding_window_pattern", "layer_types beside it says the same of each block"},
+    HarmlessKey{"_sliding_window_pattern", "layer_types gives the same for each block"},
     HarmlessKey{"_vocab_size", kProvenance},
     HarmlessKey{"add_cross_attention", kOtherTasks},
     HarmlessKey{"architectures", kProvenance},
     HarmlessKey{"attn_implementation", kRuntime},
-    HarmlessKey{"auto_map", "the place of Python code, which is not run"},
+    HarmlessKey{"auto_map", "refers to Python code, which is not run"},
     HarmlessKey{"bad_words_ids", kGeneration},
     HarmlessKey{"begin_suppress_tokens", kGeneration},
-    HarmlessKey{"bos_token_id", "the tokenizer's files say it"},
+    HarmlessKey{"bos_token_id", "read from the tokenizer's files"},
     HarmlessKey{"cache_implementation", kRuntime},
     HarmlessKey{"chunk_size_feed_forward", kRuntime},
     HarmlessKey{"cross_attention_hidden_size", kOtherTasks},
@@ -137,7 +137,7 @@ constexpr std::array kHarmless{
     HarmlessKey{"do_sample", kGeneration},
     HarmlessKey{"early_stopping", kGeneration},
     HarmlessKey{"encoder_no_repeat_ngram_size", kGeneration},
-    HarmlessKey{"eos_token_id", "generation_config.json and the template say it"},
+    HarmlessKey{"eos_token_id", "read from generation_config.json and the chat template"},
     HarmlessKey{"exponential_decay_length_penalty", kGeneration},
     HarmlessKey{"finetuning_task", kProvenance},
     HarmlessKey{"forced_bos_token_id", kGeneration},
@@ -148,7 +148,7 @@ constexpr std::array kHarmless{
     HarmlessKey{"id2label", kOtherTasks},
     HarmlessKey{"ignore_index", kTraining},
     HarmlessKey{"image_crop_resolution", kUnused},
-    HarmlessKey{"image_grid_pinpoints", "of image_aspect_ratio anyres, which is refused"},
+    HarmlessKey{"image_grid_pinpoints", "for image_aspect_ratio anyres, which is not supported"},
     HarmlessKey{"image_split_resolution", kUnused},
     HarmlessKey{"initializer_factor", kInitialization},
     HarmlessKey{"initializer_range", kInitialization},
@@ -160,10 +160,10 @@ constexpr std::array kHarmless{
     HarmlessKey{"length_penalty", kGeneration},
     HarmlessKey{"max_length", kGeneration},
     HarmlessKey{"min_length", kGeneration},
-    HarmlessKey{"mm_patch_merge_type", "of image_aspect_ratio anyres, which is refused"},
+    HarmlessKey{"mm_patch_merge_type", "for image_aspect_ratio anyres, which is not supported"},
     HarmlessKey{"mm_projector_lr", kTraining},
     HarmlessKey{"mm_tunable_parts", kTraining},
-    HarmlessKey{"mm_use_im_patch_token", "a token that no prompt has"},
+    HarmlessKey{"mm_use_im_patch_token", "a token that prompts never contain"},
     HarmlessKey{"mm_vision_tower_lr", kTraining},
     HarmlessKey{"neftune_noise_alpha", kTraining},
     HarmlessKey{"no_repeat_ngram_size", kGeneration},
@@ -173,9 +173,9 @@ constexpr std::array kHarmless{
     HarmlessKey{"output_attentions", kOutputs},
     HarmlessKey{"output_hidden_states", kOutputs},
     HarmlessKey{"output_scores", kOutputs},
-    HarmlessKey{"pad_token_id", "the tokenizer's files say it"},
-    HarmlessKey{"perceiver_config", "of Idefics2; Idefics3's class does not read it"},
-    HarmlessKey{"pixel_shuffle_factor", "scale_factor at the top says it"},
+    HarmlessKey{"pad_token_id", "read from the tokenizer's files"},
+    HarmlessKey{"perceiver_config", "for Idefics2; Idefics3's class ignores it"},
+    HarmlessKey{"pixel_shuffle_factor", "scale_factor at the top level replaces it"},
     HarmlessKey{"prefix", kGeneration},
     HarmlessKey{"pretrain_mm_mlp_adapter", kProvenance},
     HarmlessKey{"pretraining_tp", kRuntime},
@@ -192,9 +192,9 @@ constexpr std::array kHarmless{
     HarmlessKey{"temperature", kGeneration},
     HarmlessKey{"tf_legacy_loss", kOtherTasks},
     HarmlessKey{"tie_encoder_decoder", kOtherTasks},
-    HarmlessKey{"tie_word_embeddings", "of a tower, which has no words"},
+    HarmlessKey{"tie_word_embeddings", "a tower has no vocabulary"},
     HarmlessKey{"tokenizer_class", kProvenance},
-    HarmlessKey{"tokenizer_padding_side", "nothing is padded"},
+    HarmlessKey{"tokenizer_padding_side", "samples are never padded"},
     HarmlessKey{"top_k", kGeneration},
     HarmlessKey{"top_p", kGeneration},
     HarmlessKey{"torchscript", kRuntime},
@@ -211,7 +211,7 @@ constexpr std::array kHarmless{
     HarmlessKey{"use_cache", kRuntime},
     HarmlessKey{"use_mm_proj", kProvenance},
     HarmlessKey{"vlmtrain_version", kProvenance},
-    HarmlessKey{"vocab_size", "the text model's counts"},
+    HarmlessKey{"vocab_size", "the text model's value is used"},
 };
 
 /// Key of a setting that changes the computation, and the number that disables the setting (0 if no
@@ -255,8 +255,8 @@ void refuse_section_keys(const json& section, const std::string& source) {
     const auto it = section.find(name);
     if (it == section.end() || is_neutral(*it, neutral)) continue;
     throw data_error(
-        "{}: {} is {}, which changes what the model computes and is not supported; take a checkpoint without it",
-        source, name, io::make_json_excerpt(*it));
+        "{}: {} is {}, which changes the model's results and is not supported; use a checkpoint without it", source,
+        name, io::make_json_excerpt(*it));
   }
 }
 
@@ -312,7 +312,7 @@ std::vector<std::string> list_unread_config_keys(const json& config, const std::
     list_unread(*vision, kVisionKeys, "vision_config.", unread);
   }
   if (unread.empty()) return {};
-  return {fmt::format("{}: {} not read: {}; a model that depends on {} is not the one that is trained", file,
+  return {fmt::format("{}: {} ignored: {}; check that the model does not depend on {}", file,
                       unread.size() == 1 ? "one key is" : fmt::format("{} keys are", unread.size()),
                       fmt::join(unread, ", "), unread.size() == 1 ? "it" : "them")};
 }

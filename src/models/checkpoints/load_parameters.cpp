@@ -38,20 +38,20 @@ std::vector<std::string> truncate_list(std::vector<std::string> items) {
 
 std::string describe_shape_mismatch(const nn::Parameter& parameter, at::IntArrayRef shape) {
   if (parameter.sizes() == shape) return "";
-  return fmt::format("{} has shape {}, the config asks for {}", parameter.name, format_shape(shape),
+  return fmt::format("{} has shape {}, but the config requires {}", parameter.name, format_shape(shape),
                      format_shape(parameter.sizes()));
 }
 
 std::string describe_missing(const std::string& name) {
   const char* const hint =
-      is_output_projection(name) ? " (a model that ties it to the embedding has tie_word_embeddings: true)" : "";
+      is_output_projection(name) ? " (set tie_word_embeddings: true if the model ties it to the embedding)" : "";
   return fmt::format("missing: {}{}", name, hint);
 }
 
 std::string describe_dtype_mismatch(std::string_view name, at::ScalarType dtype) {
   constexpr std::array kWeightTypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
   if (std::ranges::find(kWeightTypes, dtype) != kWeightTypes.end()) return "";
-  return fmt::format("{} has dtype {}, which holds no weights; take a checkpoint in F32, BF16 or F16", name,
+  return fmt::format("{} has dtype {}, which is not a weight dtype; use a checkpoint in F32, BF16 or F16", name,
                      io::to_safetensors_dtype(dtype));
 }
 
@@ -81,11 +81,11 @@ void check_values(const nn::Parameter& parameter, std::string_view name, const a
   const std::string source = headline.substr(0, headline.find(": "));
   if (const std::string non_finite = find_non_finite(values); !non_finite.empty()) {
     if (!may_be_non_finite && !parameter.is_embedding) {
-      throw data_error("{}: {} has {}, which is no weight; take an undamaged copy, or an earlier checkpoint", source,
+      throw data_error("{}: {} has {}, an invalid weight; use an undamaged copy, or an earlier checkpoint", source,
                        name, non_finite);
     }
-    spdlog::warn("{}: {} has {}, which is no weight; answers and losses that use it are not numbers", source, name,
-                 non_finite);
+    spdlog::warn("{}: {} has {}, an invalid weight; answers and losses that use it become NaN or infinite", source,
+                 name, non_finite);
   }
   if (parameter.quantized != nullptr) return;
   if (const std::string problem = describe_overflow(name, values, parameter.tensor.scalar_type()); !problem.empty()) {

@@ -52,8 +52,8 @@ void refuse_swapped_embedding(const nn::Parameter& parameter, const io::Checkpoi
   }
   const auto output = std::ranges::find_if(weights.names(), is_output_projection);
   if (output == weights.names().end()) return;
-  throw data_error("{}: has {} and not {}; where the two are tied, rename it to {}, as transformers saves it",
-                   folder.string(), *output, parameter.name, parameter.name);
+  throw data_error("{}: has {} and not {}; if the two are tied, rename it to {}, as transformers does", folder.string(),
+                   *output, parameter.name, parameter.name);
 }
 
 /// Throws UserError for missing names. `checkpoint_parameters`: with checkpoint keys;
@@ -81,8 +81,8 @@ void check_outputs(const std::vector<std::string>& unused, const io::CheckpointT
   for (const auto& name : unused) {
     const auto tensors = find_output_tensors(weights.names());
     if (!is_output_projection(name) || !tensors || are_output_tensors_equal(*tensors, folder)) continue;
-    throw data_error("{}: {} differs from {}, which was not so when the model was built; start again", folder.string(),
-                     name, tensors->embedding);
+    throw data_error("{}: {} differs from {}, but they were equal when the model was built; start again",
+                     folder.string(), name, tensors->embedding);
   }
 }
 
@@ -99,8 +99,8 @@ void warn_about_tables(const std::vector<std::string>& unused, const io::Checkpo
     const bool is_equal =
         it != computed_tables.end() ? is_close(table, it->second) : is_default_table(name, table, config);
     if (is_equal) continue;
-    spdlog::warn("{}: {} has other values than config.json determines; the computed ones are used", folder.string(),
-                 name);
+    spdlog::warn("{}: {} differs from the values computed from config.json; the computed ones are used",
+                 folder.string(), name);
   }
 }
 
@@ -117,8 +117,8 @@ void check_weights_fit(const VisionLanguageModel& model, const std::filesystem::
   if (bytes <= available.bytes) return;
   throw UserError(
       ExitCode::kDoesNotFit,
-      fmt::format("{} does not fit in host memory: its weights take {:.2f} GB, and this process may have "
-                  "{:.2f} GB ({}); ask for more (SLURM's --mem), or compute in 16 bits (bf16)",
+      fmt::format("{} does not fit in host memory: its weights take {:.2f} GB, and {:.2f} GB are available ({}); "
+                  "request more (SLURM's --mem), or compute in 16 bits (bf16)",
                   folder.string(), to_gigabytes(bytes), to_gigabytes(available.bytes), available.limit_source));
 }
 
@@ -137,11 +137,11 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
   const io::CheckpointTensors weights(folder);
   check_names(checkpoint_parameters, model_names, weights, model, folder, settings);
   for (const auto& remark : list_checkpoint_remarks(folder)) spdlog::warn("{}", remark);
-  const auto differences = load_parameters(
-      checkpoint_parameters, weights, "", make_tolerance(model, settings),
-      fmt::format("{}: the weights do not match config.json; model.allow_missing (what is missing starts at random), "
-                  "model.allow_unexpected and model.resize_embeddings let a run begin all the same",
-                  folder.string()));
+  const auto differences =
+      load_parameters(checkpoint_parameters, weights, "", make_tolerance(model, settings),
+                      fmt::format("{}: the weights do not match config.json; to train anyway, set model.allow_missing "
+                                  "(random initialization), model.allow_unexpected or model.resize_embeddings",
+                                  folder.string()));
   check_outputs(differences.unused, weights, folder);
   warn_about_tables(differences.unused, weights, model, folder);
   for (const auto& [source, parameters] : external_parameters) {

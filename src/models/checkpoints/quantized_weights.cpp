@@ -108,8 +108,8 @@ std::optional<QuantizationMethod> find_quantization_method(const json& config, c
 
 [[noreturn]] void throw_quantized(const fs::path& folder, const std::string& method, const std::string& evidence) {
   throw data_error(
-      "{}: its weights are quantized by {} ({}), which is not read; take the checkpoint that they were made from, in "
-      "BF16, F16 or F32, and set model.quantization=nf4 or int8 to train LoRA on quantized weights",
+      "{}: its weights are quantized with {} ({}), which is not supported; use the original checkpoint in BF16, F16 or "
+      "F32, and set model.quantization=nf4 or int8 to train LoRA on quantized weights",
       folder.string(), method, evidence);
 }
 
@@ -186,8 +186,8 @@ void refuse_quantized_weights(const json& config, const fs::path& folder) {
 void refuse_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
   if (model.parameters().quantization() == nn::Quantization::kNone) return;
   throw usage_error(
-      "{}: the weights of the model are quantised (model.quantization), so they are not written as a checkpoint; save "
-      "its adapter, and merge that with the base's own weights (vlmtrain merge)",
+      "{}: the weights of the model are quantized (model.quantization), so they cannot be saved as a checkpoint; save "
+      "the adapter, and merge it with the base weights (vlmtrain merge)",
       out.string());
 }
 

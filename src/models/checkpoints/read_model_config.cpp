@@ -41,10 +41,10 @@ std::optional<fs::path> find_only_entry(const fs::path& folder) {
 
 std::string describe_file(const fs::path& file) {
   if (file.extension() == ".gguf") {
-    return "a GGUF file holds weights for inference; give the folder of the checkpoint that it was made from "
-           "(config.json, *.safetensors)";
+    return "a GGUF file contains weights for inference; give the folder of the original checkpoint (config.json, "
+           "*.safetensors)";
   }
-  return fmt::format("is a file; give the folder that holds it, with config.json and *.safetensors: {}",
+  return fmt::format("is a file; give the folder that contains it, with config.json and *.safetensors: {}",
                      file.has_parent_path() ? file.parent_path().string() : ".");
 }
 
@@ -56,10 +56,10 @@ std::optional<std::string> describe_non_checkpoint(const fs::path& folder) {
   if (folder.extension() == ".gguf") return describe_file(folder);
   if (status.type() == fs::file_type::not_found) {
     if (folder.string().starts_with("~")) return std::nullopt;  // the read error explains it
-    if (!io::is_hub_name(folder.string())) return "there is no such folder; check the path";
+    if (!io::is_hub_name(folder.string())) return "the folder does not exist; check the path";
     return fmt::format(
-        "there is no such folder, and nothing is downloaded: `hf download {0} --local-dir {1}` fetches it from the "
-        "Hugging Face Hub, then give {1}",
+        "the folder does not exist; download it from the Hugging Face Hub with `hf download {0} --local-dir {1}`, then "
+        "give {1}",
         folder.string(), folder.filename().string());
   }
   if (status.type() == fs::file_type::regular) return describe_file(folder);
@@ -67,19 +67,19 @@ std::optional<std::string> describe_non_checkpoint(const fs::path& folder) {
     return fmt::format("is the folder of a run; give its newest checkpoint: {}", newest->string());
   }
   if (const auto newest = find_highest_numbered(folder, "step-")) {
-    return fmt::format("holds the checkpoints of a run; give one of them: {}", newest->string());
+    return fmt::format("contains the checkpoints of a run; give one of them: {}", newest->string());
   }
   if (const auto newest = find_highest_numbered(folder, "checkpoint-")) {
-    return fmt::format("holds checkpoints of transformers' trainer; give one of them: {}", newest->string());
+    return fmt::format("contains checkpoints of transformers' Trainer; give one of them: {}", newest->string());
   }
   if (const auto snapshot = find_only_entry(folder / "snapshots")) {
-    return fmt::format("is the Hub's cache; give the folder in it: {}", snapshot->string());
+    return fmt::format("is a Hub cache folder; give the snapshot in it: {}", snapshot->string());
   }
   if (find_highest_numbered(folder, "global_step")) {
-    return "holds DeepSpeed's partitions; make one checkpoint of them with its zero_to_fp32.py first";
+    return "contains DeepSpeed's partitions; convert them to one checkpoint with zero_to_fp32.py first";
   }
   if (status.type() == fs::file_type::directory) {
-    return "holds no config.json; the folder of a checkpoint has one beside *.safetensors and tokenizer.json";
+    return "has no config.json; a checkpoint folder has one next to *.safetensors and tokenizer.json";
   }
   return std::nullopt;
 }

@@ -21,8 +21,9 @@ auto rethrow_json_errors(const std::filesystem::path& folder, const Function& fu
   try {
     return function();
   } catch (const nlohmann::json::exception& error) {
-    throw data_error("{}: config.json or a file beside it is not what such a checkpoint has ({}); download it again",
-                     folder.string(), io::describe_json_exception(error));
+    throw data_error(
+        "{}: config.json or a file next to it is invalid for this kind of checkpoint ({}); download it again",
+        folder.string(), io::describe_json_exception(error));
   }
 }
 

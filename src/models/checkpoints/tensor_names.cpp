@@ -52,7 +52,7 @@ std::string format_examples(std::span<const std::string> names, const std::unord
 std::string describe_mapping(const PrefixMapping& mapping) {
   if (mapping.model_prefix.empty()) return fmt::format("without the prefix \"{}\"", mapping.file_prefix);
   if (mapping.file_prefix.empty()) return fmt::format("with the prefix \"{}\"", mapping.model_prefix);
-  return fmt::format("with the prefix \"{}\" in the place of \"{}\"", mapping.model_prefix, mapping.file_prefix);
+  return fmt::format("with the prefix \"{}\" instead of \"{}\"", mapping.model_prefix, mapping.file_prefix);
 }
 
 /// Collects the numbers in any section whose key contains "theta".
@@ -128,14 +128,13 @@ void refuse_mismatched_names(const std::string& folder, std::span<const std::str
   const size_t unexpected = static_cast<size_t>(
       std::ranges::count_if(file_names, [&](const std::string& name) { return !expected_set.contains(name); }));
   throw data_error(
-      "{}: the tensors in the files are not called as the model's that config.json describes ({} differences): {} of "
-      "the model's {} are missing, such as {}; the files have {}. {}",
+      "{}: the tensor names in the files differ from those of config.json's model ({} differences): {} of {} are "
+      "missing, such as {}; the files have {}. {}",
       folder, missing + unexpected, missing, expected.size(), format_examples(expected, file_name_set),
       format_examples(file_names, expected_set),
-      is_rename
-          ? fmt::format("{} of them fit {}: rename the tensors so, or save the checkpoint again with transformers",
-                        mapping.num_matches, describe_mapping(mapping))
-          : "Take the config.json that belongs to them, or save the checkpoint again with transformers");
+      is_rename ? fmt::format("{} of them match {}: rename the tensors, or save the checkpoint again with transformers",
+                              mapping.num_matches, describe_mapping(mapping))
+                : "Use the config.json that belongs to them, or save the checkpoint again with transformers");
 }
 
 bool is_close(const at::Tensor& stored, const at::Tensor& computed) {

@@ -44,7 +44,7 @@ fs::path find_weight_file(const fs::path& path, const TensorSourceMessages& mess
   names.reserve(files.size());
   for (const auto& file : files) names.push_back(file.filename().string());
   std::ranges::sort(names);
-  throw data_error("{}: has no config.json, and {} of weights where it should have one{}; {}", path.string(),
+  throw data_error("{}: has no config.json, and {} of weights instead of exactly one{}; {}", path.string(),
                    files.empty() ? "no file" : fmt::format("{} files", files.size()),
                    files.empty() ? "" : fmt::format(" ({})", fmt::join(names, ", ")), messages.choose_file);
 }

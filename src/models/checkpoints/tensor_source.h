@@ -51,7 +51,7 @@ struct StoredTensor {
 
 /// The texts of errors about a path without weights.
 struct TensorSourceMessages {
-  std::string not_found;    ///< "is no mask model; give …"
+  std::string not_found;    ///< "is not a mask model; give …"
   std::string choose_file;  ///< hint for a folder with several files: "give the file of SAM itself"
 };
 

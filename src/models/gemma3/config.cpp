@@ -68,8 +68,7 @@ RopeConfig read_rope(const json& text, const RopeSection& defaults, const json& 
   RopeConfig rope =
       RopeConfig::from_json({{"rope_parameters", std::move(rope_parameters)}}, section_source + "." + defaults.section);
   if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) {
-    throw data_error("{}: rope of {} is neither default nor linear, as Gemma 3's is; others are not supported", source,
-                     defaults.section);
+    throw data_error("{}: rope of {} is not supported; Gemma 3's is default or linear", source, defaults.section);
   }
   return rope;
 }
@@ -92,8 +91,8 @@ int64_t read_tokens_per_side(const json& config, const VisionTransformerConfig& 
   const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(tokens))));
   if (side * side != tokens || patches % side != 0) {
     throw data_error(
-        "{}: mm_tokens_per_image {} is no square whose side divides the {} patches on a side of the vision tower's",
-        source, tokens, patches);
+        "{}: mm_tokens_per_image {} is not a square whose side divides the vision tower's {} patches per side", source,
+        tokens, patches);
   }
   return side;
 }
@@ -103,9 +102,8 @@ int64_t read_token(const json& config, const char* key, const char* new_key, int
   const char* const used_key = config.contains(key) ? key : new_key;
   const auto id = io::get_or<int64_t>(config, used_key, fallback, source);
   if (id < 0 || id >= vocab_size) {
-    throw data_error(
-        "{}: {} {} is not in the vocabulary of {} (text_config.vocab_size); take the checkpoint's own file", source,
-        used_key, id, vocab_size);
+    throw data_error("{}: {} {} is not in the vocabulary of {} (text_config.vocab_size); use the checkpoint's own file",
+                     source, used_key, id, vocab_size);
   }
   return id;
 }
@@ -140,7 +138,7 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
   config.head_dim = read_size(text, "head_dim", config.head_dim, kMaxLayerWidth, source);
   check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
   if (config.head_dim % 2 != 0) {
-    throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
+    throw data_error("{}: head_dim {} is odd; RoPE needs an even one", source, config.head_dim);
   }
   config.rms_norm_eps = read_number(text, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
   config.query_pre_attn_scalar =

@@ -21,7 +21,7 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
   const int64_t pixels = config.vision.image_size * config.vision.image_size;
   if (max_pixels && *max_pixels < pixels) {
     throw usage_error(
-        "data.image_max_pixels is {}, but every image of this model is brought to {} pixels; raise it to that or more",
+        "data.image_max_pixels is {}, but this model resizes every image to {} pixels; raise it to that or more",
         *max_pixels, pixels);
   }
 }
@@ -83,24 +83,22 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
   return read_config(config_json, folder).num_parameters();
 }
 
-constexpr std::string_view kDifferentModel =
-    "another model than Gemma 3, with a text model and a vision tower of its own";
+constexpr std::string_view kDifferentModel = "a different model than Gemma 3, with its own text model and vision tower";
 
 }  // namespace
 
 Family make_family() {
-  return {
-      .model_types = {"gemma3"},
-      .build = build,
-      .load_processor = load_processor,
-      .image_shape = image_shape,
-      .context_length = context_length,
-      .num_parameters = num_parameters,
-      .unsupported_types = {{"gemma3_text",
-                             "Gemma 3's text model without a vision tower (1B, 270M); take a checkpoint of 4B, 12B or "
-                             "27B, whose model_type is gemma3"},
-                            {"gemma3n", kDifferentModel},
-                            {"gemma4", kDifferentModel}}};
+  return {.model_types = {"gemma3"},
+          .build = build,
+          .load_processor = load_processor,
+          .image_shape = image_shape,
+          .context_length = context_length,
+          .num_parameters = num_parameters,
+          .unsupported_types = {{"gemma3_text",
+                                 "Gemma 3's text model without a vision tower (1B, 270M); use a checkpoint of 4B, 12B "
+                                 "or 27B, whose model_type is gemma3"},
+                                {"gemma3n", kDifferentModel},
+                                {"gemma4", kDifferentModel}}};
 }
 
 }  // namespace vlmtrain::models::gemma3

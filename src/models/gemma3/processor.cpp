@@ -88,14 +88,14 @@ ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& co
 ImageProcessorSettings ImageProcessorSettings::read(const Config& config, const std::filesystem::path& folder) {
   const auto file = PreprocessorConfig::find_for_images(folder);
   if (!file) {
-    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+    throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
   }
   const ImageProcessorSettings settings = read(*file);
   if (settings.side != config.vision.image_size) {
     throw data_error(
-        "{} makes pictures of {} pixels a side and config.json's vision tower takes {} (image_size); they "
-        "must be equal",
+        "{} resizes images to a side of {} pixels, but config.json's vision tower needs {} (image_size); they must be "
+        "equal",
         file->name(), settings.side, config.vision.image_size);
   }
   const auto tokens = file->value<int64_t>("image_seq_length", config.image_tokens());

@@ -15,7 +15,7 @@ namespace {
 ImageProcessorSettings load_image_settings(const std::filesystem::path& folder) {
   const auto config = PreprocessorConfig::find_for_images(folder);
   if (config) return read_image_processor_settings(*config);
-  throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+  throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
                    folder.string());
 }
 
@@ -28,7 +28,7 @@ ImageProcessor make_image_processor(const Config& config, const std::filesystem:
   const ImageProcessorSettings settings = load_image_settings(folder);
   if (settings.tile_size != config.vision.image_size) {
     throw data_error(
-        "preprocessor_config.json cuts tiles of {} pixels (max_image_size) and config.json's vision tower takes {} "
+        "preprocessor_config.json makes tiles of {} pixels (max_image_size), but config.json's vision tower needs {} "
         "(image_size); they must be equal",
         settings.tile_size, config.vision.image_size);
   }
@@ -73,8 +73,8 @@ data::SampleShape video_shape(const nlohmann::json& config, const std::filesyste
   const auto videos = VideoSettings::find(folder, model_config.vision.image_size, settings);
   if (!videos) {
     throw usage_error(
-        "a video of {} frames: this checkpoint takes no videos, since the file of its processor has no video_sampling; "
-        "take one of SmolVLM2, or of another family that does ({}), or images instead",
+        "a video of {} frames: this checkpoint supports no videos: its processor file has no video_sampling; use "
+        "SmolVLM2, another family that does ({}), or images instead",
         video.frames, list_video_families());
   }
   const VideoText text = make_video_text(*videos, video, model_config.image_tokens_per_tile());
@@ -109,8 +109,8 @@ void limit_tiles(const ImageProcessorSettings& images, std::optional<int64_t> ma
   if (*max_pixels >= tiles_per_side * tiles_per_side * tile_pixels) return;
   if (*max_pixels >= 2 * tile_pixels) {
     changes.unsaved_settings.push_back(
-        fmt::format("data.image_max_pixels={}: transformers' processor limits the longer side of an image alone "
-                    "(size.longest_edge), so that it cuts some images into more tiles than this run, up to {}",
+        fmt::format("data.image_max_pixels={}: transformers' processor limits only the longer side of an image "
+                    "(size.longest_edge), so it splits some images into more tiles than this run, up to {}",
                     *max_pixels, tiles_per_side * tiles_per_side + 1));
     return;
   }

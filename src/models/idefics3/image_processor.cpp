@@ -171,7 +171,7 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
 
 TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
-                 "a picture to cut is uint8 [3, height, width]");
+                 "the image to split must be uint8 [3, height, width]");
   const ImageSize size{image.size(1), image.size(2)};
   const TileGrid grid = compute_grid(size, max_pixels);
   const Sizes sizes = limit_sizes(size, max_pixels);

@@ -25,7 +25,7 @@ Config Config::from_json(const nlohmann::json& json, const std::string& source) 
   // transformers ignores text_config's value.
   config.text.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
   if (config.scale_factor < 1 || config.vision.patches_per_side() % config.scale_factor != 0) {
-    throw data_error("{}: {} patches a side are not a multiple of scale_factor {}", source,
+    throw data_error("{}: {} patches per side are not a multiple of scale_factor {}", source,
                      config.vision.patches_per_side(), config.scale_factor);
   }
   if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {

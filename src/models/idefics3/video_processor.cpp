@@ -84,8 +84,8 @@ std::optional<VideoSettings> VideoSettings::find(const std::filesystem::path& fo
   VideoSettings result{.frame = read_frame_settings(*file)};
   if (result.frame.tile_size != tile_size) {
     throw data_error(
-        "{} makes frames of {} pixels (max_image_size) and config.json's vision tower takes {} (image_size); they must "
-        "be equal",
+        "{} makes frames of {} pixels (max_image_size), but config.json's vision tower needs {} (image_size); they "
+        "must be equal",
         file->name(), result.frame.tile_size, tile_size);
   }
   result.fps = std::min(sampling->fps, settings.video_fps);

@@ -73,7 +73,7 @@ VisionConfig read_vision(const json& vision, const std::string& source) {
                      config.heads);
   }
   if (config.image_size < config.patch_size) {
-    throw data_error("{}: image_size {} holds no patch of patch_size {}", source, config.image_size, config.patch_size);
+    throw data_error("{}: image_size {} is smaller than patch_size {}", source, config.image_size, config.patch_size);
   }
   return config;
 }
@@ -98,7 +98,7 @@ void check_text(const json& text, const std::string& type, const std::string& so
   if (type.find("moe") != std::string::npos || type == "gpt_oss") {
     throw data_error(
         "{}: text model {} is a mixture of experts, as in InternVL3_5-20B-A4B, -30B-A3B and -241B-A28B, which is not "
-        "supported; take a dense one, such as InternVL3_5-8B-HF or -14B-HF",
+        "supported; use a dense one, such as InternVL3_5-8B-HF or -14B-HF",
         source, type);
   }
   constexpr std::array<std::string_view, 3> kSupportedTextModels{"qwen2", "qwen3", "llama"};
@@ -130,7 +130,7 @@ int64_t read_scale_factor(const json& config, const std::string& source) {
   const double ratio = read_number(config, "downsample_ratio", 0.5, {.above = 0, .max = 1}, source);
   const auto factor = static_cast<int64_t>(std::min(1 / ratio, static_cast<double>(kMaxImageSide)));
   if (1.0 / static_cast<double>(factor) != ratio) {
-    throw data_error("{}: downsample_ratio {} is not one over a whole number", source, ratio);
+    throw data_error("{}: downsample_ratio {} is not the inverse of an integer", source, ratio);
   }
   return factor;
 }
@@ -171,14 +171,14 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   check_features(json_config, source);
   config.scale_factor = read_scale_factor(json_config, source);
   if (config.vision.patches_per_side() % config.scale_factor != 0) {
-    throw data_error("{}: {} patches a side are not a multiple of {}, one over downsample_ratio", source,
+    throw data_error("{}: {} patches per side are not a multiple of {}, the inverse of downsample_ratio", source,
                      config.vision.patches_per_side(), config.scale_factor);
   }
   config.projector_activation = parse_activation(
       io::get_or<std::string>(json_config, "projector_hidden_act", "gelu", source), "projector_hidden_act", source);
   config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", config.image_token_id, source);
   if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
-    throw data_error("{}: image_token_id {} is not in the vocabulary of {}; take the checkpoint's own file", source,
+    throw data_error("{}: image_token_id {} is not in the vocabulary of {}; use the checkpoint's own file", source,
                      config.image_token_id, config.text.vocab_size);
   }
   return config;

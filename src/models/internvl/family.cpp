@@ -22,7 +22,7 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
   const auto tokens =
       io::get_or<int64_t>(io::read_json(path), "image_seq_length", config.image_tokens_per_tile(), path.string());
   if (tokens != config.image_tokens_per_tile()) {
-    throw data_error("{}: image_seq_length is {}, but the model of config.json gives {} features of a tile",
+    throw data_error("{}: image_seq_length is {}, but the model of config.json produces {} features per tile",
                      path.string(), tokens, config.image_tokens_per_tile());
   }
 }
@@ -102,10 +102,9 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
     }
   };
   if (!videos.num_frames && settings.video_max_frames != ProcessorSettings().video_max_frames) {
-    changes.unsaved_settings.push_back(
-        fmt::format("data.video_max_frames={}: transformers' InternVLVideoProcessor has no most frames of a video "
-                    "beside a number a second",
-                    settings.video_max_frames));
+    changes.unsaved_settings.push_back(fmt::format(
+        "data.video_max_frames={}: transformers' InternVLVideoProcessor has no frame limit next to a frame rate",
+        settings.video_max_frames));
   }
   return changes;
 }
@@ -122,18 +121,18 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 }  // namespace
 
 Family make_family() {
-  return {.model_types = {"internvl"},
-          .build = build,
-          .load_processor = load_processor,
-          .image_shape = image_shape,
-          .context_length = context_length,
-          .num_parameters = num_parameters,
-          .video_shape = video_shape,
-          .make_processor_changes = make_processor_changes,
-          .unsupported_types = {{"internvl_chat",
-                                 "this is InternVL in the layout of its own code; take the repository in transformers' "
-                                 "layout, whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, "
-                                 "OpenGVLab/InternVL3_5-8B-HF"}}};
+  return {
+      .model_types = {"internvl"},
+      .build = build,
+      .load_processor = load_processor,
+      .image_shape = image_shape,
+      .context_length = context_length,
+      .num_parameters = num_parameters,
+      .video_shape = video_shape,
+      .make_processor_changes = make_processor_changes,
+      .unsupported_types = {{"internvl_chat",
+                             "this is InternVL in its original layout; use the repository in transformers' layout, "
+                             "whose name ends in -hf or -HF: OpenGVLab/InternVL3-8B-hf, OpenGVLab/InternVL3_5-8B-HF"}}};
 }
 
 }  // namespace vlmtrain::models::internvl

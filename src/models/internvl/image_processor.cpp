@@ -33,7 +33,7 @@ int64_t read_side(const PreprocessorConfig& file) {
   const bool is_valid =
       size->is_object() && is_side("height") && is_side("width") && size->at("height") == size->at("width");
   if (!is_valid) {
-    throw data_error("{}: size is {}; a tile's sides are {{\"height\": PIXELS, \"width\": PIXELS}}, which are equal",
+    throw data_error("{}: size is {}; supported is {{\"height\": PIXELS, \"width\": PIXELS}} with two equal numbers",
                      file.name(), io::make_json_excerpt(*size));
   }
   return size->at("height").get<int64_t>();
@@ -65,7 +65,7 @@ TileSettings read_tile_settings(const PreprocessorConfig& file, const VisionConf
       .side = read_side(file), .filter = file.filter(3), .normalization = file.normalization(kClipMean, kClipStd)};
   if (settings.side != vision.image_size) {
     throw data_error(
-        "{} makes tiles of {} pixels (size) and config.json's vision tower takes {} (image_size); they must be equal",
+        "{} makes tiles of {} pixels (size), but config.json's vision tower needs {} (image_size); they must be equal",
         file.name(), settings.side, vision.image_size);
   }
   return settings;
@@ -74,7 +74,7 @@ TileSettings read_tile_settings(const PreprocessorConfig& file, const VisionConf
 ImageProcessorSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision) {
   const auto file = PreprocessorConfig::find_for_images(folder);
   if (!file) {
-    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+    throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
   }
   file->type("GotOcr2ImageProcessor", {"GotOcr2ImageProcessor"});
@@ -128,7 +128,7 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
 
 at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
-                 "a picture to cut is uint8 [3, height, width]");
+                 "the image to split must be uint8 [3, height, width]");
   const TileGrid grid = compute_grid({image.size(1), image.size(2)}, max_pixels);
   const int64_t side = tile().side;
   const auto resize_grid = [&](int64_t rows, int64_t columns) {
@@ -144,7 +144,7 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Vis
                                   const ProcessorSettings& settings) {
   const auto file = PreprocessorConfig::find_for_videos(folder);
   if (!file) {
-    throw data_error("{}: no settings for videos; copy the checkpoint's video_preprocessor_config.json there",
+    throw data_error("{}: has no video settings; copy the checkpoint's video_preprocessor_config.json there",
                      folder.string());
   }
   std::set<std::string_view> known_keys = get_tile_keys();

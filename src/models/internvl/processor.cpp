@@ -105,8 +105,8 @@ int64_t Processor::max_positions() const {
 
 std::string Processor::describe_position_overflow(const std::string& id, int64_t tokens) const {
   return fmt::format(
-      "sample {} has {} tokens, more than the model's positions (max_position_embeddings {}), behind which its rope "
-      "scaling, dynamic, stretches all of them; set data.max_length to that or less, or shrink the images with "
+      "sample {} has {} tokens, more than the model's positions (max_position_embeddings {}), beyond which its dynamic "
+      "RoPE scaling changes all of them; set data.max_length to that or less, or shrink the images with "
       "data.image_max_pixels",
       id, tokens, config_.text.max_positions);
 }
@@ -142,8 +142,8 @@ EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const Me
       std::ranges::find_if(encoded.token_ids, [&](int64_t id) { return id >= config_.text.vocab_size; });
   if (unknown_token != encoded.token_ids.end()) {
     throw data::SampleError("tokens without an embedding",
-                            fmt::format("the text has the token {}, which is no video's mark here and is not in the "
-                                        "model's vocabulary; take it out of the conversation",
+                            fmt::format("the text has the token {}, which is not a video placeholder here and is not "
+                                        "in the model's vocabulary; remove it from the conversation",
                                         tokenizer().id_to_token(*unknown_token)));
   }
   return encoded;

@@ -27,7 +27,7 @@ json make_clip_large_336() {
 int64_t count_feature_blocks(int64_t layer, int64_t layers, const char* key, const std::string& source) {
   const int64_t blocks = layer < 0 ? layers + 1 + layer : layer;
   if (blocks < 0 || blocks > layers) {
-    throw data_error("{}: {} {} is beyond the {} blocks of the vision tower", source, key, layer, layers);
+    throw data_error("{}: {} {} exceeds the {} blocks of the vision tower", source, key, layer, layers);
   }
   return blocks;
 }
@@ -103,8 +103,8 @@ json find_tower_config(const json& config, const Config& parsed, const std::stri
   }
   throw data_error(
       "{}: mm_vision_tower {} is neither a folder nor openai/clip-vit-large-patch14-336 or "
-      "openai/clip-vit-large-patch14, whose sizes are known; fetch that tower's checkpoint and write its folder under "
-      "mm_vision_tower",
+      "openai/clip-vit-large-patch14, whose sizes are built in; download that tower's checkpoint and set "
+      "mm_vision_tower to its folder",
       source, parsed.tower_name);
 }
 
@@ -141,7 +141,7 @@ Config read_original(const json& json_config, const std::filesystem::path& folde
   config.pad_to_square = aspect == "pad";
   const auto width = io::get_or<int64_t>(json_config, "mm_hidden_size", config.vision.hidden_size, source);
   if (width != config.vision.hidden_size) {
-    throw data_error("{}: mm_hidden_size is {}, but the vision tower {} gives {} features", source, width,
+    throw data_error("{}: mm_hidden_size is {}, but the vision tower {} produces {} features", source, width,
                      config.tower_name, config.vision.hidden_size);
   }
   return config;
@@ -155,7 +155,7 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   const bool is_original = json_config.contains("mm_vision_tower") || json_config["model_type"] != "llava";
   Config config = is_original ? read_original(json_config, folder, source) : read_hugging_face(json_config, source);
   if (config.drop_first_row && config.vision.rows_per_tile() < 2) {
-    throw data_error("{}: nothing is left of the vision tower's features without the first", source);
+    throw data_error("{}: the vision tower has no features apart from the first", source);
   }
   return config;
 }

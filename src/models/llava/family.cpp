@@ -35,8 +35,8 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
   const int64_t tokens = side * side + int64_t{additional} - (strategy == "default" ? 1 : 0);
   if (tokens != config.image_tokens()) {
     throw data_error(
-        "{}: patch_size {}, num_additional_image_tokens {} and vision_feature_select_strategy {} make {} tokens of an "
-        "image, but the vision tower of config.json gives {} features",
+        "{}: patch_size {}, num_additional_image_tokens {} and vision_feature_select_strategy {} give {} tokens per "
+        "image, but the vision tower of config.json produces {} features",
         path.string(), patch, additional, strategy, tokens, config.image_tokens());
   }
 }
@@ -45,7 +45,7 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
   const int64_t pixels = config.vision.image_size * config.vision.image_size;
   if (max_pixels && *max_pixels < pixels) {
     throw usage_error(
-        "data.image_max_pixels is {}, but every image of this model is brought to {} pixels; raise it to that or more",
+        "data.image_max_pixels is {}, but this model resizes every image to {} pixels; raise it to that or more",
         *max_pixels, pixels);
   }
 }

@@ -103,8 +103,8 @@ std::optional<ExternalWeight> Model::external_weight(const std::string& paramete
   if (!source_.has_external_tower || !parameter.starts_with(prefix)) return std::nullopt;
   if (config().tower_folder.empty()) {
     throw data_error(
-        "the checkpoint has no weights of its vision tower {}, as LLaVA's own code leaves them out; fetch that tower's "
-        "checkpoint and write its folder under mm_vision_tower in config.json",
+        "the checkpoint has no weights of its vision tower {}, since LLaVA's original code omits them; download that "
+        "tower's checkpoint and set mm_vision_tower in config.json to its folder",
         config().tower_name);
   }
   return ExternalWeight{config().tower_folder, "vision_model." + parameter.substr(prefix.size())};

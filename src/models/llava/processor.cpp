@@ -79,7 +79,7 @@ ImageSize scale_shortest_edge(ImageSize size, int64_t edge) {
 /// Throws UserError for extreme enlargement: an image one pixel wide would grow thousands of times.
 void check_enlarged(ImageSize size, ImageSize enlarged, const char* action) {
   if (enlarged.height <= image::kMaxImagePixels / std::max<int64_t>(enlarged.width, 1)) return;
-  throw data_error("{} x {} pixels are {} to {} x {}, beyond the limit of {} pixels; crop the picture", size.width,
+  throw data_error("{} x {} pixels are {} to {} x {}, above the limit of {} pixels; crop the image", size.width,
                    size.height, action, enlarged.width, enlarged.height, image::kMaxImagePixels);
 }
 
@@ -147,8 +147,8 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
   }
   if (config.value("do_pad", false)) {
     if (type != "LlavaImageProcessor") {
-      throw data_error("{}: do_pad is not supported in a {}; padding to a square is that of a LlavaImageProcessor",
-                       config.name(), type);
+      throw data_error("{}: do_pad is not supported in a {}; only LlavaImageProcessor pads to a square", config.name(),
+                       type);
     }
     settings.pad_to_square = true;
   }
@@ -163,12 +163,12 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
     const auto size = settings.fixed_size();
     if (!size || *size != ImageSize{side, side}) {
       const auto description =
-          size ? fmt::format("{} x {} pixels", size->width, size->height) : "pictures of many sizes";
-      throw data_error("{} makes {} and config.json's vision tower takes {} x {} (image_size); they must be equal",
+          size ? fmt::format("{} x {} pixels", size->width, size->height) : "images of various sizes";
+      throw data_error("{} makes {}, but config.json's vision tower needs {} x {} (image_size); they must be equal",
                        file->name(), description, side, side);
     }
   } else if (config.layout == Layout::kHuggingFace) {
-    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+    throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
   } else if (config.tower == VisionTowerType::kClip) {
     settings.shortest_edge = side;

@@ -55,8 +55,8 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config, const std:
       tiles_per_side * tiles_per_side * model_config.vision.image_size * model_config.vision.image_size)
     return changes;
   changes.unsaved_settings.push_back(
-      fmt::format("data.image_max_pixels={}: nanoVLM's own code limits the longer side of an image alone "
-                  "(max_img_size in config.json), so that it cuts some images into more tiles than this run",
+      fmt::format("data.image_max_pixels={}: nanoVLM's original code limits only the longer side of an image "
+                  "(max_img_size in config.json), so it splits some images into more tiles than this run",
                   *settings.image_max_pixels));
   return changes;
 }

@@ -58,9 +58,8 @@ void require_known_keys(const json& config, const std::string& source) {
   for (const auto& [key, value] : config.items()) {
     if (get_known_keys().contains(key)) continue;
     throw data_error(
-        "{}: {} is no key of nanoVLM's config, so it is not followed; remove it if the model does not "
-        "depend on it",
-        source, key);
+        "{}: {} is not a key of nanoVLM's config and is ignored; remove it if the model does not depend on it", source,
+        key);
   }
 }
 
@@ -123,7 +122,7 @@ LlamaConfig read_text(const json& config, const std::string& source) {
 void check_image_tokens(const Config& config, const json& json_config, const std::string& source) {
   const int64_t side = config.vision.patches_per_side();
   if (config.scale_factor < 1 || side % config.scale_factor != 0) {
-    throw data_error("{}: {} patches a side are not a multiple of mp_pixel_shuffle_factor {}", source, side,
+    throw data_error("{}: {} patches per side are not a multiple of mp_pixel_shuffle_factor {}", source, side,
                      config.scale_factor);
   }
   const int64_t tokens = config.image_tokens_per_tile();
@@ -131,9 +130,8 @@ void check_image_tokens(const Config& config, const json& json_config, const std
     const auto value = io::get_or<int64_t>(json_config, key, tokens, source);
     if (value == tokens) continue;
     throw data_error(
-        "{}: {} is {}, but vit_img_size, vit_patch_size and mp_pixel_shuffle_factor make {} tokens of a "
-        "tile",
-        source, key, value, tokens);
+        "{}: {} is {}, but vit_img_size, vit_patch_size and mp_pixel_shuffle_factor give {} tokens per tile", source,
+        key, value, tokens);
   }
 }
 
@@ -141,7 +139,7 @@ void check_image_tokens(const Config& config, const json& json_config, const std
 void check_extra_tokens(const Config& config, const std::string& source) {
   if (config.images_before_text()) {
     if (!config.max_image_size) return;
-    throw data_error("{}: max_img_size is there and vlm_extra_tokens, which mark the tiles, are not", source);
+    throw data_error("{}: has max_img_size but no vlm_extra_tokens, which mark the tiles", source);
   }
   if (!config.extra_tokens.contains("image_token")) {
     throw data_error("{}: vlm_extra_tokens has no image_token", source);
@@ -157,7 +155,7 @@ void check_extra_tokens(const Config& config, const std::string& source) {
     for (int64_t column = 1; column <= max_tiles; ++column) {
       const auto token_name = fmt::format("r{}c{}", row, column);
       if ((max_tiles == 1 && config.has_global_image()) || config.extra_tokens.contains(token_name)) continue;
-      throw data_error("{}: max_img_size {} makes up to {} x {} tiles, and vlm_extra_tokens has no {}", source,
+      throw data_error("{}: max_img_size {} gives up to {} x {} tiles, but vlm_extra_tokens has no {}", source,
                        *config.max_image_size, max_tiles, max_tiles, token_name);
     }
   }
@@ -167,8 +165,8 @@ void check_extra_tokens(const Config& config, const std::string& source) {
 
 Config Config::from_json(const json& json_config, const std::string& source) {
   require_known_keys(json_config, source);
-  require_type(json_config, "vit_model_type", {"siglip"}, "the vision tower is a SigLIP without a class token", source);
-  require_type(json_config, "lm_model_type", {"smollm", "llama"}, "the text model is a SmolLM or another Llama",
+  require_type(json_config, "vit_model_type", {"siglip"}, "supported is a SigLIP without a class token", source);
+  require_type(json_config, "lm_model_type", {"smollm", "llama"}, "supported are SmolLM and other Llama models",
                source);
   for (const char* key : {"vit_cls_flag", "vit_dropout", "lm_dropout", "lm_use_tokens"}) {
     require_disabled(json_config, key, source);

@@ -84,7 +84,7 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
 
 at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
-                 "a picture to cut is uint8 [3, height, width]");
+                 "the image to split must be uint8 [3, height, width]");
   const ImageSize size{image.size(1), image.size(2)};
   const ImageSize resized_size = compute_resized_size(size, max_pixels);
   const TileGrid grid = compute_grid(size, max_pixels);
@@ -121,8 +121,8 @@ text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path
   const auto file = folder / "tokenizer.json";
   if (!std::filesystem::exists(file)) {
     throw data_error(
-        "{} has no tokenizer.json, as nanoVLM's checkpoints only name their tokenizer; fetch the tokenizer.json of {} "
-        "(lm_tokenizer in config.json) into that folder",
+        "{} has no tokenizer.json, since nanoVLM's checkpoints only name their tokenizer; download the tokenizer.json "
+        "of {} (lm_tokenizer in config.json) to that folder",
         folder.string(), config.tokenizer_name.empty() ? "the text model" : config.tokenizer_name);
   }
   return text::read_tokenizer(folder, list_extra_tokens(folder));
@@ -172,8 +172,8 @@ std::optional<ShrinkRange> Processor::shrink_range(data::MediaKind /*kind*/) con
 
 std::string Processor::describe_position_overflow(const std::string& id, int64_t tokens) const {
   return fmt::format(
-      "sample {} has {} tokens, more than the model's positions (lm_max_position_embeddings {}), behind which nanoVLM "
-      "stretches all of them; set data.max_length to that or less, or shrink the images with data.image_max_pixels",
+      "sample {} has {} tokens, more than the model's positions (lm_max_position_embeddings {}), beyond which nanoVLM "
+      "scales all of them; set data.max_length to that or less, or shrink the images with data.image_max_pixels",
       id, tokens, config_.max_positions);
 }
 

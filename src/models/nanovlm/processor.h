@@ -65,7 +65,7 @@ std::string format_image_text(const Config& config, TileGrid grid);
 int64_t count_image_text(const Config& config, TileGrid grid);
 
 /// Loads nanoVLM's tokenizer: `folder`/tokenizer.json, followed by the missing tokens of
-/// vlm_extra_tokens. Throws UserError (kBadData) that says what to download if the file is missing,
+/// vlm_extra_tokens. Throws UserError (kBadData) that names the download if the file is missing,
 /// as in nanoVLM's own checkpoints.
 text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path& folder);
 

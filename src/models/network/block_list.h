@@ -119,7 +119,7 @@ class BlockList {
     const auto exists = [this](int64_t block) { return block >= 0 && block < size(); };
     VLMTRAIN_CHECK(std::ranges::all_of(options.requested, exists) &&
                        std::ranges::all_of(options.additions, exists, &DeepstackAddition::block),
-                   "hidden states behind a block that is none of {}", size());
+                   "hidden states of a block beyond the {} of the model", size());
   }
 
   struct Entry {

@@ -62,7 +62,7 @@ void refuse_experts(const nlohmann::json& json, const std::string& source) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     const auto it = json.find(key);
     if (it == json.end() || !it->is_number_integer() || *it == 0) continue;
-    throw data_error("{}: {} {}: a mixture of experts is not supported; take a dense checkpoint of the family", source,
+    throw data_error("{}: {} {}: a mixture of experts is not supported; use a dense checkpoint of the family", source,
                      key, it->dump());
   }
 }
@@ -93,7 +93,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   check_size(config.head_dim, "head_dim", kMaxLayerWidth, source);
   check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
   if (config.head_dim % 2 != 0) {
-    throw data_error("{}: heads of {} features cannot be rotated; head_dim is even", source, config.head_dim);
+    throw data_error("{}: head_dim {} is odd; RoPE needs an even one", source, config.head_dim);
   }
   config.rms_norm_eps = read_number(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
   config.max_positions = read_size(json, "max_position_embeddings", config.max_positions, kMaxPositions, source);
@@ -174,7 +174,7 @@ at::Tensor LlamaModel::embed(const data::MicroBatch& batch, const at::Tensor& im
 nn::RotaryTable LlamaModel::make_rotary_table(const at::Tensor& position_ids) const {
   if (position_ids.dim() == 1)
     return nn::RotaryTable::from_positions(position_ids, rotary_frequencies_, config_.rope.scale);
-  VLMTRAIN_CHECK(rotary_axes_.numel() > 0, "positions on several axes in a text model that knows one");
+  VLMTRAIN_CHECK(rotary_axes_.numel() > 0, "positions on several axes in a text model with one axis");
   return nn::RotaryTable::from_axes(position_ids, rotary_axes_, rotary_frequencies_, config_.rope.scale);
 }
 

@@ -130,9 +130,8 @@ MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const
   eps = read_number(json, "layer_norm_eps", eps, kNormEpsRange, source);
   activation = parse_activation(io::get_or<std::string>(json, "hidden_act", "relu", source), "hidden_act", source);
   if (hidden % rate != 0 || hidden / rate % heads != 0) {
-    throw data_error(
-        "{}: hidden_size {} cannot be divided by attention_downsample_rate {} times num_attention_heads {}", source,
-        hidden, rate, heads);
+    throw data_error("{}: hidden_size {} is not divisible by attention_downsample_rate {} times num_attention_heads {}",
+                     source, hidden, rate, heads);
   }
   if (hidden % 8 != 0) throw data_error("{}: hidden_size {} is not a multiple of 8", source, hidden);
   return config;
@@ -199,7 +198,7 @@ at::Tensor MaskDecoder::operator()(const at::Tensor& features, int64_t side, con
                                    const at::Tensor& image_indices) const {
   const int64_t masks = prompts.size(0), hidden = prompts.size(1);
   VLMTRAIN_CHECK(masks > 0 && image_indices.size(0) == masks && features.size(0) % (side * side) == 0,
-                 "{} prompts, {} pictures of masks, {} features for pictures of {}²", masks, image_indices.size(0),
+                 "{} prompts, {} mask images, {} features for images of {}²", masks, image_indices.size(0),
                  features.size(0), side);
   const at::Tensor output_tokens = at::cat({iou_token_, mask_tokens_}).unsqueeze(0).expand({masks, -1, -1});
   const TokensAndFeatures attended =

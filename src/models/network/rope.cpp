@@ -108,7 +108,8 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
 
   result.factor = io::get<double>(rope, "factor", source);
   if (!(result.factor >= 1 && result.factor <= kRopeFactorRange.max)) {
-    throw data_error("{}: {}.factor is {}; it is from 1 to {:g}", source, key, result.factor, kRopeFactorRange.max);
+    throw data_error("{}: {}.factor is {}; it must be from 1 to {:g}", source, key, result.factor,
+                     kRopeFactorRange.max);
   }
   if (result.type == RopeType::kLinear) return result;
 
@@ -122,7 +123,7 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
     result.low_freq_factor = io::get<double>(rope, "low_freq_factor", source);
     result.high_freq_factor = io::get<double>(rope, "high_freq_factor", source);
     if (result.low_freq_factor <= 0 || result.high_freq_factor <= result.low_freq_factor) {
-      throw data_error("{}: {}.high_freq_factor {} is not above low_freq_factor {}, or that not above 0", source, key,
+      throw data_error("{}: {}.high_freq_factor {} must be above low_freq_factor {}, and that above 0", source, key,
                        result.high_freq_factor, result.low_freq_factor);
     }
     return result;

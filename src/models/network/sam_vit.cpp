@@ -215,7 +215,7 @@ at::Tensor SamVit::neck(const at::Tensor& x) const {
 
 at::Tensor SamVit::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
   VLMTRAIN_CHECK(pixels.size(2) == config_.image_size && pixels.size(3) == config_.image_size,
-                 "pictures of {}×{} for an encoder of {}", pixels.size(2), pixels.size(3), config_.image_size);
+                 "images of {}×{} for an encoder of {}", pixels.size(2), pixels.size(3), config_.image_size);
   return neck(blocks_.run(embed(pixels), recomputed_blocks));
 }
 

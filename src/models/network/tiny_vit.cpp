@@ -46,7 +46,7 @@ std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vec
       stages.resize(numbers.size());
     }
     if (numbers.size() != stages.size()) {
-      throw data_error("{}: {} has {} entries, but {} has {}: give each stage one", source, key, numbers.size(),
+      throw data_error("{}: {} has {} entries, but {} has {}: give one per stage", source, key, numbers.size(),
                        kStageLists[0].key, stages.size());
     }
     for (size_t i = 0; i < stages.size(); ++i) {
@@ -59,8 +59,9 @@ std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vec
 
 void check_stages(const TinyVitConfig& config, const std::string& source) {
   if (config.stages[0].width % 2 != 0) {
-    throw data_error("{}: embed_dims begins with {}; it must be even, since the first convolution has half of it",
-                     source, config.stages[0].width);
+    throw data_error(
+        "{}: embed_dims begins with {}; it must be even, since the first convolution has half as many channels", source,
+        config.stages[0].width);
   }
   for (size_t i = 1; i < config.stages.size(); ++i) {
     const TinyVitStage& stage = config.stages[i];
@@ -70,8 +71,8 @@ void check_stages(const TinyVitConfig& config, const std::string& source) {
   }
   if (config.stride() != MaskEncoder::kStride) {
     throw data_error(
-        "{}: {} stages with last_merging_keeps_size {} make a feature of {} pixels, where masks are drawn from one of "
-        "{}: give 4 stages, the last of which keeps the size, or 3",
+        "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}: give "
+        "4 stages, the last of which keeps the size, or 3",
         source, config.stages.size(), config.last_merging_keeps_size, config.stride(), MaskEncoder::kStride);
   }
 }
@@ -197,7 +198,7 @@ at::Tensor TinyVit::neck(const at::Tensor& x) const {
 
 at::Tensor TinyVit::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
   VLMTRAIN_CHECK(pixels.size(2) == pixels.size(3) && pixels.size(2) % kStride == 0,
-                 "pictures of {}×{} for a mask encoder of stride {}", pixels.size(2), pixels.size(3), kStride);
+                 "images of {}×{} for a mask encoder of stride {}", pixels.size(2), pixels.size(3), kStride);
   return neck(blocks_.run(embed(pixels), recomputed_blocks));
 }
 

@@ -86,7 +86,7 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
                      config.heads);
   }
   if (config.image_size < config.patch_size) {
-    throw data_error("{}: image_size {} holds no patch of patch_size {}", source, config.image_size, config.patch_size);
+    throw data_error("{}: image_size {} is smaller than patch_size {}", source, config.image_size, config.patch_size);
   }
   return config;
 }
@@ -150,7 +150,7 @@ VisionTransformer::VisionTransformer(const ParameterScope& scope, const VisionTr
           (config.feature_blocks ? scope.with_component(Component::kUnused) : scope) / config.names.post_layernorm,
           config.hidden_size, config.layer_norm_eps) {
   VLMTRAIN_CHECK(config.positions == PatchPositions::kInOrder || !config.class_token,
-                 "bucketed positions have no place for a class token");
+                 "bucketed positions do not support a class token");
   const ParameterScope unused = scope.with_component(Component::kUnused);
   for (int64_t i = blocks_.size(); i < config.layers; ++i) VisionBlock(unused / config.names.blocks / i, config);
   if (config.pooling_head) add_pooling_head(unused / "head", config);

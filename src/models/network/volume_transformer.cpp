@@ -58,18 +58,18 @@ VolumePositions read_positions(const nlohmann::json& tower, const std::string& s
   const auto name = io::get_or<std::string>(tower, "positions", "learned", source);
   if (name == "learned") return VolumePositions::kLearned;
   if (name == "factorized") return VolumePositions::kFactorized;
-  throw data_error("{}: positions {} are not known; learned and factorized are", source, name);
+  throw data_error("{}: positions {} is not supported; learned and factorized are", source, name);
 }
 
 std::vector<std::string> read_modalities(const nlohmann::json& tower, const std::string& source) {
   auto names = io::get_or<std::vector<std::string>>(tower, "modalities", {}, source);
   if (std::ssize(names) > kMaxModalities) {
-    throw data_error("{}: modalities has {} names; a model has at most {}", source, names.size(), kMaxModalities);
+    throw data_error("{}: modalities has {} names; at most {} are supported", source, names.size(), kMaxModalities);
   }
   std::set<std::string> unique_names;
   for (const auto& name : names) {
     if (name.empty() || !unique_names.insert(name).second) {
-      throw data_error("{}: modalities: {} stands twice or is empty; each modality has a name of its own", source,
+      throw data_error("{}: modalities: {} occurs twice or is empty; give each modality its own name", source,
                        io::to_json_string(nlohmann::json(name)));
     }
   }
@@ -149,7 +149,7 @@ VolumeTransformerConfig VolumeTransformerConfig::from_json(const nlohmann::json&
   }
   for (size_t axis = 0; axis < grid.size(); ++axis) {
     if (grid[axis] > config.max_patches[axis]) {
-      throw data_error("{}: image_size {} has {} patches and max_patches allows {}; raise it to {}", source,
+      throw data_error("{}: image_size {} has {} patches, but max_patches allows {}; raise it to {}", source,
                        format_axes(config.image_size), format_axes(grid), format_axes(config.max_patches),
                        std::ranges::max(grid));
     }
@@ -169,18 +169,18 @@ VolumeAxes VolumeTransformerConfig::volume_size(const std::optional<VolumeAxes>&
   const VolumeAxes size = requested.value_or(image_size);
   if (size != image_size && positions == VolumePositions::kLearned) {
     throw usage_error(
-        "data.volume.size: is {}, and this tower has positions for {} (image_size in config.json) alone; leave it out, "
-        "or take a model with positions \"factorized\"",
+        "data.volume.size: is {}, but this tower has positions only for {} (image_size in config.json); omit it, or "
+        "use a model with positions \"factorized\"",
         format_axes(size), format_axes(image_size));
   }
   for (size_t axis = 0; axis < size.size(); ++axis) {
     if (size[axis] < patch_size || size[axis] % patch_size != 0) {
-      throw usage_error("data.volume.size: is {}, and the tower takes multiples of {} (patch_size in config.json)",
+      throw usage_error("data.volume.size: is {}, but the tower needs multiples of {} (patch_size in config.json)",
                         format_axes(size), patch_size);
     }
     if (size[axis] > max_patches[axis] * patch_size) {
       throw usage_error(
-          "data.volume.size: is {}, and the tower has positions for at most {} (max_patches in config.json); give less",
+          "data.volume.size: is {}, but the tower has positions for at most {} (max_patches in config.json); reduce it",
           format_axes(size),
           format_axes({max_patches[0] * patch_size, max_patches[1] * patch_size, max_patches[2] * patch_size}));
     }

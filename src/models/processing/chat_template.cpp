@@ -44,7 +44,7 @@ text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const
 }
 
 text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const std::string> expansions) {
-  VLMTRAIN_CHECK(expansions.size() <= chat.media.size(), "{} images for {} places in the text", expansions.size(),
+  VLMTRAIN_CHECK(expansions.size() <= chat.media.size(), "{} images for {} placeholders in the text", expansions.size(),
                  chat.media.size());
   text::RenderedChat expanded;
   expanded.answers = chat.answers;

@@ -130,8 +130,8 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
   if (std::ssize(sample.image_token_positions) != features) {
     throw data::SampleError(
         "image tokens in the text",
-        fmt::format("sample {} has {} image tokens in its text for {} image features; take the "
-                    "text {}, or the model's own token for images, out of the conversation",
+        fmt::format("sample {} has {} image tokens in its text for {} image features; take the text {}, or the model's "
+                    "image token, out of the conversation",
                     record.id, sample.image_token_positions.size(), features, text::kImagePlaceholder));
   }
   check_memory(sample, rows * tower_input_.row.bytes());
@@ -147,8 +147,8 @@ void ConversationProcessor::check_memory(const data::Sample& sample, int64_t pix
   if (sample.decode_bytes + pixel_bytes <= max_sample_bytes(host_bytes())) return;
   throw data::SampleError(
       "too large for the memory",
-      fmt::format("sample {}: its pixels take {} and making them {} more, and no more than a quarter of this process's "
-                  "{} may go to it; lower data.image_max_pixels or data.video_max_frames",
+      fmt::format("sample {}: its pixels take {} and preprocessing {} more, beyond the limit of a quarter of the "
+                  "available {}; lower data.image_max_pixels or data.video_max_frames",
                   sample.id, format_bytes(pixel_bytes), format_bytes(sample.decode_bytes), format_bytes(host_bytes())));
 }
 
@@ -188,7 +188,7 @@ text::Tokenizer load_tokenizer(const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (!std::filesystem::exists(file) && std::filesystem::exists(folder / "tokenizer.model")) {
     throw data_error(
-        "{} has a tokenizer.model but no tokenizer.json, which is what is read; make it with transformers: "
+        "{} has a tokenizer.model but no tokenizer.json, which is required; create it with transformers: "
         "AutoTokenizer.from_pretrained(\"{}\", use_fast=True).save_pretrained(\"{}\")",
         folder.string(), folder.string(), folder.string());
   }

@@ -97,10 +97,10 @@ std::string ConversationProcessor::describe_shortening(const io::Record& record)
   std::string image_hint;
   if (!record.images.empty() || !has_videos) {
     image_hint = shrink_range(data::MediaKind::kImage) ? "shrink the images with data.image_max_pixels"
-                                                       : "take pictures out, which all have as many tokens";
+                                                       : "remove images, which all have the same number of tokens";
   }
   if (!has_videos) return image_hint;
-  return fmt::format("{}{}take fewer frames with data.video_max_frames", image_hint, image_hint.empty() ? "" : ", or ");
+  return fmt::format("{}{}use fewer frames with data.video_max_frames", image_hint, image_hint.empty() ? "" : ", or ");
 }
 
 void ConversationProcessor::throw_too_long(const io::Record& record, int64_t tokens,
@@ -117,8 +117,8 @@ void ConversationProcessor::throw_too_long(const io::Record& record, int64_t tok
                          settings_.max_length, describe_shortening(record));
     }
     return fmt::format(
-        "sample {} has {} tokens, and {} with its pictures as small as they may become, more than data.max_length={}; "
-        "raise it, or take pictures, or frames with data.video_max_frames, out",
+        "sample {} has {} tokens, and {} with its images at their minimum size, more than data.max_length={}; raise "
+        "it, or remove images, or frames with data.video_max_frames",
         record.id, tokens, shortest, settings_.max_length);
   };
   throw data::SampleTooLongError(tokens, message(), settings_.on_too_long == data::LongSamplePolicy::kDrop);

@@ -30,7 +30,7 @@ UserError prefix_path(const io::MediaRef& medium, const UserError& error) {
 
 data::SampleError make_changed_image_error(const io::Record& record) {
   return {"unreadable image",
-          fmt::format("sample {}: a picture changed its size while it was read; leave the data alone during a run",
+          fmt::format("sample {}: an image changed its size while it was read; do not change data during a run",
                       record.id)};
 }
 
@@ -49,10 +49,9 @@ int64_t check_decoding(image::ImageSize size, data::MediaKind kind, int64_t host
   const int64_t bytes = is_video ? image::estimate_frame_decoding_bytes(size) : image::estimate_decoding_bytes(size);
   if (bytes <= max_sample_bytes(host_bytes)) return bytes;
   throw data_error(
-      "{}{} x {} pixels take {} while they are decoded, and no more than a quarter of this process's {} may go to it; "
-      "shrink the {}",
+      "{}{} x {} pixels take {} during decoding, beyond the limit of a quarter of the available {}; shrink the {}",
       is_video ? "frames of " : "", size.width, size.height, format_bytes(bytes), format_bytes(host_bytes),
-      is_video ? "video" : "picture");
+      is_video ? "video" : "image");
 }
 
 void ConversationProcessor::measure(const io::Record& record, std::vector<Medium>& media) const {
@@ -120,22 +119,22 @@ ConversationProcessor::MediumPixels ConversationProcessor::preprocess_medium(Med
 }
 
 int64_t ConversationProcessor::count_tokens(image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("tokens of a smaller picture in a family that makes none smaller");
+  throw InternalError("tokens of a smaller image in a family that does not shrink images");
 }
 
 int64_t ConversationProcessor::count_video_tokens(const image::VideoInfo& /*info*/,
                                                   std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("tokens of a video in a family that takes none");
+  throw InternalError("video tokens in a family without videos");
 }
 
 MediaLayout ConversationProcessor::layout_video(const image::VideoInfo& /*info*/,
                                                 std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("a plan of a video in a family that takes none");
+  throw InternalError("a video layout in a family without videos");
 }
 
 at::Tensor ConversationProcessor::preprocess_video(image::VideoFile& /*video*/,
                                                    std::optional<int64_t> /*max_pixels*/) const {
-  throw InternalError("pixels of a video in a family that takes none");
+  throw InternalError("video pixels in a family without videos");
 }
 
 std::vector<int64_t> ConversationProcessor::make_position_ids(const EncodedChat& /*chat*/,
@@ -184,12 +183,11 @@ void ConversationProcessor::add_frame_notices(const std::vector<Medium>& media, 
     const auto& video = media[i].video;
     const bool has_chosen_frames = video && (video->info().is_frame_list || video->info().is_folder);
     if (!has_chosen_frames || layout.media_layouts[i].frames >= video->info().frames) continue;
-    add_notice(
-        io::Notice{.kind = "of a list or folder of frames, not all are looked at (data.video_max_frames, and the "
-                           "checkpoint's own limits)",
-                   .example = fmt::format("{} of {} frames, the first in {}", layout.media_layouts[i].frames,
-                                          video->info().frames, media[i].file->path)},
-        sample.notices);
+    add_notice(io::Notice{.kind = "a list or folder of frames, not all of which are used (data.video_max_frames and "
+                                  "the checkpoint's limits)",
+                          .example = fmt::format("{} of {} frames, the first in {}", layout.media_layouts[i].frames,
+                                                 video->info().frames, media[i].file->path)},
+               sample.notices);
   }
 }
 
@@ -236,8 +234,8 @@ std::vector<MediaPreview> ConversationProcessor::preview_images(const at::Tensor
 void ConversationProcessor::check_media(const io::Record& record) const {
   if (!record.videos.empty() && !supports_videos()) {
     throw data::SampleError("video for a family without",
-                            fmt::format("sample {} has a video ({}), and this family takes no videos; drop the sample "
-                                        "or take a model of another family",
+                            fmt::format("sample {} has a video ({}), which this model family does not support; drop "
+                                        "the sample or use a model of another family",
                                         record.id, make_excerpt(record.videos.front().path)));
   }
   check_volumes(record);
@@ -280,8 +278,8 @@ std::vector<ConversationProcessor::Medium> ConversationProcessor::collect_media(
   if (images < record.images.size() || videos < record.videos.size()) {
     throw data::SampleError(
         "refused by the chat template",
-        fmt::format("sample {}: {} writes {} of its {} images and videos; put them into user turns, or name another "
-                    "template under data.chat_template",
+        fmt::format("sample {}: {} writes {} of its {} images and videos; put them into user turns, or set another "
+                    "data.chat_template",
                     record.id, template_.source().name, media.size(), record.images.size() + record.videos.size()));
   }
   return media;

@@ -33,30 +33,31 @@ std::string repeat_marks(std::string_view text, std::span<const int64_t> counts,
 void ConversationProcessor::check_volumes(const io::Record& record) const {
   const auto volumes = std::ranges::count(record.images, true, &io::MediaRef::is_volume);
   if (volumes < std::ssize(record.images) && !supports_images()) {
-    throw data::SampleError(
-        "picture for a family without",
-        fmt::format("sample {} has a picture, and this family takes volumes alone: NIfTI, .nii or .nii.gz; drop the "
-                    "sample or take a model of another family",
-                    record.id));
+    throw data::SampleError("picture for a family without",
+                            fmt::format("sample {} has an image, and this model family supports only volumes: NIfTI, "
+                                        ".nii or .nii.gz; drop the sample or use a model of another family",
+                                        record.id));
   }
   if (volumes == 0) return;
   if (!supports_volumes() && !uses_slices()) {
     throw data::SampleError(
         "volume for a family without",
-        fmt::format("sample {} has a volume ({}), and this family takes pictures; set data.volume.as=slices, which "
-                    "makes pictures of it, or take a model of a family that takes volumes",
+        fmt::format("sample {} has a volume ({}), which this model family does not support; set data.volume.as=slices "
+                    "to convert it to images, or use a model of a family that supports volumes",
                     record.id, make_excerpt(std::ranges::find(record.images, true, &io::MediaRef::is_volume)->path)));
   }
   if (max_volumes() && volumes > *max_volumes()) {
     throw data::SampleError("too many volumes",
-                            fmt::format("sample {} has {}, and this model takes {} at most (max_volumes in its "
+                            fmt::format("sample {} has {}, and this model supports at most {} (max_volumes in its "
                                         "config.json); drop the sample, or some of its volumes",
                                         record.id, pluralize(volumes, "volume"), *max_volumes()));
   }
   if (uses_slices() && !record.masks.empty() && mask_input_) {
-    throw data::SampleError("masks of a volume", fmt::format("sample {} has masks and a volume that is seen as slices, "
-                                                             "and nothing says in which slice they lie; drop it",
-                                                             record.id));
+    throw data::SampleError(
+        "masks of a volume",
+        fmt::format(
+            "sample {} has masks and a volume that is read as slices, and the slices of the masks are unknown; drop it",
+            record.id));
   }
 }
 
@@ -92,26 +93,26 @@ void ConversationProcessor::measure_volume(Medium& medium) const {
   } else {
     if (medium.volume->frames > 1 && settings_.volume.series == image::SeriesUse::kRefused) {
       throw data_error(
-          "a series of {} volumes, such as functional or diffusion MRI, where one is wanted; set "
-          "data.volume.series=mean, or frames for some of them, or save the wanted volume as a file of its own",
+          "a series of {} volumes (functional or diffusion MRI), but one is expected; set data.volume.series=mean, or "
+          "frames for some of them, or save the volume you need as a separate file",
           medium.volume->frames);
     }
     medium.decoding_bytes = layout_volume(*medium.volume).decode_bytes;
   }
   if (medium.decoding_bytes <= max_sample_bytes(host_bytes())) return;
   throw data_error(
-      "a volume of {} x {} x {} voxels, whose reading takes {}, and no more than a quarter of this process's {} may go "
-      "to it; resample the file",
+      "reading a volume of {} x {} x {} voxels takes {}, beyond the limit of a quarter of the available {}; resample "
+      "the file",
       medium.volume->size[0], medium.volume->size[1], medium.volume->size[2], format_bytes(medium.decoding_bytes),
       format_bytes(host_bytes()));
 }
 
 MediaLayout ConversationProcessor::layout_volume(const image::VolumeInfo& /*info*/) const {
-  throw InternalError("a plan of a volume in a family that takes none");
+  throw InternalError("a volume layout in a family without volumes");
 }
 
 at::Tensor ConversationProcessor::preprocess_volume(const io::MediaRef& /*file*/) const {
-  throw InternalError("pixels of a volume in a family that takes none");
+  throw InternalError("volume pixels in a family without volumes");
 }
 
 at::Tensor ConversationProcessor::read_slice(const Medium& medium, SlicedVolume& cached_volume,
@@ -122,8 +123,7 @@ at::Tensor ConversationProcessor::read_slice(const Medium& medium, SlicedVolume&
     // Single slices beyond the body are black, so only an entirely black scan is reported.
     add_notice(check_slices(cached_volume.slices, medium.file->path), notices);
   }
-  if (*medium.slice >= cached_volume.slices.size())
-    throw data_error("has fewer slices than its header said a moment ago");
+  if (*medium.slice >= cached_volume.slices.size()) throw data_error("has fewer slices than its header gave before");
   return cached_volume.slices[*medium.slice];
 }
 

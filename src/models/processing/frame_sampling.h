@@ -26,8 +26,8 @@ inline std::optional<std::vector<int64_t>> list_all_frames(const image::VideoInf
 inline void check_frame_normalization(const image::Normalization& images, const image::Normalization& frames) {
   if (images == frames) return;
   throw data_error(
-      "the checkpoint's image_mean, image_std or rescale_factor of videos differ from those of images, and the model "
-      "here normalizes both alike; make them equal in its processor files, or train on images alone");
+      "the checkpoint's image_mean, image_std or rescale_factor of videos differ from those of images, but both are "
+      "normalized alike; make them equal in its processor files, or train only on images");
 }
 
 }  // namespace vlmtrain::models

@@ -25,7 +25,7 @@ image::ImageSize read_source_size(const io::MaskSource& source) {
 
 void check_mask_size(image::ImageSize mask, image::ImageSize image_size) {
   if (mask == image_size) return;
-  throw data_error("has {} x {} pixels and its picture {} x {}; a mask is of its picture's size", mask.width,
+  throw data_error("has {} x {} pixels, but its image has {} x {}; a mask must have the size of its image", mask.width,
                    mask.height, image_size.width, image_size.height);
 }
 
@@ -111,8 +111,9 @@ data::Masks make_meta_masks(const io::Record& record, const data::Sample& sample
   if (masks.token_positions.size() != record.masks.size()) {
     throw data::SampleError(
         "masks without tokens",
-        fmt::format("sample {} has {} masks and {} tokens {} in its answers; each mask wants one, in the same order",
-                    record.id, record.masks.size(), masks.token_positions.size(), input.token));
+        fmt::format(
+            "sample {} has {} masks and {} tokens {} in its answers; give one token per mask, in the same order",
+            record.id, record.masks.size(), masks.token_positions.size(), input.token));
   }
   if (masks.empty()) return masks;
   const std::vector<int64_t> masked_images = find_images_with_masks(record);

@@ -34,13 +34,12 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
     low = std::min(low, channel_low);
     high = std::max(high, channel_high);
   }
-  if (is_one_color) return io::Notice{.kind = "an image has one color all over", .example = name};
+  if (is_one_color) return io::Notice{.kind = "an image has a single color", .example = name};
   if (high - low >= kNarrowRange) return std::nullopt;
-  return io::Notice{
-      .kind =
-          "an image uses less than a sixteenth of its range of values, as 12 bits in a 16-bit file, which are nearly "
-          "black; scale its values to the whole range and save it again",
-      .example = fmt::format("{} (values {} to {} of 255)", name, low, high)};
+  return io::Notice{.kind =
+                        "an image is nearly black: it uses less than a sixteenth of its value range, such as 12 bits "
+                        "in a 16-bit file; scale its values to the full range and save it again",
+                    .example = fmt::format("{} (values {} to {} of 255)", name, low, high)};
 }
 
 std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std::string& name) {
@@ -49,8 +48,8 @@ std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std:
   // Data that equals itself shifted by one value is constant.
   if (bytes <= size || std::memcmp(data, data + size, bytes - size) != 0) return std::nullopt;
   return io::Notice{.kind =
-                        "a scan has one value all over after its window or normalization; check its units and "
-                        "data.volume.window, or leave it out",
+                        "a scan has a single value after its window or normalization; check its units and "
+                        "data.volume.window, or drop it",
                     .example = name};
 }
 

@@ -18,7 +18,7 @@ namespace vlmtrain::models {
 
 PreprocessorConfig::PreprocessorConfig(nlohmann::json config, std::string name)
     : config_(std::move(config)), name_(std::move(name)) {
-  if (!config_.is_object()) throw data_error("{}: not a JSON object; take the checkpoint's own file", name_);
+  if (!config_.is_object()) throw data_error("{}: not a JSON object; use the checkpoint's own file", name_);
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_for_images(const std::filesystem::path& folder) {
@@ -86,8 +86,8 @@ image::Normalization PreprocessorConfig::normalization(const ChannelValues& mean
                             std::ranges::all_of(result.mean, is_valid_shift);
   if (!is_plausible) {
     throw data_error(
-        "{}: image_mean is [{}], image_std [{}], rescale_factor {}; the last two are above 0, and none is beyond {:g}: "
-        "take the checkpoint's own file",
+        "{}: image_mean is [{}], image_std [{}], rescale_factor {}; the last two must be above 0, and all at most "
+        "{:g}: use the checkpoint's own file",
         name_, fmt::join(result.mean, ", "), fmt::join(result.std, ", "), result.rescale_factor, kMaxValue);
   }
   return result;
@@ -100,7 +100,7 @@ void PreprocessorConfig::require_true(std::string_view key) const {
 void PreprocessorConfig::require_only(const std::set<std::string_view>& allowed) const {
   for (const auto& [key, setting] : config_.items()) {
     if (allowed.contains(key) || setting.is_null() || setting == false) continue;
-    throw data_error("{}: {} is {}, a setting that is not supported; remove it if the pictures do not depend on it",
+    throw data_error("{}: {} is {}, a setting that is not supported; remove it if the images do not depend on it",
                      name_, key, io::make_json_excerpt(setting));
   }
 }
@@ -110,7 +110,7 @@ void check_image_tokens(const std::filesystem::path& folder, const std::string& 
   if (!std::filesystem::exists(path)) return;
   const auto tokens = io::get_or<int64_t>(io::read_json(path), key, features, path.string());
   if (tokens == features) return;
-  throw data_error("{}: {} is {}, but the model of config.json gives {} features of an image; make them equal",
+  throw data_error("{}: {} is {}, but the model of config.json produces {} features per image; make them equal",
                    path.string(), key, tokens, features);
 }
 
@@ -124,8 +124,8 @@ void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps)
   const std::lock_guard lock(mutex);
   if (file_fps == fps || !reported.insert(file->name()).second) return;
   spdlog::warn(
-      "{}: fps is {}, and videos are sampled at data.video_fps, {} frames a second; set data.video_fps={} for "
-      "the file's",
+      "{}: fps is {}, but videos are sampled at data.video_fps, {} frames per second; set data.video_fps={} to use the "
+      "file's",
       file->name(), file_fps, fps, file_fps);
 }
 

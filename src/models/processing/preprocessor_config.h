@@ -57,7 +57,7 @@ class PreprocessorConfig {
       if (has_type) return it->get<T>();
     } catch (const nlohmann::json::exception&) {
     }
-    throw data_error("{}: {} is {}, which is not of its type; take the checkpoint's own file", name_, key,
+    throw data_error("{}: {} is {}, which has the wrong type; use the checkpoint's own file", name_, key,
                      io::make_json_excerpt(*it));
   }
 

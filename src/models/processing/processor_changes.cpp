@@ -84,8 +84,9 @@ void warn_about_conflicting_copies(const std::vector<ProcessorCopy>& copies) {
     if (keys.empty()) continue;
     const std::lock_guard lock(mutex);
     if (!reported.insert(copies[i].name).second) continue;
-    spdlog::warn("{}: has other values than {}, which counts, as in transformers 5: {}; remove it, or make them equal",
-                 copies[i].name, copies.front().name, fmt::join(keys, ", "));
+    spdlog::warn(
+        "{}: has other values than {}, which takes precedence as in transformers 5: {}; remove it, or make them equal",
+        copies[i].name, copies.front().name, fmt::join(keys, ", "));
   }
 }
 

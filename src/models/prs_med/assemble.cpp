@@ -40,7 +40,7 @@ std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
   const auto supported_types = llava::make_family().model_types;
   const auto types = find_family(config, folder).model_types;
   if (types != supported_types) {
-    throw usage_error("--text-model {}: is no LLaVA (model_type {}); one of {} is taken", folder.string(),
+    throw usage_error("--text-model {}: is not a LLaVA (model_type {}); supported are {}", folder.string(),
                       config.value("model_type", types.empty() ? std::string("none") : std::string(types.front())),
                       fmt::join(supported_types, ", "));
   }
@@ -63,11 +63,11 @@ void write_config(const fs::path& folder, const ordered_json& config) {
 fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
-    load_tokenizer(text.folder());  // its error says what to do about a missing file
+    load_tokenizer(text.folder());  // its error explains how to fix a missing file
     return text_tokenizer;
   }
   if (fs::exists(text_tokenizer))
-    throw usage_error("--tokenizer: {} has its own; leave it out", text.folder().string());
+    throw usage_error("--tokenizer: {} has its own; omit the option", text.folder().string());
   return tokenizer_override;
 }
 
@@ -87,7 +87,7 @@ void write_model_files(const TextSource& text, const ordered_json& masks, const 
   const int64_t new_vocab_size = (added.id + kVocabularyMultiple) / kVocabularyMultiple * kVocabularyMultiple;
   if (added.id >= text.vocab_size()) {
     config[text.vocab_size_key()] = new_vocab_size;
-    spdlog::info("vocabulary: {} rows become {}; the new ones are the mean of the others", text.vocab_size(),
+    spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
                  new_vocab_size);
   }
   write_config(folder, config);
@@ -116,7 +116,7 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
     spdlog::info("mask model: {} tensors of {}, in the layout of {}", num_mask, masks->path().string(),
                  masks->layout());
   }
-  spdlog::info("at random: {} tensors ({}), from seed {}; writing {}", combined.num_random_tensors,
+  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined.num_random_tensors,
                fmt::join(combined.random_modules, ", "), seed, format_bytes(combined.bytes()));
   io::write_checkpoint_tensors(folder, combined.weights, io::kDefaultShardBytes);
   return {.num_text_tensors = num_text,
@@ -154,7 +154,7 @@ void TextSource::check_weights() const {
   std::erase_if(unexpected, [&](const std::string& name) { return expected.contains(name) || may_be_unused(name); });
   if (unexpected.empty()) return;
   const size_t count = unexpected.size();
-  spdlog::warn("{}: {} tensors are of no use in a LLaVA and are left out: {}", folder().string(), count,
+  spdlog::warn("{}: {} tensors are not part of a LLaVA and are skipped: {}", folder().string(), count,
                fmt::join(truncate_list(std::move(unexpected)), ", "));
 }
 
@@ -184,7 +184,7 @@ std::optional<io::LazyTensor> TextSource::weight(const nn::Parameter& parameter)
 
 AssemblyResult assemble(const AssemblyOptions& options, const fs::path& out) {
   if (!options.volume_tower.empty()) {
-    throw usage_error("--volume-tower: {} has no tower of volumes; leave it out, or name a brain-llava preset",
+    throw usage_error("--volume-tower: {} has no volume tower; omit the option, or use a brain-llava preset",
                       options.preset);
   }
   ordered_json masks = load_preset_mask_config(options.preset);

@@ -53,7 +53,7 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   config.decoder =
       MaskDecoderConfig::from_json(mask_config->value("mask_decoder", json::object()), source + ", mask_decoder");
   if (get_output_channels(config.encoder) != config.channels()) {
-    throw data_error("{}: the encoder gives {} channels and the decoder takes {}; they must be equal", source,
+    throw data_error("{}: the encoder outputs {} channels, but the decoder needs {}; they must be equal", source,
                      get_output_channels(config.encoder), config.channels());
   }
   config.side(config.image_size);
@@ -67,13 +67,13 @@ int64_t Config::channels() const {
 int64_t Config::side(std::optional<int64_t> requested_side) const {
   const int64_t side = requested_side.value_or(image_size);
   if (side % MaskEncoder::kStride != 0) {
-    throw usage_error("data.mask_image_size: is {}, and a mask encoder takes multiples of {}", side,
+    throw usage_error("data.mask_image_size: is {}, but a mask encoder needs multiples of {}", side,
                       MaskEncoder::kStride);
   }
   if (side != image_size && std::holds_alternative<SamVitConfig>(encoder)) {
     throw usage_error(
-        "data.mask_image_size: is {}, and SAM's encoder has positions for {} (image_size in config.json) alone; leave "
-        "it auto",
+        "data.mask_image_size: is {}, but SAM's encoder has positions only for {} (image_size in config.json); set it "
+        "to auto",
         side, image_size);
   }
   return side;

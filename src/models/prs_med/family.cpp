@@ -25,8 +25,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
     const auto token = tokenizer.token_to_id(config.mask_token);
     if (!token) {
       throw data_error(
-          "{}: the tokenizer has no token {}, which config.json says stands for masks (mask_token); vlmtrain init "
-          "--text-model adds it",
+          "{}: the tokenizer has no token {}, the mask_token of config.json; vlmtrain init --text-model adds it",
           (folder / "tokenizer.json").string(), config.mask_token);
     }
     return MaskInput{.side = config.side(settings.mask_image_size), .token_id = *token, .token = config.mask_token};

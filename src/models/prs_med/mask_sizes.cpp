@@ -69,18 +69,18 @@ ordered_json read_config_sizes(const TensorSource& tensors) {
   const auto file = tensors.folder() / "config.json";
   if (!std::filesystem::exists(file)) {
     throw data_error(
-        "{}: has the names of transformers' SamModel, whose sizes stand in a config.json beside the weights; there is "
-        "none: fetch the whole folder",
+        "{}: has the tensor names of transformers' SamModel, but no config.json with its sizes next to the weights; "
+        "download the whole folder",
         tensors.path().string());
   }
   const auto config = io::read_json(file);
   const auto type = io::get_or<std::string>(config, "model_type", "sam", file.string());
   if (type != "sam") {
-    throw data_error("{}: model_type {} is no mask model that is known; sam is", file.string(), type);
+    throw data_error("{}: model_type {} is not a supported mask model; sam is", file.string(), type);
   }
   const auto section = [&](const char* key) {
     nlohmann::json value = config.value(key, nlohmann::json::object());
-    if (!value.is_object()) throw data_error("{}: {} is no object; fetch the file again", file.string(), key);
+    if (!value.is_object()) throw data_error("{}: {} is not an object; download the file again", file.string(), key);
     return value;
   };
   const auto vision = section("vision_config");

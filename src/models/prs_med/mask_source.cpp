@@ -117,8 +117,8 @@ constexpr std::string_view kMaskModelPrefix = "mask_model.";
 
 TensorSourceMessages make_mask_messages() {
   return {.not_found =
-              "is no mask model; give a folder with transformers' SamModel, or a .pt, .pth or .safetensors file of SAM "
-              "or MobileSAM",
+              "is not a mask model; give a folder with transformers' SamModel, or a .pt, .pth or .safetensors file of "
+              "SAM or MobileSAM",
           .choose_file = "give the file of SAM or MobileSAM itself"};
 }
 
@@ -129,11 +129,10 @@ MaskLayout detect_layout(const TensorSource& tensors) {
   if (tensors.has_prefix("image_encoder.blocks.")) return MaskLayout::kSam;
   if (tensors.has_prefix("image_encoder.layers.")) return MaskLayout::kMobileSam;
   throw data_error(
-      "{}: is a mask model in no known layout{}; the known ones have tensors vision_encoder.… (SamModel of "
-      "transformers), "
-      "image_encoder.blocks.… (SAM) or image_encoder.layers.… (MobileSAM)",
+      "{}: is a mask model in an unknown layout{}; supported ones have tensors vision_encoder.… (SamModel of "
+      "transformers), image_encoder.blocks.… (SAM) or image_encoder.layers.… (MobileSAM)",
       tensors.path().string(),
-      tensors.all().empty() ? "" : fmt::format(" (it has {}, say)", tensors.all().begin()->first));
+      tensors.all().empty() ? "" : fmt::format(" (it has, for example, {})", tensors.all().begin()->first));
 }
 
 std::string_view get_layout_name(MaskLayout layout) {
@@ -188,16 +187,16 @@ void MaskSource::check(const std::vector<nn::Parameter>& parameters) const {
       if (!problem.empty()) problems.push_back(std::move(problem));
     }
   }
-  refuse_differences(
-      fmt::format("{}: is no whole mask model in the layout of {}; fetch it again", tensors_.path().string(), layout()),
-      problems);
+  refuse_differences(fmt::format("{}: is an incomplete mask model in the layout of {}; download it again",
+                                 tensors_.path().string(), layout()),
+                     problems);
   std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : tensors_.all()) {
     if (!expected.contains(name) && !is_unused(name)) unexpected.push_back(name);
   }
   if (unexpected.empty()) return;
   const size_t count = unexpected.size();
-  spdlog::warn("{}: {} tensors are of no use in a mask model and are left out: {}", tensors_.path().string(), count,
+  spdlog::warn("{}: {} tensors are not part of a mask model and are skipped: {}", tensors_.path().string(), count,
                fmt::join(truncate_list(std::move(unexpected)), ", "));
 }
 

@@ -54,8 +54,8 @@ VisionConfig read_qwen2(const json& vision, const std::string& source) {
   const auto ratio = io::get_or<double>(vision, "mlp_ratio", 4, source);
   const double width = static_cast<double>(config.hidden_size) * ratio;
   if (!(width >= 1 && width <= static_cast<double>(kMaxLayerWidth))) {
-    throw data_error("{}: mlp_ratio {} of embed_dim {} is no width of a layer; take the checkpoint's own file", source,
-                     ratio, config.hidden_size);
+    throw data_error("{}: mlp_ratio {} of embed_dim {} gives an invalid layer width; use the checkpoint's own file",
+                     source, ratio, config.hidden_size);
   }
   config.intermediate_size = static_cast<int64_t>(width);
   config.output_size = io::get_or<int64_t>(vision, "hidden_size", config.output_size, source);
@@ -78,7 +78,7 @@ VisionConfig read_qwen2_5(const json& vision, const std::string& source) {
   const auto window = io::get_or<int64_t>(vision, "window_size", 112, source);
   config.window_tokens = window / std::max<int64_t>(config.pixels_per_token_side(), 1);
   if (*config.window_tokens < 1) {
-    throw data_error("{}: a window_size of {} pixels holds no token of {} pixels on a side", source, window,
+    throw data_error("{}: window_size {} is smaller than a token's side of {} pixels", source, window,
                      config.pixels_per_token_side());
   }
   return config;
@@ -119,7 +119,7 @@ void check_sizes(const VisionConfig& vision, const std::string& source) {
   check_size(vision.merge_size, "spatial_merge_size", kMaxBlocks, source);
   check_size(vision.pixels_per_token_side(), "patch_size times spatial_merge_size", kMaxImageSide, source);
   if (vision.hidden_size % vision.heads != 0 || vision.hidden_size / vision.heads % 4 != 0) {
-    throw data_error("{}: {} features for {} heads; a head has a multiple of 4, to be rotated along two axes", source,
+    throw data_error("{}: {} features for {} heads; the 2D RoPE needs a multiple of 4 features per head", source,
                      vision.hidden_size, vision.heads);
   }
 }

@@ -26,8 +26,8 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
   const auto it = size.find(key);
   if (it == size.end() || !it->is_number_integer()) {
     throw data_error(
-        "{}: size is {}; it has the least and the most pixels as {{\"shortest_edge\": PIXELS, "
-        "\"longest_edge\": PIXELS}}",
+        "{}: size is {}; supported is {{\"shortest_edge\": PIXELS, \"longest_edge\": PIXELS}}, the minimum and maximum "
+        "number of pixels",
         file.name(), io::make_json_excerpt(size));
   }
   return it->get<int64_t>();
@@ -47,8 +47,8 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   if (budget.min_pixels < 1 || budget.max_pixels < budget.min_pixels || budget.min_pixels > image::kMaxImagePixels ||
       budget.max_pixels > kMaxBudgetPixels) {
     throw data_error(
-        "{}: an image of {} (min_pixels) to {} (max_pixels) pixels; the first is at least 1, at most {} and no more "
-        "than the second, and that at most {}",
+        "{}: min_pixels is {} and max_pixels {}; min_pixels must be from 1 to {} and at most max_pixels, and "
+        "max_pixels at most {}",
         file.name(), budget.min_pixels, budget.max_pixels, image::kMaxImagePixels, kMaxBudgetPixels);
   }
   return budget;
@@ -59,8 +59,8 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
 void check_ratio(image::ImageSize size) {
   const auto height = static_cast<double>(size.height), width = static_cast<double>(size.width);
   if (std::max(height, width) / std::min(height, width) > kMaxRatio) {
-    throw data_error("{} x {} pixels: more than {} times as long as wide, which Qwen-VL does not take; crop it",
-                     size.width, size.height, kMaxRatio);
+    throw data_error("{} x {} pixels: the aspect ratio exceeds Qwen-VL's limit of {}; crop it", size.width, size.height,
+                     kMaxRatio);
   }
 }
 
@@ -124,7 +124,7 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
                                   std::optional<int64_t> max_pixels) {
   const auto file = PreprocessorConfig::find_for_images(folder);
   if (!file) {
-    throw data_error("{}: neither preprocessor_config.json nor a section image_processor in processor_config.json",
+    throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
                      folder.string());
   }
   file->type("Qwen2VLImageProcessor", {"Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"});

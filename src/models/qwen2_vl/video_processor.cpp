@@ -33,7 +33,7 @@ std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
 PreprocessorConfig find_video_file(const std::filesystem::path& folder) {
   auto file = PreprocessorConfig::find_for_videos(folder);
   if (file) return *std::move(file);
-  throw data_error("{}: no settings for videos; copy the checkpoint's video_preprocessor_config.json there",
+  throw data_error("{}: has no video settings; copy the checkpoint's video_preprocessor_config.json there",
                    folder.string());
 }
 
@@ -44,7 +44,7 @@ PreprocessorConfig find_video_settings(const std::filesystem::path& folder, std:
   auto file_type = file.value<std::string>("video_processor_type", std::string(type));
   if (file_type.ends_with("Fast")) file_type.resize(file_type.size() - 4);
   if (file_type != type) {
-    throw data_error("{}: video_processor_type {} is not that of this model, {}; take the checkpoint's own file",
+    throw data_error("{}: video_processor_type {} is not that of this model, {}; use the checkpoint's own file",
                      file.name(), make_excerpt(file_type), type);
   }
   return file;
@@ -63,9 +63,8 @@ std::set<std::string_view> get_video_keys() {
 void check_frame_limits(const FrameLimits& limits) {
   if (!limits.has_fps_conflict) return;
   throw data_error(
-      "the checkpoint's processor file has num_frames ({}) and fps for videos, of which transformers takes one; set "
-      "the "
-      "other to null there",
+      "the checkpoint's processor file has both num_frames ({}) and fps for videos, but transformers supports only "
+      "one; set the other to null there",
       limits.num_frames.value_or(0));
 }
 
@@ -94,8 +93,8 @@ FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits
     limits.has_fps_conflict = file.find("fps") != nullptr || (has_fps && !file.is_null("fps"));
   }
   if (limits.max_frames < vision.temporal_patch_size) {
-    throw data_error("{}: max_frames is {}; a patch has {}", file.name(), limits.max_frames,
-                     vision.temporal_patch_size);
+    throw data_error("{}: max_frames is {}; it must be at least the {} frames of a patch", file.name(),
+                     limits.max_frames, vision.temporal_patch_size);
   }
   return limits;
 }

@@ -98,7 +98,7 @@ PatchLayout PatchLayout::make(std::span<const data::PatchGrid> grids, const Visi
   int64_t first_token = 0;
   for (const data::PatchGrid& grid : grids) {
     VLMTRAIN_CHECK(grid.rows % config.merge_size == 0 && grid.columns % config.merge_size == 0,
-                   "a grid of {} x {} patches, of which {} x {} make a token", grid.rows, grid.columns,
+                   "a grid of {} x {} patches, {} x {} of which form a token", grid.rows, grid.columns,
                    config.merge_size, config.merge_size);
     FrameTraversal frame(layout, grid, config);
     for (int64_t i = 0; i < grid.frames; ++i) {

@@ -101,10 +101,10 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   const auto videos = VideoSettings::read(folder, vision, max_pixels);
   const nlohmann::ordered_json empty = nlohmann::ordered_json::object();
   if (nlohmann::ordered_json probe = empty; max_pixels && has_videos && !write_frame_limit(probe, videos, vision)) {
-    changes.unsaved_settings.push_back(fmt::format(
-        "data.image_max_pixels={}: of a frame of a video, transformers' Qwen3VLVideoProcessor can be told whole tokens "
-        "of {} pixels, and no less than 1.05 times size.shortest_edge",
-        *max_pixels, vision.pixels_per_token_side() * vision.pixels_per_token_side()));
+    changes.unsaved_settings.push_back(
+        fmt::format("data.image_max_pixels={}: for video frames, transformers' Qwen3VLVideoProcessor supports only "
+                    "multiples of {} pixels, at least 1.05 times size.shortest_edge",
+                    *max_pixels, vision.pixels_per_token_side() * vision.pixels_per_token_side()));
   }
   changes.videos = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
     if (max_pixels) write_frame_limit(file, videos, vision);

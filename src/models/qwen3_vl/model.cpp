@@ -50,7 +50,7 @@ LlamaConfig read_text(const json& text_config, const std::string& source) {
   qwen2_vl::check_mrope_sections(sections, config.head_dim, source);
   // Height and width use every third pair, so their last pair must exist in the head.
   if (data::kPositionAxes * std::max(sections[1], sections[2]) > config.head_dim / 2) {
-    throw data_error("{}: mrope_section [{}]: every third of {} pairs does not give height and width so many", source,
+    throw data_error("{}: mrope_section [{}]: every third of {} pairs is too few for height and width", source,
                      fmt::join(sections, ", "), config.head_dim / 2);
   }
   config.rope.sections = sections;
@@ -62,7 +62,8 @@ int64_t read_position_side(const json& vision, const std::string& source) {
   const int64_t num_positions = read_size(vision, "num_position_embeddings", 2304, kMaxPositions, source);
   const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(num_positions))));
   if (side * side != num_positions) {
-    throw data_error("{}: num_position_embeddings {} is no square, but the table is one", source, num_positions);
+    throw data_error("{}: num_position_embeddings {} is not a square, but the position table must be", source,
+                     num_positions);
   }
   return side;
 }
@@ -92,8 +93,9 @@ VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std:
                      fmt::join(blocks, ", "), config.blocks);
   }
   if (std::ssize(blocks) > text.layers) {
-    throw data_error("{}: deepstack_visual_indexes has {} blocks, but the text model only {} to add them behind",
-                     source, blocks.size(), text.layers);
+    throw data_error(
+        "{}: deepstack_visual_indexes has {} blocks, but the text model has only {} blocks to add their features to",
+        source, blocks.size(), text.layers);
   }
   if (config.output_size != text.hidden_size) {
     throw data_error("{}: out_hidden_size is {}, but the text model's hidden_size is {}; they must be equal", source,

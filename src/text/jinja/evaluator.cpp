@@ -178,10 +178,11 @@ Arguments Evaluator::evaluate_arguments(const CallArguments& call_arguments) {
   }
   if (call_arguments.star_kwargs) {
     const Value unpacked = evaluate(*call_arguments.star_kwargs);
-    if (unpacked.dict() == nullptr) throw evaluation_error("after ** a dict is needed, not {}", unpacked.type_name());
+    if (unpacked.dict() == nullptr)
+      throw evaluation_error("the argument after ** must be a dict, not {}", unpacked.type_name());
     context_.budget.charge_allocation(unpacked.dict()->entries.size() * sizeof(Value) * 2);
     for (const auto& [key, value] : unpacked.dict()->entries) {
-      if (key.text() == nullptr) throw evaluation_error("the names of arguments must be texts");
+      if (key.text() == nullptr) throw evaluation_error("argument names must be strings");
       arguments.keyword.emplace_back(key.text()->view(), value);
     }
   }
@@ -193,7 +194,7 @@ Value Evaluator::call(const Call& node, const Value* caller) {
   Arguments arguments = evaluate_arguments(node.arguments);
   if (caller != nullptr) arguments.keyword.emplace_back("caller", *caller);
   if (callee.is_undefined()) throw EvaluationError{callee.get_undefined_message()};
-  if (callee.object() == nullptr) throw evaluation_error("a value of type {} cannot be called", callee.type_name());
+  if (callee.object() == nullptr) throw evaluation_error("a value of type {} is not callable", callee.type_name());
   return callee.object()->call(context_, arguments);
 }
 
@@ -202,13 +203,13 @@ Value Evaluator::evaluate_node(const Call& node) {
 }
 
 Value Evaluator::evaluate_node(const FilterCall& node) {
-  if (node.filter == nullptr) throw evaluation_error("there is no filter \"{}\"", node.name);
+  if (node.filter == nullptr) throw evaluation_error("no filter named \"{}\"", node.name);
   const Value input = node.operand ? evaluate(*node.operand) : *filter_block_input_;
   return apply_builtin(context_, *node.filter, input, evaluate_arguments(node.arguments));
 }
 
 Value Evaluator::evaluate_node(const TestCall& node) {
-  if (node.test == nullptr) throw evaluation_error("there is no test \"{}\"", node.name);
+  if (node.test == nullptr) throw evaluation_error("no test named \"{}\"", node.name);
   const Value test_input = evaluate(*node.operand);
   return apply_builtin(context_, *node.test, test_input, evaluate_arguments(node.arguments));
 }

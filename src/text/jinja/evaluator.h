@@ -146,7 +146,7 @@ class Evaluator::NestingGuard {
   explicit NestingGuard(Evaluator& evaluator) : evaluator_(evaluator) {
     evaluator_.context_.budget.charge_steps();
     if (evaluator_.nesting_ >= kMaxNesting)
-      throw evaluation_error("calls and blocks lie more than {} deep in each other", kMaxNesting);
+      throw evaluation_error("calls and blocks are nested more than {} deep", kMaxNesting);
     ++evaluator_.nesting_;
   }
   NestingGuard(const NestingGuard&) = delete;

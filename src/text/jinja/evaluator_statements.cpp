@@ -49,8 +49,9 @@ std::optional<Value> Loop::attribute(std::string_view name) {
   if (name == "length") return Value(count);
   if (name == "depth") return Value(level_ + 1);
   if (name == "depth0") return Value(level_);
-  if (name == "previtem") return index_ == 0 ? Value::undefined("there is no previous item") : items_[index_ - 1];
-  if (name == "nextitem") return index_ + 1 >= count ? Value::undefined("there is no next item") : items_[index_ + 1];
+  if (name == "previtem") return index_ == 0 ? Value::undefined("the loop has no previous item") : items_[index_ - 1];
+  if (name == "nextitem")
+    return index_ + 1 >= count ? Value::undefined("the loop has no next item") : items_[index_ + 1];
   if (name == "changed") {
     return bind_method("loop.changed", [](Context& context, const Value& self, const BoundArguments& args) {
       return static_cast<Loop&>(*self.object()).update_changed(args.arguments(), context.budget);
@@ -73,7 +74,7 @@ std::vector<Value> Loop::release_values() {
 }
 
 Value Loop::update_changed(const Arguments& arguments, Budget& budget) {
-  if (!arguments.keyword.empty()) throw evaluation_error("loop.changed takes no named arguments");
+  if (!arguments.keyword.empty()) throw evaluation_error("loop.changed takes no keyword arguments");
   Value current = Value::tuple(arguments.positional);
   const bool is_changed = !last_value_ || !is_equal(*last_value_, current, budget);
   if (is_changed) last_value_ = std::move(current);
@@ -81,8 +82,7 @@ Value Loop::update_changed(const Arguments& arguments, Budget& budget) {
 }
 
 Value Loop::cycle(const Arguments& arguments) const {
-  if (arguments.positional.empty() || !arguments.keyword.empty())
-    throw evaluation_error("loop.cycle needs values to give");
+  if (arguments.positional.empty() || !arguments.keyword.empty()) throw evaluation_error("loop.cycle needs values");
   return arguments.positional[index_ % arguments.positional.size()];
 }
 
@@ -185,7 +185,7 @@ void Evaluator::assign(const Target& target, const Value& value) {
   if (target.is_tuple) {
     const auto items = to_sequence(value, context_.budget);
     if (items->items.size() != target.elements.size()) {
-      throw evaluation_error("{} values cannot be given to {} names", items->items.size(), target.elements.size());
+      throw evaluation_error("cannot unpack {} values into {} names", items->items.size(), target.elements.size());
     }
     for (size_t i = 0; i < target.elements.size(); ++i) assign(target.elements[i], items->items[i]);
     return;
@@ -194,7 +194,7 @@ void Evaluator::assign(const Target& target, const Value& value) {
   const Value* holder = scope_->find(target.name);
   auto* namespace_object = holder == nullptr ? nullptr : dynamic_cast<Namespace*>(holder->object());
   if (namespace_object == nullptr)
-    throw evaluation_error("\"{}\" is no namespace, so it can be given no attribute", tree_.names[target.name]);
+    throw evaluation_error("cannot set an attribute of \"{}\": it is not a namespace", tree_.names[target.name]);
   context_.budget.charge_allocation(sizeof(Value));
   namespace_object->set(target.attribute, value);
 }
@@ -261,7 +261,7 @@ Value Evaluator::call_macro(const MacroDefinition& macro, const std::shared_ptr<
     }
   }
   if (arguments.positional.size() > count && !signature.takes_varargs) {
-    throw evaluation_error("the macro {} takes {} arguments at most, not {}", name, count, arguments.positional.size());
+    throw evaluation_error("the macro {} takes at most {} arguments, not {}", name, count, arguments.positional.size());
   }
 
   TrackedText output;

@@ -87,7 +87,7 @@ class Parser {
   /// Parses a statement without the %} at its end.
   Statement parse_statement(EndNames end_names) {
     const int line = tokens_.line();
-    const std::string name = tokens_.expect_name("a statement's name");
+    const std::string name = tokens_.expect_name("a statement name");
     /// The name of a statement and its parse function.
     struct StatementParser {
       const char* name;
@@ -107,11 +107,11 @@ class Parser {
     if (name.starts_with("end") || name == "else" || name == "elif") {
       std::string expected;
       for (const std::string_view end : end_names) expected.append(expected.empty() ? "" : " or ").append(end);
-      tokens_.fail_on_line(line, expected.empty() ? fmt::format("\"{}\" ends or continues nothing", name)
-                                                  : fmt::format("\"{}\" stands where {} is missing", name, expected));
+      tokens_.fail_on_line(line, expected.empty() ? fmt::format("unexpected \"{}\" outside of a block", name)
+                                                  : fmt::format("unexpected \"{}\"; expected {}", name, expected));
     }
     tokens_.fail_on_line(
-        line, fmt::format("there is no statement \"{}\"; docs/chat-templates.md lists those that there are", name));
+        line, fmt::format("no statement named \"{}\"; docs/chat-templates.md lists the supported ones", name));
   }
 
   Statement parse_for_loop(int line) {
@@ -133,7 +133,7 @@ class Parser {
     for (size_t i = first_access; i < expressions_.name_accesses().size(); ++i) {
       const NameAccess& access = expressions_.name_accesses()[i];
       if (access.is_store && access.name == kLoopName)
-        tokens_.fail_on_line(access.line, "nothing can be given to \"loop\" in a loop");
+        tokens_.fail_on_line(access.line, "cannot assign to \"loop\" in a loop");
     }
     return {line, std::move(loop)};
   }
@@ -204,7 +204,7 @@ class Parser {
           signature.parameters.size() - signature.defaults.size() >
               static_cast<size_t>(std::find(signature.parameters.begin(), signature.parameters.end(), kCallerName) -
                                   signature.parameters.begin())) {
-        tokens_.fail("the parameter \"caller\" needs a default, or must be left out");
+        tokens_.fail("the parameter \"caller\" needs a default; add one or remove it");
       }
       signature.takes_caller = false;
     }
@@ -262,7 +262,7 @@ class Parser {
   }
 
   void require_loop(int line, const char* name) const {
-    if (loop_depth_ == 0) tokens_.fail_on_line(line, fmt::format("\"{}\" stands outside of a loop", name));
+    if (loop_depth_ == 0) tokens_.fail_on_line(line, fmt::format("\"{}\" is used outside of a loop", name));
   }
 
   Statement parse_print(int line) {
@@ -284,7 +284,7 @@ class Parser {
 /// Parses a template. Throws UserError (bad data) if it is too large or malformed.
 std::shared_ptr<const SyntaxTree> parse_template(std::string_view source, std::string source_name) {
   if (source.size() > kMaxSourceBytes)
-    throw data_error("{}: the template has more than {} MB", source_name, kMaxSourceBytes >> 20U);
+    throw data_error("{}: the template exceeds {} MB", source_name, kMaxSourceBytes >> 20U);
   return Parser(source, std::move(source_name)).run();
 }
 

@@ -76,7 +76,7 @@ class RenderedChatReader {
       const Turn& turn = turns[i];
       const std::string turn_text = remove_placeholders(turn);
       if (!traits_.end_of_turn.empty() && turn_text.find(traits_.end_of_turn) != std::string::npos) {
-        add_notice("text that spells the end-of-turn token, which ends the turn there", turn, chat.notices);
+        add_notice("text that contains the end-of-turn token, which ends the turn there", turn, chat.notices);
       }
       if (turn.role != Role::kAssistant) {
         if (visible_bytes[i] < count_visible(turn_text)) add_omission_notice(turn, chat.notices);
@@ -93,7 +93,7 @@ class RenderedChatReader {
       has_end_of_turn = has_end_of_turn || ends_with_end_of_turn(chat.answers.back());
     }
     if (has_answer && !has_end_of_turn) {
-      chat.notices.push_back({"answers that no end-of-turn token follows", make_excerpt(turns.back().text)});
+      chat.notices.push_back({"answers without an end-of-turn token", make_excerpt(turns.back().text)});
     }
     chat.media = find_media();
     add_generated_spans(chat);
@@ -111,9 +111,9 @@ class RenderedChatReader {
 
   /// Adds a notice that the template omits text of `turn`.
   static void add_omission_notice(const Turn& turn, std::vector<io::Notice>& notices) {
-    const char* const kind = turn.role == Role::kAssistant ? "text of an answer that the chat template leaves out"
-                             : turn.role == Role::kSystem  ? "system text that the chat template leaves out"
-                                                           : "text of a question that the chat template leaves out";
+    const char* const kind = turn.role == Role::kAssistant ? "text of an answer that the chat template omits"
+                             : turn.role == Role::kSystem  ? "system text that the chat template omits"
+                                                           : "text of a question that the chat template omits";
     add_notice(kind, turn, notices);
   }
 
@@ -136,10 +136,8 @@ class RenderedChatReader {
   /// conversations than this one.
   void reject_repeated(int turn, const std::string& text) const {
     if (!is_repeated(rendering_, turn, text)) return;
-    throw data_error(
-        "turn {}: the chat template writes this answer more than once, so it cannot be known which is to be "
-        "learnt",
-        turn + 1);
+    throw data_error("turn {}: the chat template writes this answer more than once, so its label tokens are ambiguous",
+                     turn + 1);
   }
 
   /// Returns the spans of an answer, extended by the white space before it and the end of turn
@@ -319,7 +317,7 @@ std::string ChatTemplate::description() const {
                   impl_->source.is_checkpoint_default ? ", the checkpoint's own"
                                                       : ", which saved checkpoints carry as chat_template.jinja");
   text += impl_->traits.lacks_end_of_turn
-              ? fmt::format("it writes nothing after a last answer, so {} is put there", impl_->traits.end_of_turn)
+              ? fmt::format("it writes nothing after the last answer, so {} is appended", impl_->traits.end_of_turn)
               : fmt::format("an answer ends with {}", impl_->traits.end_of_turn);
   for (const std::string& trait_note : impl_->traits.notes) text += "; " + trait_note;
   return text;

@@ -54,8 +54,8 @@ class TemplateProbe {
     }
     if (rejection) std::rethrow_exception(rejection);
     throw data_error(
-        "{}: of a conversation of two questions and answers this chat template does not write the answers; name "
-        "another under data.chat_template",
+        "{}: this chat template omits the answers of a conversation with two questions and answers; set another "
+        "data.chat_template",
         source_.name);
   }
 
@@ -85,7 +85,7 @@ class TemplateProbe {
         is_rejected = true;
       }
     }
-    if (!is_rejected) traits_.notes.emplace_back("it leaves system texts out");
+    if (!is_rejected) traits_.notes.emplace_back("it omits system texts");
   }
 
   void detect_answer_begin() {
@@ -97,23 +97,23 @@ class TemplateProbe {
     const jinja::Rendering rendering = render({kTwoRounds.data(), 2});
     const std::string answer_prefix = rendering.text.substr(0, find_spans(rendering, 1).front().begin);
     if (!answer_prefix.starts_with(prompt)) {
-      traits_.notes.push_back(
-          fmt::format("it asks with a prompt that ends with \"{}\", and before answers there is \"{}\"",
-                      excerpt_end(prompt), excerpt_end(answer_prefix)));
+      traits_.notes.push_back(fmt::format("its generation prompt ends with \"{}\", but answers follow \"{}\"",
+                                          excerpt_end(prompt), excerpt_end(answer_prefix)));
       return;
     }
     const auto prompt_ids = tokenizer_.encode(prompt).ids, trained_ids = tokenizer_.encode(rendering.text).ids;
     if (prompt_ids.size() > trained_ids.size() ||
         !std::equal(prompt_ids.begin(), prompt_ids.end(), trained_ids.begin())) {
       traits_.notes.emplace_back(
-          "its prompt ends within a token of the trained text, so it is asked in other tokens than it is trained in");
+          "its generation prompt ends within a token of the training text, so generation and training use different "
+          "tokens");
     }
     const std::string between = answer_prefix.substr(prompt.size());
     if (count_leading_white_space(between) == between.size()) {
       traits_.answer_begin = between;
     } else if (!is_generated(rendering, {prompt.size(), answer_prefix.size()})) {
-      traits_.notes.push_back(
-          fmt::format("between its prompt and an answer it writes \"{}\", which is not learnt", make_excerpt(between)));
+      traits_.notes.push_back(fmt::format("it writes \"{}\" between its prompt and an answer, which is not learned",
+                                          make_excerpt(between)));
     }
   }
 
@@ -157,8 +157,8 @@ class TemplateProbe {
     for (const int turn : {1, 3}) {
       if (!is_repeated(rendering, turn, kTwoRounds[static_cast<size_t>(turn)].text)) continue;
       throw data_error(
-          "{}: this chat template writes an answer more than once, so it cannot be known which is to be learnt; name "
-          "another under data.chat_template",
+          "{}: this chat template writes an answer more than once, so its label tokens are ambiguous; set another "
+          "data.chat_template",
           source_.name);
     }
   }
@@ -168,17 +168,15 @@ class TemplateProbe {
       if (tokenizer_.token_to_id(token)) return token;
     }
     throw data_error(
-        "{}: this chat template writes no token after an answer, and no eos_token of the tokenizer is known; write it "
-        "into tokenizer_config.json, or name another template under data.chat_template",
+        "{}: this chat template writes no token after an answer, and the tokenizer has no eos_token; add it to "
+        "tokenizer_config.json, or set another data.chat_template",
         source_.name);
   }
 
   void require_token(std::string_view token) const {
     if (tokenizer_.token_to_id(token)) return;
-    throw data_error(
-        "the tokenizer has no token {}, which the chat template {} needs; name another under "
-        "data.chat_template",
-        token, source_.name);
+    throw data_error("the tokenizer has no token {}, which the chat template {} needs; set another data.chat_template",
+                     token, source_.name);
   }
 
   /// A token found in a text.

@@ -71,10 +71,10 @@ Templates read_folder_templates(const fs::path& folder) {
 std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json, const fs::path& path) {
   std::map<std::string, TemplateSource> templates;
   const std::string source = path.string();
-  if (!json.is_object()) throw data_error("{}: is {}, no object", source, io::make_json_excerpt(json));
+  if (!json.is_object()) throw data_error("{}: is {}, not an object", source, io::make_json_excerpt(json));
   const auto value = json.value(kTemplateKey, nlohmann::json());
   const auto add = [&](const std::string& name, const nlohmann::json& text) {
-    if (!text.is_string()) throw data_error("{}: {} \"{}\" is no text", source, kTemplateKey, name);
+    if (!text.is_string()) throw data_error("{}: {} \"{}\" is not a string", source, kTemplateKey, name);
     const std::string display_name = name == kDefaultName ? source : fmt::format("{} ({})", source, name);
     templates.insert_or_assign(name, make_template_source(text.get<std::string>(), display_name));
   };
@@ -104,7 +104,7 @@ void warn_about_unused(const Templates& selected, const std::vector<Templates>& 
     const auto unused = source.find(kDefaultName);
     if (unused == source.end() || default_template->second.jinja == unused->second.jinja) continue;
     warn_once(fmt::format(
-        "{}: differs from the chat template in {}, which is taken, as transformers' processors do; remove one of them",
+        "{}: differs from the chat template in {}, which is used, as in transformers' processors; remove one of them",
         unused->second.name, default_template->second.name));
   }
 }
@@ -145,7 +145,7 @@ std::vector<std::string_view> builtin_template_names() {
 TemplateSource find_builtin_template(std::string_view name) {
   const auto entry = std::ranges::find(kBuiltinTemplates, name, &BuiltinTemplate::name);
   if (entry == kBuiltinTemplates.end()) {
-    throw usage_error("There is no chat template \"{}\"; there are {}", name,
+    throw usage_error("Unknown chat template \"{}\"; available are {}", name,
                       fmt::join(builtin_template_names(), ", "));
   }
   return {.jinja = std::string(resources().at(std::string(name) + ".jinja")),
@@ -168,7 +168,7 @@ std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& 
   sources.push_back(read_template_file(folder / "processor_config.json"));
   sources.push_back(read_template_file(folder / kTemplateFile));
   if (sources.back().empty() && is_file(folder / kTemplateFile)) {
-    throw data_error("{}: has no {}; fetch the file again", (folder / kTemplateFile).string(), kTemplateKey);
+    throw data_error("{}: has no {}; download the file again", (folder / kTemplateFile).string(), kTemplateKey);
   }
   sources.push_back(read_folder_templates(folder));
   const auto first_source = std::ranges::find_if(sources, [](const Templates& source) { return !source.empty(); });
@@ -200,13 +200,11 @@ TemplateSource choose_template(const std::string& name,
     std::vector<std::string> names;
     names.reserve(checkpoint_templates.size());
     for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);
-    throw usage_error(
-        "data.chat_template: the checkpoint has several chat templates and none that is the default; name "
-        "one: {}",
-        fmt::join(names, ", "));
+    throw usage_error("data.chat_template: the checkpoint has several chat templates and no default; choose one: {}",
+                      fmt::join(names, ", "));
   }
   if (name.ends_with(".jinja")) {
-    if (!is_file(name)) throw usage_error("data.chat_template: there is no file {}", name);
+    if (!is_file(name)) throw usage_error("data.chat_template: the file {} does not exist", name);
     return make_template_source(io::read_file(name), name);
   }
   const auto builtin_names = builtin_template_names();
@@ -214,9 +212,8 @@ TemplateSource choose_template(const std::string& name,
   std::vector<std::string> names(builtin_names.begin(), builtin_names.end());
   for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);
   throw usage_error(
-      "data.chat_template: there is no chat template \"{}\"; there are {}, auto for the checkpoint's own, and files "
-      "that "
-      "end with .jinja",
+      "data.chat_template: unknown chat template \"{}\"; available are {}, auto for the checkpoint's own, and files "
+      "ending in .jinja",
       name, fmt::join(names, ", "));
 }
 

@@ -61,11 +61,11 @@ AddedToken parse_token(const JsonNode& node, const Vocabulary& vocabulary, const
                    node.get_bool("special", false)};
   token.spelling = token.normalized ? normalize(token.content, normalizer) : token.content;
   const int64_t id = node.at("id").integer();
-  if (id < 0 || id >= kMaxTokenIds) throw node.error("has the id {}, which is none", id);
+  if (id < 0 || id >= kMaxTokenIds) throw node.error("has the invalid id {}", id);
   token.id = static_cast<uint32_t>(id);
   const auto vocabulary_id = vocabulary.find(token.content);
   if (vocabulary_id && *vocabulary_id != token.id) {
-    throw node.error("gives \"{}\" the id {}, but model.vocab gives it {}; fetch the file again", token.content, id,
+    throw node.error("gives \"{}\" the id {}, but model.vocab gives it {}; download the file again", token.content, id,
                      *vocabulary_id);
   }
   return token;
@@ -124,18 +124,18 @@ void AddedTokens::add_file_token(const JsonNode& node, const Vocabulary& vocabul
   AddedToken token = parse_token(node, vocabulary, normalizer);
   if (token.content.empty()) return;
   if (const AddedToken* const existing = find(int64_t{token.id})) {
-    throw node.error("has the id {}, which \"{}\" has too", token.id, existing->content);
+    throw node.error("has the id {}, which \"{}\" also has", token.id, existing->content);
   }
   if (const AddedToken* const existing = find(token.content)) {
-    throw node.error("gives \"{}\" the id {}, and an entry before it {}; remove one of them", token.content, token.id,
-                     existing->id);
+    throw node.error("gives \"{}\" the id {}, but an earlier entry gives it {}; remove one of them", token.content,
+                     token.id, existing->id);
   }
   if (!vocabulary.find(token.content)) {
     if (int64_t{token.id} != next_id_) {
       throw node.error(
-          "gives \"{}\" the id {}, but transformers and tokenizers give it {}, the next one, whatever stands here: the "
-          "model would be asked with other tokens than it is trained with; list the added tokens by their ids and "
-          "without gaps (a reserved token for each missing id), as the embedding has them",
+          "gives \"{}\" the id {}, but transformers and tokenizers assign {}, the next id, so inference would use "
+          "other tokens than training; list the added tokens in the order of their ids, with a reserved token for each "
+          "missing id",
           token.content, token.id, next_id_);
     }
     ++next_id_;
@@ -152,7 +152,7 @@ void AddedTokens::add_external_token(const ExternalToken& external, const Vocabu
   if (const AddedToken* const existing = find(external.content)) {
     if (external.id && *external.id != existing->id) {
       spdlog::warn(
-          "{}: gives \"{}\" the id {}, and tokenizer.json {}; the latter is taken, as transformers does: correct the "
+          "{}: gives \"{}\" the id {}, and tokenizer.json {}; the latter is used, as in transformers: correct the "
           "other file",
           external.source, external.content, *external.id, existing->id);
     }
@@ -174,7 +174,7 @@ void AddedTokens::add_external_token(const ExternalToken& external, const Vocabu
         "the "
         "tokenizer again with transformers",
         external.source, external.content, *external.id, id,
-        vocabulary_id ? "has it so" : "lacks it and that is the next one");
+        vocabulary_id ? "gives it that id" : "lacks it and that is the next id");
   }
   if (!vocabulary_id) {
     if (!vocabulary.token(id).empty()) {

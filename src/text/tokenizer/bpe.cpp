@@ -19,7 +19,7 @@ constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;  // huge ids would take
 int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
   const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxVocabularyIds;
   if (!is_valid)
-    throw node.error("gives the token \"{}\" the id {}, which is none", make_excerpt(token), io::make_json_excerpt(id));
+    throw node.error("gives the token \"{}\" the invalid id {}", make_excerpt(token), io::make_json_excerpt(id));
   return id.get<int64_t>();
 }
 
@@ -29,7 +29,7 @@ constexpr size_t kBasicPlane = 0x10000;  // number of code points of the basic m
 void reject_unsupported(const JsonNode& node) {
   // Old files have no type. Those with merges are BPE.
   if (node.has("type") && node.get_string("type") != "BPE") {
-    throw node.error("has the type \"{}\", which is not supported; supported is BPE", node.get_string("type"));
+    throw node.error("has the type \"{}\", which is not supported; BPE is supported", node.get_string("type"));
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (node.has(key) && !node.get_string(key).empty()) {
@@ -37,7 +37,7 @@ void reject_unsupported(const JsonNode& node) {
     }
   }
   if (node.has("dropout") && node.at("dropout").value() != 0) {
-    throw node.at("dropout").error("is set, so that the same text would give other ids each time; set it to null");
+    throw node.at("dropout").error("is set, so the same text would give different ids each time; set it to null");
   }
 }
 
@@ -62,7 +62,7 @@ bool is_later_merge(const Merge& first, int32_t first_left, const Merge& second,
 
 Vocabulary::Vocabulary(const JsonNode& node) {
   const nlohmann::json& entries = node.value();
-  if (!entries.is_object()) throw node.error("must be an object of tokens and their ids");
+  if (!entries.is_object()) throw node.error("must be an object of tokens and ids");
   int64_t max_id = -1;
   for (const auto& [token, id] : entries.items()) max_id = std::max(max_id, check_id(token, id, node));
   tokens_.resize(static_cast<size_t>(max_id + 1));
@@ -104,7 +104,8 @@ void Bpe::read_merges(const JsonNode& node) {
     const auto find_id = [&](const std::string& token) {
       const auto id = vocabulary_.find(token);
       if (!id) {
-        throw merges.error("needs at {} the token \"{}\", which model.vocab lacks; fetch the file again", rank, token);
+        throw merges.error("needs at {} the token \"{}\", which model.vocab lacks; download the file again", rank,
+                           token);
       }
       return *id;
     };

@@ -50,7 +50,7 @@ std::optional<ExternalToken> parse_token(const Json& value, const std::string& s
 /// Parses a text or an added token. Throws UserError (bad data) for other values.
 ExternalToken parse_required_token(const Json& value, const std::string& source) {
   auto token = parse_token(value, source);
-  if (!token) throw data_error("{}: {} is not a token; write a text there", source, io::make_json_excerpt(value));
+  if (!token) throw data_error("{}: {} is not a token; write a string there", source, io::make_json_excerpt(value));
   return std::move(*token);
 }
 
@@ -280,8 +280,8 @@ bool is_file(const std::filesystem::path& path) {
   if (!fs::exists(fs::symlink_status(path, error))) return false;
   if (fs::is_regular_file(path, error)) return true;
   const std::string_view kind =
-      fs::exists(path, error) ? describe_non_regular_file(path) : "a link to a file that is not there";
-  throw data_error("{}: is {}; a file is wanted here: fetch the checkpoint again", path.string(), kind);
+      fs::exists(path, error) ? describe_non_regular_file(path) : "a link to a file that does not exist";
+  throw data_error("{}: is {}, not a file: download the checkpoint again", path.string(), kind);
 }
 
 void warn_once(const std::string& message) {

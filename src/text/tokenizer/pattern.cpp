@@ -65,7 +65,7 @@ pcre2_match_context* get_match_limits() {
     constexpr uint32_t kMaxMatchSteps = 10'000'000;
     constexpr uint32_t kMaxHeapKib = 256 * 1024;
     std::unique_ptr<pcre2_match_context, MatchContextDeleter> match_context(pcre2_match_context_create(nullptr));
-    VLMTRAIN_CHECK(match_context != nullptr, "no memory for a match");
+    VLMTRAIN_CHECK(match_context != nullptr, "out of memory during a match");
     pcre2_set_match_limit(match_context.get(), kMaxMatchSteps);
     pcre2_set_depth_limit(match_context.get(), kMaxMatchSteps);
     pcre2_set_heap_limit(match_context.get(), kMaxHeapKib);
@@ -92,7 +92,7 @@ class RegexPattern : public Pattern {
 
   void find_all(std::string_view text, std::vector<Range>& matches) const override {
     const MatchDataPtr data(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
-    VLMTRAIN_CHECK(data != nullptr, "no memory for a match");
+    VLMTRAIN_CHECK(data != nullptr, "out of memory during a match");
     const PCRE2_SIZE* match_bounds = pcre2_get_ovector_pointer(data.get());
     for (size_t begin = 0; begin < text.size() && match(text, begin, data.get());) {
       if (match_bounds[1] > match_bounds[0]) {

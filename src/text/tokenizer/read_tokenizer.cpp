@@ -38,14 +38,14 @@ constexpr std::array<std::string_view, 7> kReadKeys{"chat_template",
                                                     "auto_map"};
 
 // Reasons why a key of tokenizer_config.json can be ignored.
-constexpr std::string_view kPostProcessorWins = "transformers takes tokenizer.json's post-processor instead";
-constexpr std::string_view kOnlyNames = "names a class, a file or a place";
-constexpr std::string_view kNeverTruncated = "no sample is cut";
-constexpr std::string_view kNeverPadded = "nothing is padded";
-constexpr std::string_view kOnlyDecoding = "changes decoded text alone, and in transformers for BPE not even that";
-constexpr std::string_view kOtherTokenizers = "of vocabularies in other files, which tokenizer.json replaces";
-constexpr std::string_view kReadFromConfig = "config.json has it, and is read";
-constexpr std::string_view kOtherTasks = "of tasks other than training";
+constexpr std::string_view kPostProcessorWins = "transformers uses tokenizer.json's post-processor instead";
+constexpr std::string_view kOnlyNames = "names a class or a file";
+constexpr std::string_view kNeverTruncated = "samples are never truncated";
+constexpr std::string_view kNeverPadded = "samples are never padded";
+constexpr std::string_view kOnlyDecoding = "changes decoded text only; transformers ignores it for BPE";
+constexpr std::string_view kOtherTokenizers = "for vocabularies in other files, which tokenizer.json replaces";
+constexpr std::string_view kReadFromConfig = "read from config.json";
+constexpr std::string_view kOtherTasks = "for tasks other than training";
 
 constexpr std::array kHarmlessKeys{
     HarmlessKey{"add_bos_token", kPostProcessorWins},
@@ -117,7 +117,7 @@ void warn_unread_keys(const nlohmann::json& config, const std::string& source) {
     return key.ends_with("_token") || config[key] == false || config[key] == 0;
   });
   if (unread_keys.empty()) return;
-  warn_once(fmt::format("{}: {} {} not read; compare the tokens with transformers' (docs/chat-templates.md)", source,
+  warn_once(fmt::format("{}: {} {} ignored; compare the tokens with transformers' (docs/chat-templates.md)", source,
                         fmt::join(unread_keys, ", "), unread_keys.size() == 1 ? "is" : "are"));
 }
 
@@ -132,9 +132,8 @@ void warn_prefix_space(const nlohmann::json& config, const Tokenizer& tokenizer,
   const auto setting = config.find("add_prefix_space");
   if (setting == config.end() || !setting->is_boolean() || *setting == adds_prefix_space(tokenizer)) return;
   warn_once(
-      fmt::format("{}: add_prefix_space is {}, and tokenizer.json does the opposite, which is what is done here; some "
-                  "tokenizers of "
-                  "transformers follow the former: make both agree",
+      fmt::format("{}: add_prefix_space is {}, but tokenizer.json does the opposite and is used; some tokenizers of "
+                  "transformers use the former: make both agree",
                   source, io::to_json_string(*setting)));
 }
 
@@ -151,11 +150,11 @@ void warn_incomplete_decoder(const nlohmann::json& config, const Tokenizer& toke
   std::vector<std::string_view> missing_tokens = tokenizer.added_tokens();
   std::erase_if(missing_tokens, [&known_tokens](std::string_view token) { return known_tokens.contains(token); });
   if (missing_tokens.empty()) return;
-  warn_once(fmt::format(
-      "{}: added_tokens_decoder lacks {} of tokenizer.json, such as \"{}\"; transformers' {} reads it alone, and would "
-      "split them: add them there",
-      source, missing_tokens.size() == 1 ? "a token" : fmt::format("{} tokens", missing_tokens.size()),
-      missing_tokens.front(), class_name));
+  warn_once(
+      fmt::format("{}: added_tokens_decoder lacks {} of tokenizer.json, such as \"{}\"; transformers' {} reads only "
+                  "that list and would split them: add them there",
+                  source, missing_tokens.size() == 1 ? "a token" : fmt::format("{} tokens", missing_tokens.size()),
+                  missing_tokens.front(), class_name));
 }
 
 /// Warns about the first token of an ignored file that the tokenizer lacks.
@@ -163,7 +162,7 @@ void warn_ignored_tokens(const Tokenizer& tokenizer, const ExternalTokens& exter
   for (const ExternalToken& token : external_tokens.ignored_tokens) {
     if (tokenizer.token_to_id(token.content)) continue;
     warn_once(fmt::format(
-        "{}: names \"{}\", which tokenizer.json lacks, and is not read here nor by transformers, since "
+        "{}: names \"{}\", which tokenizer.json lacks, but vlmtrain and transformers ignore this file, since "
         "tokenizer_config.json has {}; add the token there, or it is split",
         token.source, token.content, external_tokens.has_decoder ? "added_tokens_decoder" : "extra_special_tokens"));
     return;
@@ -181,13 +180,12 @@ void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer
   const std::string source = file.string();
   const auto config = io::read_json(file);
   if (io::get_or<bool>(config, "split_special_tokens", false, source)) {
-    throw data_error(
-        "{}: split_special_tokens is true, which writes special tokens in letters, those of images too; remove it",
-        source);
+    throw data_error("{}: split_special_tokens is true, which splits special tokens, image tokens included; remove it",
+                     source);
   }
   if (const auto auto_map = config.find("auto_map"); auto_map != config.end() && !io::is_empty_value(*auto_map)) {
-    warn_once(fmt::format(
-        "{}: auto_map names code of the checkpoint's own, which is not run; tokenizer.json is what is read", source));
+    warn_once(
+        fmt::format("{}: auto_map names code in the checkpoint, which is not run; tokenizer.json is used", source));
   }
   warn_prefix_space(config, tokenizer, source);
   warn_incomplete_decoder(config, tokenizer, external_tokens, source);
@@ -263,12 +261,12 @@ std::string insert_entry(std::string json, const std::string& entry) {
 
 std::string read_tokenizer_json(const std::filesystem::path& tokenizer_json) {
   if (const auto kind = describe_non_regular_file(tokenizer_json); !kind.empty()) {
-    throw data_error("The tokenizer {} is {}; a file is wanted here", tokenizer_json.string(), kind);
+    throw data_error("The tokenizer {} is {}, not a file", tokenizer_json.string(), kind);
   }
   std::ifstream file(tokenizer_json, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) {
-    throw data_error("The tokenizer {} cannot be read; a checkpoint folder must hold a tokenizer.json",
+    throw data_error("Cannot read the tokenizer {}; a checkpoint folder must contain tokenizer.json",
                      tokenizer_json.string());
   }
   return content;

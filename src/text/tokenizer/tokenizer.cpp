@@ -98,7 +98,7 @@ std::unique_ptr<PostProcessor> make_template_processing(const JsonNode& node) {
       (num_sequences == 0 ? prefix_ids : suffix_ids).push_back(id.integer());
   }
   if (num_sequences != 1)
-    throw node.at("single").error("must hold the text once, and holds it {} times", num_sequences);
+    throw node.at("single").error("must contain the text once, but contains it {} times", num_sequences);
   return std::make_unique<TemplateProcessing>(std::move(prefix_ids), std::move(suffix_ids));
 }
 
@@ -213,7 +213,7 @@ Tokenizer Tokenizer::from_json_with_tokens(std::string_view json_text, const std
 }
 
 Encoding Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
-  VLMTRAIN_CHECK(text.size() < std::numeric_limits<uint32_t>::max(), "offsets have 32 bits");
+  VLMTRAIN_CHECK(text.size() < std::numeric_limits<uint32_t>::max(), "texts of 4 GiB and more are not supported");
   check_utf8(text);
   Impl::EncodeState state;
   for (const auto& [range, token] : impl_->added_tokens.split_original(text)) {

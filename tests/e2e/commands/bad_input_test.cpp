@@ -141,10 +141,10 @@ TEST_F(BadInputTest, Devices) {
 }
 
 TEST_F(BadInputTest, RejectsMissingFiles) {
-  expect_refused({"model.path=nowhere"}, 4, {"nowhere: there is no such folder"});
+  expect_refused({"model.path=nowhere"}, 4, {"nowhere: the folder does not exist"});
   expect_refused({"data.train=nowhere.json"}, 4, {"nowhere.json: No such file"});
   expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere"}), 4,
-               {"nowhere: there is no such folder"});
+               {"nowhere: the folder does not exist"});
   expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "x", "data.eval="}), 2, {"data.eval"});
   expect_error(run({"generate", "--checkpoint", "x", "--prompt", "?", "--top-p", "0.9"}), 2, {"--temperature"});
   expect_error(run({"generate", "--checkpoint", "x", "--prompt", "?", "--temperature", "-1"}), 2, {"temperature -1"});
@@ -167,7 +167,7 @@ TEST_F(BadInputTest, RejectsWrongTensorSizes) {
 
 TEST_F(BadInputTest, RejectsOverflowingTensorSizes) {
   change_header([](auto& header) { header[kTensor]["shape"] = {int64_t{1} << 40, int64_t{1} << 40}; });
-  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "impossible"});
+  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "is invalid"});
 }
 
 TEST_F(BadInputTest, RejectsWrongOffsets) {

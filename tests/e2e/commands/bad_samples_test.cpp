@@ -123,7 +123,7 @@ TEST_F(BadSampleTest, InvalidImage) {
 
 TEST_F(BadSampleTest, TheWrongNumberOfImages) {
   write_records(only_bad("too-few", "small.png", "<image>\n<image>\nWhat is it?"));
-  expect_stop("train.json", {"train.json", "sample too-few", "2 <image> marks for 1 image"});
+  expect_stop("train.json", {"train.json", "sample too-few", "2 <image> placeholders for 1 image"});
 }
 
 TEST_F(BadSampleTest, InvalidJsonLine) {

@@ -105,7 +105,7 @@ TEST_F(PlanCommandTest, NoWeightsAreRead) {
 
 TEST_F(PlanCommandTest, RejectsInvalidModelFolders) {
   std::filesystem::create_directory(folder() / "empty");
-  expect_error({"--gpu-gb", "8", "--model", "empty"}, 4, {"empty: holds no config.json"});
+  expect_error({"--gpu-gb", "8", "--model", "empty"}, 4, {"empty: has no config.json"});
   std::filesystem::copy(checkpoint(), folder() / "other");
   write_text(folder() / "other/config.json", R"({"model_type": "paligemma"})");
   expect_error({"--gpu-gb", "8", "--model", "other"}, 4, {"paligemma", "idefics3"});
@@ -146,7 +146,7 @@ TEST_F(PlanCommandTest, RejectsInvalidSamples) {
   refused({"--image-mix", "1:1e308,2:1e308"}, {"the sum of the shares is not finite"});
   refused({"--image-mix", "-1:1"}, {"--image-mix -1:1"});
   refused({"--image-mix", "1:1", "--images", "2"}, {"--image-mix 1:1 and --images 2", "one of them"});
-  refused({"--video-frames", "8"}, {"takes no videos", "qwen2_5_vl"});
+  refused({"--video-frames", "8"}, {"supports no videos", "qwen2_5_vl"});
   refused({"--fps", "8"}, {"--fps", "--video-frames 32"});
   refused({"--video-size", "8x8"}, {"--video-size", "--video-frames 32"});
   refused({"--video-frames", "8", "--fps", "0"}, {"--fps 0"});

@@ -273,7 +273,7 @@ TEST_F(ProcessesTest, RejectsPipesAndDevices) {
   write_records(with_a_pipe);
   const Result refused = train({});
   EXPECT_EQ(refused.exit_code, 4) << refused.err;
-  EXPECT_THAT(refused.err, HasSubstr("pipe.png: the picture cannot be opened: it is a named pipe"));
+  EXPECT_THAT(refused.err, HasSubstr("pipe.png: cannot open the image: it is a named pipe"));
   const Result answer = run({"generate", "--checkpoint", checkpoint().string(), "--prompt", "hello", "--image",
                              "images/pipe.png", "--device", "cpu"});
   EXPECT_EQ(answer.exit_code, 4) << answer.err;

@@ -73,7 +73,7 @@ TEST_F(FormatsTest, ParquetTrainsAsJsonDoes) {
   const auto parquet = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/io/data/mixed_batch.parquet";
   const std::string choice = "data.train=" + parquet.string();
   const Result result = train({choice, "training.max_steps=1"});
-  if (result.err.find("run scripts/setup.sh, which fetches Arrow") != std::string::npos) GTEST_SKIP() << result.err;
+  if (result.err.find("run scripts/setup.sh to download Arrow") != std::string::npos) GTEST_SKIP() << result.err;
   EXPECT_EQ(train_and_read_steps({choice}), train_and_read_steps({}));
 }
 

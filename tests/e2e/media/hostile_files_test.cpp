@@ -48,7 +48,7 @@ TEST_F(HostileFilesTest, RejectsARecursiveConfiguration) {
 }
 
 TEST_F(HostileFilesTest, RejectsDeeplyNestedJson) {
-  const std::string message = "more than 200 lists and objects stand in each other";
+  const std::string message = "more than 200 nested lists and objects";
   for (const char* name : {"config.json", "tokenizer.json", "preprocessor_config.json"}) {
     SCOPED_TRACE(name);
     write_text(copied_checkpoint() / name, "{\"model_type\": " + kDeep + "}");

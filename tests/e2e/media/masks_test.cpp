@@ -96,7 +96,8 @@ TEST_F(MasksTest, NamesBadRecords) {
   records[3]["masks"][0] = {{"size", {64, 128}}, {"counts", {64 * 128}}};
   result = train_on_records(records);
   EXPECT_EQ(result.exit_code, 4);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("held_out_00003"), HasSubstr("128 x 64 pixels and its picture 128 x 128")));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("held_out_00003"), HasSubstr("128 x 64 pixels, but its image has 128 x 128")));
 }
 
 TEST_F(MasksTest, ForecastsMemoryExactly) {

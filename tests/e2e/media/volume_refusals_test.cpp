@@ -44,7 +44,7 @@ TEST_F(VolumeRefusalsTest, RejectsUnreadableFiles) {
   write_scan("nan.nii", {.first_voxel = std::numeric_limits<double>::quiet_NaN()});
   expect_refused("nan.nii", {}, AllOf(HasSubstr("NaN"), HasSubstr("nan_to_num")));
   write_scan("flat.nii", {.is_flat = true});
-  expect_refused("flat.nii", {}, HasSubstr("nothing to normalise"));
+  expect_refused("flat.nii", {}, HasSubstr("cannot normalize the scan"));
   write_scan("series.nii", {.size = {12, 12, 10, 4}});
   expect_refused("series.nii", {}, AllOf(HasSubstr("a series of 4 volumes"), HasSubstr("data.volume.series")));
   std::string lying = scan_bytes({});
@@ -53,8 +53,8 @@ TEST_F(VolumeRefusalsTest, RejectsUnreadableFiles) {
   expect_refused("lying.nii", {}, HasSubstr("100"));
   const std::string compressed_scan = gzip(scan_bytes({}));
   write_text(folder() / "scans/cut.nii.gz", compressed_scan.substr(0, compressed_scan.size() / 2));
-  expect_refused("cut.nii.gz", {}, HasSubstr("cut off"));
-  expect_refused("missing.nii", {}, HasSubstr("cannot be opened"));
+  expect_refused("cut.nii.gz", {}, HasSubstr("truncated"));
+  expect_refused("missing.nii", {}, HasSubstr("cannot open the scan"));
 }
 
 TEST_F(VolumeRefusalsTest, RejectsIncompleteRecords) {
@@ -77,7 +77,7 @@ TEST_F(VolumeRefusalsTest, RejectsIncompleteRecords) {
         record.erase("modality");
         record["conversations"][0]["value"] = "<image><image><image>Where?";
       },
-      AllOf(HasSubstr("3 volumes"), HasSubstr("takes 2 at most"), HasSubstr("max_volumes")));
+      AllOf(HasSubstr("3 volumes"), HasSubstr("supports at most 2"), HasSubstr("max_volumes")));
 }
 
 TEST_F(VolumeRefusalsTest, RejectsOtherFileTypes) {
@@ -88,7 +88,7 @@ TEST_F(VolumeRefusalsTest, RejectsOtherFileTypes) {
   write_brains(records);
   const Result result = train({});
   EXPECT_EQ(result.exit_code, 4) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("sub-0-T1"), HasSubstr("takes volumes alone"), HasSubstr("NIfTI")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("sub-0-T1"), HasSubstr("supports only volumes"), HasSubstr("NIfTI")));
   std::filesystem::copy_file(image_file, folder() / "scans/picture.nii");
   expect_refused("picture.nii", {}, HasSubstr("NIfTI"));
   write_brains(brains());
@@ -101,7 +101,7 @@ TEST_F(VolumeRefusalsTest, RejectsUnsupportedSettings) {
   expect_setting_refused({"data.volume.size=50"}, AllOf(HasSubstr("data.volume.size"), HasSubstr("multiples of 16")));
   expect_setting_refused({"data.volume.size=16"}, AllOf(HasSubstr("data.volume.size"), HasSubstr("at least 48")));
   expect_setting_refused({"data.volume.normalization=window"}, HasSubstr("data.volume.window=[-160,240]"));
-  expect_setting_refused({"data.volume.as=slices"}, AllOf(HasSubstr("data.volume.as"), HasSubstr("volumes alone")));
+  expect_setting_refused({"data.volume.as=slices"}, AllOf(HasSubstr("data.volume.as"), HasSubstr("only volumes")));
   expect_setting_refused({"data.volume.series=median"}, AllOf(HasSubstr("mean"), HasSubstr("frames")));
 }
 

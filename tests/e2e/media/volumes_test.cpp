@@ -241,7 +241,8 @@ TEST_F(VolumesTest, GeneratesForAScan) {
   EXPECT_THAT(of_none.err, HasSubstr("--volume"));
   const Result images = ask(checkpoint().string(), {"--volume", scan});
   EXPECT_EQ(images.exit_code, 4);
-  EXPECT_THAT(images.err, AllOf(HasSubstr("takes pictures"), HasSubstr("data.volume.as=slices")));
+  EXPECT_THAT(images.err,
+              AllOf(HasSubstr("which this model family does not support"), HasSubstr("data.volume.as=slices")));
   const Result slices = ask(checkpoint().string(), {"--volume", scan, "data.volume.as=slices", "data.volume.slices=2"});
   EXPECT_EQ(slices.exit_code, 0) << slices.err;
 }

@@ -119,7 +119,7 @@ TEST_F(FullDiskTest, InitChecksFreeSpaceFirst) {
   const Result full = run({"init", "--preset", "nanovlm-222m", "--out", "disk/new", "--tokenizer", tokenizer.string()});
   EXPECT_EQ(full.exit_code, 5) << full.err;
   EXPECT_THAT(full.err, HasSubstr("cannot write disk/new: No space left on device: it needs 8"));
-  EXPECT_THAT(full.err, HasSubstr("bytes are free there"));
+  EXPECT_THAT(full.err, HasSubstr("bytes are free,"));
   EXPECT_TRUE(entries(disk()).empty());
 }
 

@@ -287,9 +287,9 @@ TEST_F(LoraTest, RejectsIncompatibleAdapters) {
   write_text(config_file, config.dump());
   std::filesystem::create_directory(folder() / "merged");
   write_text(folder() / "merged/file", "");
-  EXPECT_THAT(refused(2, merge), HasSubstr("exists already"));
+  EXPECT_THAT(refused(2, merge), HasSubstr("already exists"));
   std::filesystem::remove(folder() / newest("run") / "adapter_model.safetensors");
-  EXPECT_THAT(refused_training(4, resume_settings), HasSubstr("adapter_model.safetensors is not there"));
+  EXPECT_THAT(refused_training(4, resume_settings), HasSubstr("adapter_model.safetensors does not exist"));
 }
 
 }  // namespace

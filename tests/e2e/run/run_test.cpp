@@ -275,7 +275,7 @@ TEST_F(RunTest, InitRejectsANonEmptyFolder) {
   write_text(folder() / "mine/notes.txt", "keep me");
   const Result refused = run({"init", "--preset", "smolvlm-tiny", "--out", "mine"});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--out mine: exists already"));
+  EXPECT_THAT(refused.err, HasSubstr("--out mine: already exists"));
   EXPECT_THAT(entries(folder() / "mine"), UnorderedElementsAre("notes.txt"));
 }
 

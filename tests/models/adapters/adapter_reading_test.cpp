@@ -174,11 +174,11 @@ TEST(AdapterReading, MergeRefusesInvalidBase) {
 TEST(AdapterReading, OtherWeightFilesAreRefused) {
   const AdapterFolder adapter("llava_clip_llama");
   for (const auto& [file, expected_message] :
-       {std::pair{"non_lora_state_dict.bin", "trained beside LoRA"},
-        std::pair{"non_lora_trainables.bin", "trained beside LoRA"},
+       {std::pair{"non_lora_state_dict.bin", "trained in addition to LoRA"},
+        std::pair{"non_lora_trainables.bin", "trained in addition to LoRA"},
         std::pair{"mm_projector.bin", "a trained projector"}, std::pair{"vit.safetensors", "a trained vision tower"},
         std::pair{"value_head.safetensors", "a value head"}, std::pair{"model.safetensors", "weights of a whole model"},
-        std::pair{"mine.pt", "is a file of tensors that is no part of a LoRA adapter"}}) {
+        std::pair{"mine.pt", "is a tensor file that is not part of a LoRA adapter"}}) {
     io::write_file(adapter.path() / file, "weights");
     EXPECT_THAT(get_load_and_merge_error(adapter),
                 AllOf(HasSubstr((adapter.path() / file).string()), HasSubstr(expected_message)));
@@ -291,14 +291,14 @@ TEST_F(AdapterBase, InvalidBaseIsDescribed) {
   EXPECT_THAT(get_error_message([&] { read_adapter_settings(run); }), HasSubstr("is the folder of a run"));
   std::filesystem::create_directories(adapter_.make_path("empty"));
   set_key("base_model_name_or_path", adapter_.make_path("empty").string());
-  EXPECT_THAT(get_load_and_merge_error(adapter_), HasSubstr("holds no config.json"));
+  EXPECT_THAT(get_load_and_merge_error(adapter_), HasSubstr("has no config.json"));
   EXPECT_THAT(get_error_message([&] { adapter_.merge({.base = adapter_.make_path("none")}); }, ExitCode::kUsage),
               HasSubstr("--base"));
 }
 
 TEST_F(AdapterBase, BaseOptionRequiresAnAdapter) {
   EXPECT_THAT(get_error_message([&] { resolve_base_and_adapter(adapter_.base(), adapter_.base()); }, ExitCode::kUsage),
-              HasSubstr("is no adapter"));
+              HasSubstr("is not an adapter"));
   EXPECT_EQ(resolve_base_and_adapter(adapter_.path(), {}).base, adapter_.base());
 }
 

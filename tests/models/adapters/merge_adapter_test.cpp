@@ -77,7 +77,7 @@ TEST_F(MergeAdapterTest, InfiniteValuesAreRefused) {
   auto tensors = adapter_.tensors();
   tensors.begin()->second.fill_(std::numeric_limits<float>::infinity());
   adapter_.write(tensors);
-  const auto expected_message = AllOf(HasSubstr(tensors.begin()->first), HasSubstr("not finite"));
+  const auto expected_message = AllOf(HasSubstr(tensors.begin()->first), HasSubstr("non-finite"));
   EXPECT_THAT(get_error_message([&] { merge(); }), expected_message);
   EXPECT_THAT(get_error_message([&] { adapter_.load(); }), expected_message);
   EXPECT_FALSE(std::filesystem::exists(out_));

@@ -27,7 +27,7 @@ TEST(ComputedTables, DefaultTablesFollowFromConfig) {
     EXPECT_TRUE(is_default_table(name, compute_frequencies(theta, 32), config)) << theta;
   EXPECT_TRUE(is_default_table(name, compute_frequencies(5e5, 32).to(at::kBFloat16), config));
   EXPECT_FALSE(is_default_table(name, compute_frequencies(2e5, 32), config));
-  EXPECT_FALSE(is_default_table(name, compute_frequencies(5e5, 32) / 8, config)) << "a stretched context";
+  EXPECT_FALSE(is_default_table(name, compute_frequencies(5e5, 32) / 8, config)) << "an extended context";
   EXPECT_TRUE(is_default_table("x.embeddings.position_ids", at::arange(9).unsqueeze(0), config));
   EXPECT_FALSE(is_default_table("x.embeddings.position_ids", at::arange(1, 10).unsqueeze(0), config));
 }

@@ -45,7 +45,7 @@ TEST(ConfigKeys, UnreadKeysAreListedWithTheirSection) {
       {"text_config", {{"model_type", "qwen3_vl_text"}, {"expert_bias", 2}, {"rope_scaling", {{"dim", 3}}}}},
       {"vision_config", {{"depth", 2}, {"register_tokens", 4}}}};
   EXPECT_THAT(list_unread_config_keys(config, "x/config.json"),
-              ElementsAre(AllOf(HasSubstr("x/config.json: 4 keys are not read: num_nextn_predict_layers, "),
+              ElementsAre(AllOf(HasSubstr("x/config.json: 4 keys are ignored: num_nextn_predict_layers, "),
                                 HasSubstr("text_config.expert_bias"), HasSubstr("text_config.rope_scaling.dim"),
                                 HasSubstr("vision_config.register_tokens"))));
 }

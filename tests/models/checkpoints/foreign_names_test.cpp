@@ -55,7 +55,7 @@ TEST(ForeignNames, MissingPrefixIsNamed) {
   rename_tensors(copy, [](const std::string& tensor) {
     return tensor.starts_with("model.") ? tensor.substr(std::string("model.").size()) : tensor;
   });
-  EXPECT_THAT(get_load_error(copy), HasSubstr("fit with the prefix \"model.\""));
+  EXPECT_THAT(get_load_error(copy), HasSubstr("match with the prefix \"model.\""));
 }
 
 TEST(ForeignNames, OtherModelIsNoPrefixMapping) {

@@ -48,7 +48,7 @@ TEST(QuantizedWeights, AreDetectedByTensorNames) {
       const CheckpointCopy copy(name);
       add_tensor(copy.path(), std::string("model.layers.0.") + tensor, at::ones({1}));
       EXPECT_THAT(get_error(copy.path()),
-                  AllOf(HasSubstr(copy.path().string()), HasSubstr(std::string("quantized by ") + method),
+                  AllOf(HasSubstr(copy.path().string()), HasSubstr(std::string("quantized with ") + method),
                         HasSubstr(tensor), HasSubstr("model.quantization=nf4"), Not(HasSubstr("model.allow"))));
     }
   }
@@ -63,8 +63,9 @@ TEST(QuantizedWeights, AreDetectedByConfig) {
   copy.edit("config.json", [](json& config) {
     config["text_config"]["quantization_config"] = {{"quant_method", "fp8"}};
   });
-  EXPECT_THAT(get_error(copy.path()),
-              AllOf(HasSubstr("quantized by fp8 (text_config.quantization_config in config.json"), HasSubstr(weight)));
+  EXPECT_THAT(
+      get_error(copy.path()),
+      AllOf(HasSubstr("quantized with fp8 (text_config.quantization_config in config.json"), HasSubstr(weight)));
   copy.edit("config.json", [](json& config) {
     config["text_config"].erase("quantization_config");
     config["quantization_config"] = {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}};
@@ -72,7 +73,7 @@ TEST(QuantizedWeights, AreDetectedByConfig) {
   EXPECT_THAT(get_error(copy.path()), HasSubstr("compressed-tensors (pack-quantized)"));
   copy.edit("config.json", [](json& config) { config.erase("quantization_config"); });
   io::write_file(copy.path() / "quantize_config.json", "{\"bits\": 4}");
-  EXPECT_THAT(get_error(copy.path()), HasSubstr("quantized by GPTQ (quantize_config.json"));
+  EXPECT_THAT(get_error(copy.path()), HasSubstr("quantized with GPTQ (quantize_config.json"));
 }
 
 TEST(QuantizedWeights, UnreadableTypesAreNamedByConfig) {
@@ -81,7 +82,7 @@ TEST(QuantizedWeights, UnreadableTypesAreNamedByConfig) {
   content.replace(content.find("\"F32\""), 5, "\"F4\" ");
   io::write_file(copy.path() / "model.safetensors", content);
   copy.edit("config.json", [](json& config) { config["quantization_config"] = {{"quant_method", "fp_quant"}}; });
-  EXPECT_THAT(get_error(copy.path()), HasSubstr("quantized by fp_quant (quantization_config in config.json)"));
+  EXPECT_THAT(get_error(copy.path()), HasSubstr("quantized with fp_quant (quantization_config in config.json)"));
 }
 
 TEST(QuantizedWeights, UnusedConfigIsNamedAndNotSaved) {

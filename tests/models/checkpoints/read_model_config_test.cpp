@@ -40,22 +40,22 @@ TEST_F(ReadModelConfigTest, ReadsConfigOfFolder) {
 
 TEST_F(ReadModelConfigTest, HubNameIsRefusedWithADownloadHint) {
   EXPECT_THAT(get_error("HuggingFaceTB/SmolVLM-256M-Instruct"),
-              HasSubstr("nothing is downloaded: `hf download HuggingFaceTB/SmolVLM-256M-Instruct --local-dir "
-                        "SmolVLM-256M-Instruct`"));
-  EXPECT_THAT(get_error(folder_.path() / "none"), HasSubstr("there is no such folder; check the path"));
-  EXPECT_THAT(get_error("./a/b"), HasSubstr("there is no such folder; check the path"));
-  EXPECT_THAT(get_error("~/model"), HasSubstr("the shell replaces ~"));
+              HasSubstr("download it from the Hugging Face Hub with `hf download HuggingFaceTB/SmolVLM-256M-Instruct "
+                        "--local-dir SmolVLM-256M-Instruct`"));
+  EXPECT_THAT(get_error(folder_.path() / "none"), HasSubstr("the folder does not exist; check the path"));
+  EXPECT_THAT(get_error("./a/b"), HasSubstr("the folder does not exist; check the path"));
+  EXPECT_THAT(get_error("~/model"), HasSubstr("the shell expands ~"));
   EXPECT_THAT(get_error("HuggingFaceTB/SmolVLM.Q4_K_M.gguf"), HasSubstr("a GGUF file"));
   const fs::path working_folder = fs::current_path();
   fs::current_path(folder_.path());
   make_folder("runs");
-  EXPECT_THAT(get_error("runs/first"), HasSubstr("there is no such folder; check the path"));
+  EXPECT_THAT(get_error("runs/first"), HasSubstr("the folder does not exist; check the path"));
   fs::current_path(working_folder);
 }
 
 TEST_F(ReadModelConfigTest, FileIsRefused) {
-  EXPECT_THAT(get_error(write_file("model.gguf")), HasSubstr("a GGUF file holds weights for inference"));
-  EXPECT_THAT(get_error(write_file("model.safetensors")), HasSubstr("give the folder that holds it"));
+  EXPECT_THAT(get_error(write_file("model.gguf")), HasSubstr("a GGUF file contains weights for inference"));
+  EXPECT_THAT(get_error(write_file("model.safetensors")), HasSubstr("give the folder that contains it"));
 }
 
 TEST_F(ReadModelConfigTest, NewestCheckpointOfARunIsSuggested) {
@@ -73,7 +73,7 @@ TEST_F(ReadModelConfigTest, FoldersOfOtherTrainersAreDescribed) {
   EXPECT_THAT(get_error(folder_.path() / "hf"), HasSubstr("give one of them: " + checkpoint.string()));
   const auto snapshot = make_folder("models--a--b/snapshots/0123abc");
   EXPECT_THAT(get_error(folder_.path() / "models--a--b"),
-              HasSubstr("the Hub's cache; give the folder in it: " + snapshot.string()));
+              HasSubstr("a Hub cache folder; give the snapshot in it: " + snapshot.string()));
   make_folder("ds/global_step5");
   EXPECT_THAT(get_error(folder_.path() / "ds"), HasSubstr("zero_to_fp32.py"));
   EXPECT_THAT(get_error(make_folder("empty")), HasSubstr("config.json"));

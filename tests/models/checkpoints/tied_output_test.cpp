@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(TiedOutputTest, OutputWithoutEmbeddingIsRefused) {
-  if (std::string(GetParam().name) == "nanovlm_tiles") GTEST_SKIP() << "whose checkpoints are written so";
+  if (std::string(GetParam().name) == "nanovlm_tiles") GTEST_SKIP() << "nanoVLM's checkpoints are saved this way";
   add_output([](const at::Tensor& embedding) { return embedding.clone(); });
   io::NamedTensors tensors;
   const io::CheckpointTensors file_tensors(copy_.path());
@@ -129,15 +129,15 @@ TEST(TiedOutput, KeyIsSetForTransformers) {
     return config;
   };
   const json tied_text{{"model_type", "qwen2_5_vl"}, {"text_config", {{"tie_word_embeddings", true}}}};
-  EXPECT_EQ(set_tie_key(tied_text, true), tied_text) << "Qwen2.5-VL's class reads both places";
+  EXPECT_EQ(set_tie_key(tied_text, true), tied_text) << "Qwen2.5-VL's class reads both keys";
   EXPECT_EQ(set_tie_key(tied_text, false)["text_config"]["tie_word_embeddings"], false);
   json qwen3_config = tied_text;
   qwen3_config["model_type"] = "qwen3_vl";
-  EXPECT_EQ(set_tie_key(qwen3_config, true)["tie_word_embeddings"], true) << "Qwen3-VL's class reads the top alone";
+  EXPECT_EQ(set_tie_key(qwen3_config, true)["tie_word_embeddings"], true)
+      << "Qwen3-VL's class reads only the top-level key";
   const json gemma_config{{"model_type", "gemma3"}, {"text_config", json::object()}};
   EXPECT_EQ(set_tie_key(gemma_config, true), gemma_config);
-  EXPECT_EQ(set_tie_key(gemma_config, false)["tie_word_embeddings"], false)
-      << "Gemma 3 is tied where the key is absent";
+  EXPECT_EQ(set_tie_key(gemma_config, false)["tie_word_embeddings"], false) << "Gemma 3 is tied if the key is absent";
   const json llava_config{{"model_type", "llava"}, {"text_config", json::object()}};
   EXPECT_EQ(set_tie_key(llava_config, false), llava_config);
   EXPECT_EQ(set_tie_key(llava_config, true)["tie_word_embeddings"], true);

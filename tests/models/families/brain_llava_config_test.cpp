@@ -131,7 +131,7 @@ TEST_F(BrainLlavaPreset, SampleHasOneVolumeByDefault) {
 
 TEST_F(BrainLlavaPreset, RefusesImages) {
   EXPECT_THAT(get_error_message([&] { compute_sample_shape(folder_.path(), {.images = 1}); }, ExitCode::kUsage),
-              HasSubstr("brain_llava takes volumes, no pictures"));
+              HasSubstr("brain_llava supports only volumes"));
   EXPECT_THAT(get_error_message([&] { compute_sample_shape(folder_.path(), {.volumes = -1}); }, ExitCode::kUsage),
               HasSubstr("-1 volumes"));
 }

@@ -72,7 +72,7 @@ TEST(Gemma3Config, HasRopeForEachLayerTypeInBothFormats) {
   EXPECT_THAT(
       get_error({{"rope_scaling",
                   {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}}}),
-      HasSubstr("full_attention is neither default nor linear"));
+      HasSubstr("full_attention is not supported; Gemma 3's is default or linear"));
 }
 
 TEST(Gemma3Config, RefusesUnsupportedKeys) {
@@ -84,8 +84,10 @@ TEST(Gemma3Config, RefusesUnsupportedKeys) {
 }
 
 TEST(Gemma3Family, RefusesSimilarModels) {
-  for (const auto& [type, expected_message] : std::vector<std::pair<std::string, std::string>>{
-           {"gemma3_text", "without a vision tower"}, {"gemma3n", "another model"}, {"gemma4", "another model"}}) {
+  for (const auto& [type, expected_message] :
+       std::vector<std::pair<std::string, std::string>>{{"gemma3_text", "without a vision tower"},
+                                                        {"gemma3n", "a different model"},
+                                                        {"gemma4", "a different model"}}) {
     const parity::TemporaryFolder folder;
     io::write_file(folder.path() / "config.json", json{{"model_type", type}}.dump());
     try {
@@ -118,7 +120,7 @@ TEST(PanAndScan, SplitsLongImagesLikeTransformers) {
               ElementsAre(Crop{0, 0, 667, 600}, Crop{667, 0, 667, 600}, Crop{1334, 0, 667, 600}));
   EXPECT_THAT(compute_crops({300, 1001}, settings),
               ElementsAre(Crop{0, 0, 300, 334}, Crop{0, 334, 300, 334}, Crop{0, 668, 300, 333}));
-  EXPECT_THAT(compute_crops({255, 2000}, settings), IsEmpty()) << "a side shorter than a crop may be";
+  EXPECT_THAT(compute_crops({255, 2000}, settings), IsEmpty()) << "a side below the minimum of a crop";
   EXPECT_EQ(compute_crops({600, 6000}, settings).size(), 4U);
 }
 

@@ -122,8 +122,8 @@ TEST_F(Idefics3Processor, LongSampleHasFewerTiles) {
 
 TEST_F(Idefics3Processor, SampleThatExceedsLimitAtFloorIsTooLong) {
   settings_.max_length = 20;
-  EXPECT_EQ(get_rejection_reason(records_.at(3),
-                                 {"sample two", "165 tokens", "as small as they may become", "data.max_length=20"}),
+  EXPECT_EQ(get_rejection_reason(records_.at(3), {"sample two", "165 tokens", "with its images at their minimum size",
+                                                  "data.max_length=20"}),
             "too long");
   settings_.on_too_long = data::LongSamplePolicy::kDrop;
   try {
@@ -188,9 +188,10 @@ TEST_F(Idefics3Processor, ImageTokenInTextIsRefused) {
 TEST_F(Idefics3Processor, VideosAreRefused) {
   io::Record record = records_.at(0);
   record.videos = {"clip.mp4"};
-  EXPECT_EQ(get_rejection_reason(record, {"sample words", "clip.mp4", "takes no videos"}),
+  EXPECT_EQ(get_rejection_reason(record, {"sample words", "clip.mp4", "model family does not support"}),
             "video for a family without");
-  EXPECT_THAT(get_error_message([&] { processor()->process_headers(record, 0); }), HasSubstr("takes no videos"));
+  EXPECT_THAT(get_error_message([&] { processor()->process_headers(record, 0); }),
+              HasSubstr("model family does not support"));
 }
 
 TEST_F(Idefics3Processor, MissingImageIsNamed) {

@@ -48,8 +48,7 @@ TEST(InternVlTiles, RespectMaxPixels) {
   EXPECT_EQ(make_processor(1, 12).compute_grid(kImageSize, std::nullopt).cells(), 12);
   EXPECT_EQ(make_processor(1, 12, 7 * kSide * kSide).compute_grid(kImageSize, std::nullopt).cells(), 6);
   EXPECT_EQ(make_processor(1, 12).compute_grid(kImageSize, 7 * kSide * kSide).cells(), 6);
-  EXPECT_EQ(make_processor(2, 12).compute_grid(kImageSize, kSide * kSide).tiles(), 1)
-      << "however few cells there may be";
+  EXPECT_EQ(make_processor(2, 12).compute_grid(kImageSize, kSide * kSide).tiles(), 1) << "for any number of cells";
   EXPECT_THAT(get_error_message([] { make_processor(1, 12, kSide * kSide - 1); }, ExitCode::kUsage),
               AllOf(HasSubstr("data.image_max_pixels"), HasSubstr("200704")));
 }
@@ -85,7 +84,7 @@ TEST(InternVlVideos, UseAllFramesOfShortVideos) {
   settings.max_frames = 2;
   EXPECT_THAT(settings.sample(info), ElementsAre(0, 2)) << "the middles of two halves, 0.75 and 2.25";
   settings.num_frames.reset();
-  EXPECT_THAT(settings.sample({.frames = 3, .fps = 0, .size = {10, 10}}), ElementsAre(0, 2)) << "as many as are wanted";
+  EXPECT_THAT(settings.sample({.frames = 3, .fps = 0, .size = {10, 10}}), ElementsAre(0, 2)) << "the requested number";
   settings.sampling_fps = 0.01;
   EXPECT_THAT(settings.sample(info), ElementsAre(1)) << "at least one";
 }
@@ -102,7 +101,7 @@ TEST(InternVlWeightNames, FollowTheCheckpoint) {
   EXPECT_EQ(make_key_map(modules).to_checkpoint_key(tower), tower);
   EXPECT_EQ(make_key_map(modules).to_checkpoint_key("lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(make_key_map({}).to_checkpoint_key(tower), "vision_tower.encoder.layer.0.lambda_1")
-      << "a new one: the published";
+      << "a new checkpoint gets the published value";
   EXPECT_EQ(make_key_map({}).to_checkpoint_key(text), "language_model.model.norm.weight");
   EXPECT_EQ(make_key_map({}).to_checkpoint_key("lm_head.weight"), "language_model.lm_head.weight");
 }
@@ -197,7 +196,7 @@ TEST_F(InternVlCheckpoint, TiesEmbeddingsLikeItsWeightsByDefault) {
   EXPECT_TRUE(config().text.tie_word_embeddings);
   copy_.edit("config.json", [](json& config) { config.erase("tie_word_embeddings"); });
   std::filesystem::remove(copy_.path() / "model.safetensors");
-  EXPECT_TRUE(config().text.tie_word_embeddings) << "without weights text_config counts";
+  EXPECT_TRUE(config().text.tie_word_embeddings) << "without weights text_config is used";
 }
 
 TEST_F(InternVlCheckpoint, DynamicRopeLimitsSampleLength) {

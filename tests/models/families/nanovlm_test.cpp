@@ -177,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(
         NanovlmMistake{"ShapesOfWeights",
                        "nanovlm_tiles",
                        [](auto& config) { config["vit_inter_dim"] = 48; },
-                       {"vision_encoder.blocks.0.mlp.fc1.weight has shape [64, 32], the config asks for [48, 32]"}},
+                       {"vision_encoder.blocks.0.mlp.fc1.weight has shape [64, 32], but the config requires [48, 32]"}},
         NanovlmMistake{"MissingWeights",
                        "nanovlm_tiles",
                        [](auto& config) { config["lm_n_blocks"] = 3; },
@@ -192,7 +192,7 @@ TEST(Nanovlm, MissingTokenizerIsRefusedWithAHint) {
   const CheckpointCopy copy("nanovlm_tiles");
   std::filesystem::remove(copy.path() / "tokenizer.json");
   EXPECT_THAT(get_error_message([&] { load_processor(copy.path(), {}); }),
-              AllOf(HasSubstr(copy.path().string()), HasSubstr("fetch the tokenizer.json of"),
+              AllOf(HasSubstr(copy.path().string()), HasSubstr("download the tokenizer.json of"),
                     HasSubstr("HuggingFaceTB/SmolLM2-360M-Instruct")));
 }
 

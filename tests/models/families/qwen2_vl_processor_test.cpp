@@ -56,7 +56,7 @@ TEST(Qwen2VlConfig, UnsupportedKeysAreRefused) {
       {{{"video_token_id", 7}}, "video_token_id is 7"},
       {{{"vision_config", {{"out_hidden_size", 48}}}}, "out_hidden_size is 48"},
       {{{"vision_config", {{"hidden_act", "gelu"}}}}, "hidden_act gelu"},
-      {{{"vision_config", {{"window_size", 7}}}}, "window_size of 7"},
+      {{{"vision_config", {{"window_size", 7}}}}, "window_size 7"},
       {{{"vision_config", {{"num_heads", 5}}}}, "5 heads"},
       {{{"vision_config", {{"in_channels", 1}}}}, "in_channels"},
       {{{"vision_config", {{"depth", 0}}}}, "depth is 0"},
@@ -109,7 +109,7 @@ TEST(Qwen2VlProcessor, ExtremeAspectRatioIsRefused) {
   record.images = {folder.path() / "strip.png"};
   const auto processor = load_processor(origin.checkpoint(), settings);
   EXPECT_THAT(get_error_message([&] { processor->process_headers(record, 0); }, ExitCode::kBadData),
-              AllOf(HasSubstr("sample long"), HasSubstr("strip.png"), HasSubstr("200 times")));
+              AllOf(HasSubstr("sample long"), HasSubstr("strip.png"), HasSubstr("limit of 200")));
 }
 
 TEST(Qwen2VlProcessor, OutlineHasShapesOfPixels) {
@@ -213,7 +213,7 @@ TEST_F(LongSampleTest, IsShrunkUntilItFits) {
   EXPECT_THROW(process(settings_), data::SampleTooLongError) << "at the floor of 64 tokens it has 48";
   record_.images = {folder_.path() / "small.jpg"};
   settings_.max_length = text + 39;
-  EXPECT_THROW(process(settings_), data::SampleTooLongError) << "it is smaller than the floor, and stays";
+  EXPECT_THROW(process(settings_), data::SampleTooLongError) << "it is smaller than the floor and remains unchanged";
 }
 
 /// Times depend on the used frames, sizes on their budget.

@@ -76,7 +76,7 @@ TEST_F(SmolVlmVideoCheckpoint, WithoutSamplingRefusesVideos) {
   copy_.edit("preprocessor_config.json", [](json& file) { file.erase("video_sampling"); });
   EXPECT_FALSE(VideoSettings::find(copy_.path(), 32, {}).has_value());
   EXPECT_THAT(get_error_message([&] { compute_sample_shape(copy_.path(), sample); }, ExitCode::kUsage),
-              AllOf(HasSubstr("takes no videos"), HasSubstr("video_sampling"), HasSubstr("SmolVLM2")));
+              AllOf(HasSubstr("supports no videos"), HasSubstr("video_sampling"), HasSubstr("SmolVLM2")));
   const auto records = copy_.origin().records();
   EXPECT_THROW(data::make_sample(*load_processor(copy_.path(), {}), records.at(0), 0), data::SampleError);
 }

@@ -92,7 +92,7 @@ TEST(CheckpointChatTemplate, IgnoredTemplateIsNamed) {
   EXPECT_EQ(load_and_capture_log(), "");
   io::write_file(copy.path() / "chat_template.json", nlohmann::json{{"chat_template", "{# new #}" + jinja}}.dump());
   EXPECT_THAT(load_and_capture_log(),
-              AllOf(HasSubstr("chat_template.jinja: differs"), HasSubstr("chat_template.json, which is taken")));
+              AllOf(HasSubstr("chat_template.jinja: differs"), HasSubstr("chat_template.json, which is used")));
 }
 
 TEST(CheckpointChatTemplate, UnreadableTemplateIsAnError) {
@@ -208,7 +208,7 @@ TEST(CheckpointChatTemplate, InvalidTemplateIsNamed) {
   ProcessorSettings settings;
   settings.chat_template = "nowhere.jinja";
   EXPECT_THAT(get_error_message([&] { load_processor(copy.path(), settings); }, ExitCode::kUsage),
-              HasSubstr("there is no file nowhere.jinja"));
+              HasSubstr("the file nowhere.jinja does not exist"));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ TEST(ExtendedContext, WithoutRopeScalingIsThatOfConfig) {
 TEST(ExtendedContext, RopeScalingExtendsTheContext) {
   const json yarn{{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}}};
   EXPECT_EQ(compute_extended_context(yarn, 32768), 131072);
-  EXPECT_EQ(compute_extended_context(yarn, 131072), 131072) << "the longer context is there already";
+  EXPECT_EQ(compute_extended_context(yarn, 131072), 131072) << "the longer context is already set";
   EXPECT_EQ(compute_extended_context({{"text_config", yarn}}, 32768), 131072);
   EXPECT_EQ(compute_extended_context({{"llm_config", yarn}}, 32768), 131072);
   EXPECT_EQ(compute_extended_context({{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}}}, 4096), 8192);

@@ -52,7 +52,7 @@ TEST(ListedFrames, AreSampledEvenlyIfTooMany) {
   EXPECT_THAT(qwen2_settings.select_frames(make_frame_list(16), 2, qwen2_vl::VisionConfig{}), ElementsAre(0, 4, 8, 12));
   EXPECT_THAT(qwen2_settings.select_frames(make_frame_list(16, 30), 2, qwen2_vl::VisionConfig{}),
               ElementsAre(0, 4, 8, 12))
-      << "however fast they are shown";
+      << "for any frame rate";
   qwen3_vl::VideoSettings qwen3_settings;
   qwen3_settings.limits.max_listed_frames = 4;
   EXPECT_THAT(qwen3_settings.select_frames(make_frame_list(16, 30), 2), ElementsAre(0, 5, 10, 15));
@@ -75,7 +75,7 @@ TEST(NumFrames, MatchTransformers) {
       << "whole patches";
   qwen2_settings.limits.num_frames = 20;
   EXPECT_THAT(qwen2_settings.select_frames(make_file_info(10, 5), 2, qwen2_vl::VisionConfig{}), SizeIs(10))
-      << "all, where that stops";
+      << "all frames, where the sampling ends";
   qwen3_vl::VideoSettings qwen3_settings;
   qwen3_settings.limits.num_frames = 3;
   EXPECT_THAT(qwen3_settings.select_frames(make_file_info(10, 5), 2), ElementsAre(0, 4, 9));
@@ -90,7 +90,7 @@ TEST(NumFrames, WithFpsRefuseVideosOnly) {
   };
   EXPECT_FALSE(read_limits({{"num_frames", 3}}, /*has_fps=*/false).has_fps_conflict);
   EXPECT_FALSE(read_limits({{"num_frames", 3}, {"fps", nullptr}}, /*has_fps=*/true).has_fps_conflict);
-  EXPECT_TRUE(read_limits({{"num_frames", 3}}, /*has_fps=*/true).has_fps_conflict) << "the class has an fps of its own";
+  EXPECT_TRUE(read_limits({{"num_frames", 3}}, /*has_fps=*/true).has_fps_conflict) << "the class has its own fps";
   EXPECT_TRUE(read_limits({{"num_frames", 3}, {"fps", 1}}, /*has_fps=*/false).has_fps_conflict);
   EXPECT_FALSE(read_limits({{"fps", 1}}, /*has_fps=*/true).has_fps_conflict);
   qwen3_vl::VideoSettings videos;

@@ -53,7 +53,7 @@ TEST_F(MaskInputTest, SquareIsFilledFromUpperLeftCorner) {
   const auto image = at::full({3, 20, 40}, 200, at::kByte);
   const auto square_image = make_mask_image(image, 80);
   EXPECT_TRUE(at::equal(square_image.narrow(1, 0, 40), at::full({3, 40, 80}, 200, at::kByte)));
-  EXPECT_EQ(square_image[0][50][3].item<int>(), 124) << "what the encoder takes for 0";
+  EXPECT_EQ(square_image[0][50][3].item<int>(), 124) << "the encoder normalizes it to 0";
   const auto mask = at::ones({20, 40}, at::kByte);
   EXPECT_EQ(make_square_mask(mask, 80).sum().item<int64_t>(), 40 * 80);
 }
@@ -95,7 +95,7 @@ TEST_F(MaskInputTest, RefusesMasksThatDoNotMatch) {
   EXPECT_THAT(get_error("<SEG>", {{.rle = image::encode_rle(small_mask)}}),
               AllOf(HasSubstr("mask 1"), HasSubstr("128 x 90")));
   EXPECT_THAT(get_error("It is there.", {{.rle = image::encode_rle(matching_mask)}}),
-              AllOf(HasSubstr("1 masks and 0 tokens <SEG>"), HasSubstr("each mask wants one")));
+              AllOf(HasSubstr("1 masks and 0 tokens <SEG>"), HasSubstr("give one token per mask")));
   EXPECT_THAT(get_error("<SEG> and <SEG>", {{.rle = image::encode_rle(matching_mask)}}),
               HasSubstr("1 masks and 2 tokens"));
   EXPECT_THAT(get_error("<SEG>", {}), HasSubstr("0 masks and 1 tokens"));
@@ -141,7 +141,7 @@ TEST_F(MaskInputTest, AnswerIsPredictedInFirstImage) {
   const auto record = data_->records()[0];
   const int64_t token = processor->tokenizer().token_to_id("<SEG>").value();
   const auto prompt = processor->process_prompt(record, 0);
-  EXPECT_FALSE(processor->make_mask_prompt(record, prompt, {5, 6})) << "without a token there is nothing to draw";
+  EXPECT_FALSE(processor->make_mask_prompt(record, prompt, {5, 6})) << "without a token no mask is predicted";
   const auto sample = processor->make_mask_prompt(record, prompt, {5, token, 6, token});
   ASSERT_TRUE(sample);
   EXPECT_EQ(sample->tokens(), prompt.tokens() + 4);

@@ -28,20 +28,20 @@ at::Tensor make_ramp(int64_t low, int64_t high) {
 
 TEST(PixelNotices, UniformOrNarrowImagesAreNoticed) {
   EXPECT_FALSE(check_image_pixels(make_ramp(0, 255), "a.png"));
-  EXPECT_FALSE(check_image_pixels(make_ramp(100, 116), "a.png")) << "pale, but no mistake of bits";
+  EXPECT_FALSE(check_image_pixels(make_ramp(100, 116), "a.png")) << "low contrast, but not a wrong bit depth";
   const auto dark_notice = check_image_pixels(make_ramp(0, 15), "x12.png");
-  ASSERT_TRUE(dark_notice) << "12 bits in a file of 16";
+  ASSERT_TRUE(dark_notice) << "12 bits in a 16-bit file";
   EXPECT_THAT(dark_notice->kind, HasSubstr("scale its values"));
   EXPECT_EQ(dark_notice->example, "x12.png (values 0 to 15 of 255)");
   EXPECT_TRUE(check_image_pixels(make_ramp(240, 250), "a.png")) << "white";
   for (const int64_t value : {0, 128, 255}) {
     const auto blank_notice = check_image_pixels(at::full({3, 8, 8}, value, at::kByte), "blank.png");
     ASSERT_TRUE(blank_notice) << value;
-    EXPECT_THAT(blank_notice->kind, HasSubstr("one color"));
+    EXPECT_THAT(blank_notice->kind, HasSubstr("a single color"));
   }
   at::Tensor red_image = at::zeros({3, 8, 8}, at::kByte);
   red_image[0].fill_(200);
-  EXPECT_THAT(check_image_pixels(red_image, "red.png")->kind, HasSubstr("one color"));
+  EXPECT_THAT(check_image_pixels(red_image, "red.png")->kind, HasSubstr("a single color"));
   red_image[1][7][7] = 100;
   EXPECT_FALSE(check_image_pixels(red_image, "red.png"));
 }
@@ -89,11 +89,11 @@ TEST(PixelNotices, ScansOutsideTheWindowAreNoticed) {
   const auto record = std::ranges::find(records, "one", &io::Record::id);
   ASSERT_NE(record, records.end());
   EXPECT_THAT(get_notices(volume_preset, window_settings, *record),
-              ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has one value"))));
+              ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has a single value"))));
   ProcessorSettings slice_settings = window_settings;
   slice_settings.volume.use = data::VolumeUse::kSlices;
   EXPECT_THAT(get_notices(image_preset, slice_settings, *record),
-              ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has one value"))));
+              ElementsAre(Field(&io::Notice::kind, HasSubstr("a scan has a single value"))));
   slice_settings.volume.windows = {{0, 255}};
   EXPECT_THAT(get_notices(image_preset, slice_settings, *record), IsEmpty());
 }

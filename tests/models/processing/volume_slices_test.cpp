@@ -66,13 +66,13 @@ TEST_F(VolumeSlices, MarkIsReplacedByAllSlices) {
       make_record("Is <image> as <image> was?", {make_sliced_scan(9, 0), make_sliced_scan(3, 500)});
   const auto chat = processor->render(scan_record, /*as_prompt=*/false);
   size_t longest_run = 0;
-  EXPECT_EQ(chat.media.size(), 4U + 3U) << "no more than a scan has";
+  EXPECT_EQ(chat.media.size(), 4U + 3U) << "at most the slices of the scan";
   EXPECT_EQ(count_marks(chat.text, longest_run), 7U);
   EXPECT_EQ(longest_run, 4U);
   EXPECT_LT(chat.text.find("Is <image>"), chat.text.find("<image> as <image>")) << chat.text;
   const data::Sample sample = processor->process(scan_record, 0), outline = processor->process_headers(scan_record, 0);
   EXPECT_EQ(sample.num_media, 7);
-  EXPECT_EQ(sample.num_volumes, 0) << "they are images for the model";
+  EXPECT_EQ(sample.num_volumes, 0) << "the model receives images";
   EXPECT_EQ(data::get_shape(sample), data::get_shape(outline));
   EXPECT_EQ(sample.token_ids, outline.token_ids);
 }

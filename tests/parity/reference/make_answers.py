@@ -189,7 +189,7 @@ def nanovlm_answers(config, settings, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parent.parent / "data")
-    parser.add_argument("--only", help="answer this case's questions alone, and keep the file's other answers")
+    parser.add_argument("--only", help="answer only this case's questions, and keep the other answers of the file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

@@ -126,7 +126,7 @@ def special_tokens(tokenizer):
 
 
 def end_of_turn(tokenizer, rest):
-    """The first token of the text after an answer, with what stands before it."""
+    """Returns the first token of the text after an answer, with the text before it."""
     stripped = rest.lstrip()
     for token in special_tokens(tokenizer):
         if stripped.startswith(token):

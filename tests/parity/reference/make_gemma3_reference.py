@@ -138,7 +138,7 @@ def make(case, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "data")
-    parser.add_argument("--only", help="make this case alone")
+    parser.add_argument("--only", help="make only this case")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

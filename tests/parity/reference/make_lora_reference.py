@@ -44,7 +44,7 @@ MERGED_MODULES = 3
 
 @dataclass
 class LoraCase:
-    """base: the case whose checkpoint and samples are taken. options: of peft.LoraConfig."""
+    """base: the case whose checkpoint and samples are used. options: of peft.LoraConfig."""
 
     name: str
     about: str
@@ -159,7 +159,7 @@ def save_adapter(checkpoint, case, folder):
 
 
 def summary(deviation):
-    """The worst of what deviations.compare() finds."""
+    """Returns the largest deviations of deviations.compare()."""
     return {key: deviation[key] for key in ("loss", "logits", "largest_logit", "step_losses", "step_grad_norms")} | {
         "gradient": max(map(deviations.relative, deviation["gradients"].values())),
         "parameter_largest": max(value["largest"] for value in deviation["parameters"].values()),
@@ -241,7 +241,7 @@ def make(case, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "data" / "lora")
-    parser.add_argument("--only", help="make this case alone")
+    parser.add_argument("--only", help="make only this case")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

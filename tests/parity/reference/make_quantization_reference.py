@@ -131,7 +131,7 @@ def nf4_base(checkpoint):
 
 
 def int8_base(checkpoint):
-    """The Linears that transformers would quantise, with the values that they would have."""
+    """Returns the Linears that transformers would quantize, with their dequantized values."""
     _, names = nf4_base(checkpoint)
     model = training.load(checkpoint, torch.float32)
     for name in names:
@@ -206,7 +206,7 @@ def make_case(quantization, case, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "data" / "quantization")
-    parser.add_argument("--only", help="make this case alone, and no matrices")
+    parser.add_argument("--only", help="make only this case, and no matrices")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)

@@ -140,7 +140,7 @@ def vision_positions():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "data")
-    parser.add_argument("--only", help="make this case alone, and no deviations")
+    parser.add_argument("--only", help="make only this case, and no deviations")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)

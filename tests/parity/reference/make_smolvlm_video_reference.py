@@ -40,7 +40,7 @@ CASE = Case(
     samples=[MOVING, WORDS, AGAIN],
     generate="moving",
 )
-# Frames, frames a second, frames a second that are wanted, most frames.
+# Frames, frames per second, requested frames per second, maximum frames.
 VIDEOS = [
     (300, 30, 1, 64), (3000, 30, 1, 64), (3000, 29.97, 1, 64), (100000, 25, 1, 64), (10, 2, 1, 2), (5, 2, 1, 2), (1, 25, 1, 64),
     (7, 25, 1, 64), (2500, 24, 0.5, 10), (75, 30, 1, 64), (105, 30, 1, 64), (9000, 60, 1, 128), (108000, 30, 1, 8), (90, 30, 1, 1),
@@ -61,7 +61,7 @@ def write_layouts():
 
 
 def video_text(indices, total, tokens):
-    """What stands for a video, written here from the definition."""
+    """Returns the tokens of a video, written here from the definition."""
     frame = f"<fake_token_around_image><global-img>{'<image>' * tokens}<fake_token_around_image>"
     seconds = [index / FRAMES_PER_SECOND for index in indices]
     stamps = [f"{int(second // 60):02d}:{int(second % 60):02d}" for second in seconds]
@@ -106,7 +106,7 @@ def encode(processor, shape, record, root, turns=None):
 
 
 def marks(content):
-    """A video as llava.render() knows an image that does not open a turn."""
+    """Returns the content with <video> texts in place of videos, as llava.render() expects."""
     return [{"type": "text", "text": "<video>"} if block["type"] == "video" else block for block in content]
 
 

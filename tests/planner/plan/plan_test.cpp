@@ -64,7 +64,7 @@ TEST_F(TinyPlanTest, AModelThatCannotBeBuiltIsAUserError) {
   PlanRequest invalid_request = request(4);
   invalid_request.job.model = "/nowhere";
   EXPECT_THAT(get_usage_error([&] { make_plan(invalid_request); }, ExitCode::kBadData),
-              HasSubstr("/nowhere: there is no such folder"));
+              HasSubstr("/nowhere: the folder does not exist"));
 }
 
 TEST_F(TinyPlanTest, AGpuWithoutBf16IsRejected) {

@@ -27,7 +27,7 @@ constexpr size_t kMaxFormatBytes = 1000;
 int parse_digits(const std::string& now, size_t pos, size_t count) {
   int value = 0;
   for (size_t i = pos; i < pos + count; ++i) {
-    if (i >= now.size() || now[i] < '0' || now[i] > '9') throw evaluation_error("\"{}\" is no date", now);
+    if (i >= now.size() || now[i] < '0' || now[i] > '9') throw evaluation_error("\"{}\" is not a date", now);
     value = value * 10 + (now[i] - '0');
   }
   return value;
@@ -50,7 +50,7 @@ std::tm parse_date(const std::string& now) {
   const bool is_valid =
       year >= 1 && month >= 1 && month <= 12 && day >= 1 && day <= days.at(static_cast<size_t>(month - 1));
   if (!is_valid || now[4] != '-' || now[7] != '-' || (has_time && now[10] != 'T' && now[10] != ' ')) {
-    throw evaluation_error("\"{}\" is no date", now);
+    throw evaluation_error("\"{}\" is not a date", now);
   }
   date.tm_year = year - 1900;
   date.tm_mon = month - 1;
@@ -59,7 +59,7 @@ std::tm parse_date(const std::string& now) {
     date.tm_hour = parse_digits(now, 11, 2);
     date.tm_min = parse_digits(now, 14, 2);
     date.tm_sec = parse_digits(now, 17, 2);
-    if (date.tm_hour > 23 || date.tm_min > 59 || date.tm_sec > 59) throw evaluation_error("\"{}\" is no date", now);
+    if (date.tm_hour > 23 || date.tm_min > 59 || date.tm_sec > 59) throw evaluation_error("\"{}\" is not a date", now);
   }
   date.tm_yday = day - 1;
   for (size_t i = 0; i + 1 < static_cast<size_t>(month); ++i) date.tm_yday += days.at(i);
@@ -71,7 +71,7 @@ std::tm parse_date(const std::string& now) {
 
 /// Returns `now` as Python's datetime.strftime(format) of a time without a zone.
 std::string format_date(const std::string& now, const std::string& format) {
-  if (now.empty()) throw evaluation_error("the template asks for the date, and none was given");
+  if (now.empty()) throw evaluation_error("the template uses the date, which is not set");
   if (format.size() > kMaxFormatBytes)
     throw evaluation_error("strftime_now: the format has more than {} bytes", kMaxFormatBytes);
   const std::tm date = parse_date(now);
@@ -95,7 +95,7 @@ std::string format_date(const std::string& now, const std::string& format) {
   std::array<char, size_t{16} * 1024> buffer{};
   // strftime returns 0 for an empty result and for overflow. The extra byte distinguishes them.
   const size_t size = std::strftime(buffer.data(), buffer.size(), (portable_format + "|").c_str(), &date);
-  if (size == 0) throw evaluation_error("strftime_now: the format writes too much");
+  if (size == 0) throw evaluation_error("strftime_now: the result is too long");
   return {buffer.data(), size - 1};
 }
 
@@ -104,7 +104,8 @@ std::string format_date(const std::string& now, const std::string& format) {
 std::vector<std::pair<Value, Value>> collect_entries(Context& context, const BoundArguments& args) {
   const Arguments& arguments = args.arguments();
   std::vector<std::pair<Value, Value>> entries;
-  if (arguments.positional.size() > 1) throw evaluation_error("dict and namespace take one value by place at most");
+  if (arguments.positional.size() > 1)
+    throw evaluation_error("dict and namespace take at most one positional argument");
   if (!arguments.positional.empty() && arguments.positional[0].dict() != nullptr) {
     context.budget.charge_allocation(arguments.positional[0].dict()->entries.size() * sizeof(Value) * 2);
     entries = arguments.positional[0].dict()->entries;

@@ -122,7 +122,7 @@ Value groupby_filter(Context& context, const Value& value, const BoundArguments&
          end < keyed_items.size() && is_equal(keyed_items[end].key, keyed_items[begin].key, context.budget); ++end) {
       items.push_back(keyed_items[end].item);
     }
-    if (end == begin) throw evaluation_error("groupby: a key does not equal itself");
+    if (end == begin) throw evaluation_error("groupby: a key is not equal to itself");
     Value key = make_keyed_items(context, Value::list({items[0]}), args[0], true, fallback)[0].key;
     Sequence group(Sequence::Type::kTuple, {std::move(key), Value::list(std::move(items))});
     group.is_group = true;
@@ -146,7 +146,7 @@ Value dictsort_filter(Context& context, const Value& value, const BoundArguments
 
 Value sum_filter(Context& context, const Value& value, const BoundArguments& args) {
   Value sum = args[1] != nullptr ? *args[1] : Value(0);
-  if (sum.text() != nullptr) throw evaluation_error("sum cannot begin with a text; use join");
+  if (sum.text() != nullptr) throw evaluation_error("sum cannot start with a string; use join");
   for (const KeyedItem& keyed_item : make_keyed_items(context, value, args.value_or_null(0), true)) {
     sum = calculate(BinaryOperator::kAdd, sum, keyed_item.key, context.budget);
   }
@@ -166,7 +166,7 @@ Value first_filter(Context& context, const Value& value, const BoundArguments& /
 /// Throws EvaluationError for generators.
 void require_reversible(const Value& value) {
   if (value.sequence() != nullptr && !value.sequence()->has_length()) {
-    throw evaluation_error("a generator cannot be read from its end; make a list of it");
+    throw evaluation_error("a generator cannot be reversed; convert it to a list");
   }
 }
 
@@ -228,7 +228,7 @@ Value batch_filter(Context& context, const Value& value, const BoundArguments& a
 Value slice_filter(Context& context, const Value& value, const BoundArguments& args) {
   const auto items = to_sequence(value, context.budget);
   const int64_t slices = args.integer(0, 1);
-  if (slices == 0) throw evaluation_error("slice: there must be a slice");
+  if (slices == 0) throw evaluation_error("slice: the number of slices must be at least 1");
   if (slices > static_cast<int64_t>(kMaxRangeItems))
     throw evaluation_error("slice: more than {} slices", kMaxRangeItems);
   const auto size = static_cast<int64_t>(items->items.size());

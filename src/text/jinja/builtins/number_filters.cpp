@@ -20,7 +20,7 @@ Number require_number(std::string_view filter, const Value& value) {
 
 /// Returns int(real). Throws EvaluationError beyond kIntegerLimit.
 Value to_integer_value(double real) {
-  if (!(std::fabs(real) < kIntegerLimit)) throw evaluation_error("{} is no whole number of 64 bits", real);
+  if (!(std::fabs(real) < kIntegerLimit)) throw evaluation_error("{} is not a 64-bit integer", real);
   return Value(static_cast<int64_t>(real));
 }
 

@@ -24,13 +24,13 @@ Value select_filter(Context& context, const Value& value, const BoundArguments& 
   if (!is_true(value)) return make_generator({});
   constexpr size_t kNameIndex = by_attribute ? 1 : 0;
   if (filter_arguments.positional.size() < kNameIndex)
-    throw evaluation_error("selectattr and rejectattr need the name of an attribute");
+    throw evaluation_error("selectattr and rejectattr need an attribute name");
   const Builtin* test = nullptr;
   Arguments arguments;
   if (filter_arguments.positional.size() > kNameIndex) {
     const Text* name = filter_arguments.positional[kNameIndex].text();
     test = name != nullptr ? find_test(name->view()) : nullptr;
-    if (test == nullptr) throw evaluation_error("there is no test \"{}\"", name != nullptr ? name->view() : "");
+    if (test == nullptr) throw evaluation_error("no test named \"{}\"", name != nullptr ? name->view() : "");
     arguments = drop_arguments(filter_arguments, kNameIndex + 1);
   }
   std::vector<Value> selected_items;
@@ -58,7 +58,7 @@ std::vector<Value> map_attributes(Context& context, const Sequence& items, const
   const Value* path = find_keyword(filter_arguments, "attribute");
   const Value* fallback = find_keyword(filter_arguments, "default");
   if (filter_arguments.keyword.size() > (fallback != nullptr ? 2U : 1U))
-    throw evaluation_error("map takes attribute and default by name");
+    throw evaluation_error("map takes attribute and default as keyword arguments");
   std::vector<Value> mapped_items;
   for (const Value& item : items.items) {
     Value attribute = get_path(item, *path, context.budget);
@@ -78,7 +78,7 @@ Value map_filter(Context& context, const Value& value, const BoundArguments& arg
   }
   const Text* name = filter_arguments.positional.empty() ? nullptr : filter_arguments.positional[0].text();
   const Builtin* filter = name != nullptr ? find_filter(name->view()) : nullptr;
-  if (filter == nullptr) throw evaluation_error("map: there is no filter \"{}\"", name != nullptr ? name->view() : "");
+  if (filter == nullptr) throw evaluation_error("map: no filter named \"{}\"", name != nullptr ? name->view() : "");
   const Arguments arguments = drop_arguments(filter_arguments, 1);
   std::vector<Value> mapped_items;
   for (const Value& item : items->items) mapped_items.push_back(apply_builtin(context, *filter, item, arguments));

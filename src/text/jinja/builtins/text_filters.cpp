@@ -96,7 +96,7 @@ void append_newline(TrackedText& out, const TrackedText& line_break) {
 }
 
 Value indent_filter(Context& context, const Value& value, const BoundArguments& args) {
-  if (value.text() == nullptr) throw evaluation_error("indent needs a text, not {}", value.type_name());
+  if (value.text() == nullptr) throw evaluation_error("indent needs a string, not {}", value.type_name());
   TrackedText indentation;
   if (args[0] != nullptr && args[0]->text() != nullptr) {
     indentation = args[0]->text()->content;
@@ -140,7 +140,7 @@ Value format_filter(Context& context, const Value& value, const BoundArguments& 
   const Text text = to_text(context, value);
   const Arguments& arguments = args.arguments();
   if (arguments.keyword.empty()) return format_percent(text, Value::tuple(arguments.positional), context.budget);
-  if (!arguments.positional.empty()) throw evaluation_error("format takes values by place or by name, not both");
+  if (!arguments.positional.empty()) throw evaluation_error("format takes positional or keyword arguments, not both");
   return format_percent(text, Value::dict(arguments.keyword), context.budget);
 }
 
@@ -158,7 +158,7 @@ Value wordcount_filter(Context& context, const Value& value, const BoundArgument
 }
 
 Value truncate_filter(Context& context, const Value& value, const BoundArguments& args) {
-  if (value.text() == nullptr) throw evaluation_error("truncate needs a text, not {}", value.type_name());
+  if (value.text() == nullptr) throw evaluation_error("truncate needs a string, not {}", value.type_name());
   const Text& text = *value.text();
   const Text end = args.text(2) != nullptr ? *args.text(2) : Text(TrackedText("..."));
   const auto length = args.integer(0, 255);
@@ -234,7 +234,7 @@ Value tojson_filter(Context& context, const Value& value, const BoundArguments& 
     const auto pair_items = to_sequence(*separators, context.budget);
     if (pair_items->items.size() != 2 || pair_items->items[0].text() == nullptr ||
         pair_items->items[1].text() == nullptr) {
-      throw evaluation_error("tojson: separators must be two texts");
+      throw evaluation_error("tojson: separators must be two strings");
     }
     style.item_separator = pair_items->items[0].text()->view();
     style.key_separator = pair_items->items[1].text()->view();

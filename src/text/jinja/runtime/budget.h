@@ -49,7 +49,7 @@ class Budget {
   /// Counts evaluated nodes and similar steps.
   void charge_steps(size_t count = 1) {
     steps_ += count;
-    if (steps_ > kMaxSteps) throw evaluation_error("the render takes more than {} steps", kMaxSteps);
+    if (steps_ > kMaxSteps) throw evaluation_error("rendering takes more than {} steps", kMaxSteps);
   }
 
   /// Counts a linear pass over `items` bytes or items.
@@ -61,12 +61,12 @@ class Budget {
     allocated_bytes_ += bytes;
     charge_scan(bytes);
     if (allocated_bytes_ > kMaxAllocatedBytes)
-      throw evaluation_error("the render makes more than {} MB of texts and lists", kMaxAllocatedBytes >> 20U);
+      throw evaluation_error("rendering creates more than {} MB of strings and lists", kMaxAllocatedBytes >> 20U);
   }
 
   /// Throws if a single text or list of `bytes` is too large.
   static void check_size(size_t bytes) {
-    if (bytes > kMaxTextBytes) throw evaluation_error("a text or list grows beyond {} MB", kMaxTextBytes >> 20U);
+    if (bytes > kMaxTextBytes) throw evaluation_error("a string or list exceeds {} MB", kMaxTextBytes >> 20U);
   }
 
  private:

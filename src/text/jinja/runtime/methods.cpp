@@ -49,7 +49,7 @@ Value view_method(Context& context, const Value& self, const BoundArguments& /*a
 Value get_method(Context& context, const Value& self, const BoundArguments& args) {
   context.budget.charge_scan(self.dict()->entries.size());
   if (args[0]->sequence() != nullptr || args[0]->dict() != nullptr)
-    throw evaluation_error("a {} is no key", args[0]->type_name());
+    throw evaluation_error("unhashable key of type {}", args[0]->type_name());
   const Value* entry_value = self.dict()->find(*args[0]);
   if (entry_value != nullptr) return *entry_value;
   return args[1] != nullptr ? *args[1] : Value::none();

@@ -12,7 +12,7 @@ namespace vlmtrain::text::jinja {
 namespace {
 
 [[noreturn]] void throw_overflow() {
-  throw evaluation_error("a whole number leaves 64 bits");
+  throw evaluation_error("an integer exceeds 64 bits");
 }
 
 /// Returns left ** right.

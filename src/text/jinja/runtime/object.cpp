@@ -75,12 +75,12 @@ SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value
     int64_t out = fallback;
     if (!bound.is_none() && !bound.to_integer(out)) {
       require_defined(bound);
-      throw evaluation_error("a slice needs whole numbers, not {}", bound.type_name());
+      throw evaluation_error("a slice needs integers, not {}", bound.type_name());
     }
     return out;
   };
   const int64_t stride = std::max(integer_or(step, 1), -INT64_MAX);
-  if (stride == 0) throw evaluation_error("a slice cannot have the step 0");
+  if (stride == 0) throw evaluation_error("the step of a slice cannot be 0");
   const auto clamp_bound = [&](const Value& bound, int64_t fallback) {
     if (bound.is_none()) return fallback;
     int64_t pos = integer_or(bound, 0);
@@ -134,7 +134,7 @@ BoundArguments::BoundArguments(std::string_view callee_name, const Parameters& p
     remaining.remove_prefix(std::min(end + 1, remaining.size()));
   }
   if (arguments.positional.size() > names.size()) {
-    throw evaluation_error("{} takes {} arguments at most, not {}", callee_name, names.size(),
+    throw evaluation_error("{} takes at most {} arguments, not {}", callee_name, names.size(),
                            arguments.positional.size());
   }
   values_.resize(names.size());
@@ -142,7 +142,8 @@ BoundArguments::BoundArguments(std::string_view callee_name, const Parameters& p
   for (const auto& [name, value] : arguments.keyword) {
     const auto index = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
     if (index == names.size()) throw evaluation_error("{} takes no argument \"{}\"", callee_name, name);
-    if (values_[index] != nullptr) throw evaluation_error("{} is given the argument \"{}\" twice", callee_name, name);
+    if (values_[index] != nullptr)
+      throw evaluation_error("{} got multiple values for the argument \"{}\"", callee_name, name);
     values_[index] = &value;
   }
   for (size_t i = 0; i < static_cast<size_t>(parameters.num_required); ++i) {
@@ -165,7 +166,7 @@ int64_t BoundArguments::integer(size_t index, int64_t fallback) const {
   if (value == nullptr) return fallback;
   int64_t out = 0;
   if (!value->to_integer(out))
-    throw evaluation_error("{}: a whole number is needed, not {}", callee_name_, value->type_name());
+    throw evaluation_error("{}: expected an integer, not {}", callee_name_, value->type_name());
   return out;
 }
 
@@ -173,18 +174,18 @@ const Text* BoundArguments::text(size_t index) const {
   const Value* value = value_or_null(index);
   if (value == nullptr) return nullptr;
   if (value->text() == nullptr)
-    throw evaluation_error("{}: a text is needed, not {}", callee_name_, value->type_name());
+    throw evaluation_error("{}: expected a string, not {}", callee_name_, value->type_name());
   return value->text();
 }
 
 const Text& BoundArguments::required_text(size_t index) const {
   const Text* text_value = text(index);
-  if (text_value == nullptr) throw evaluation_error("{}: a text is needed, not None", callee_name_);
+  if (text_value == nullptr) throw evaluation_error("{}: expected a string, not None", callee_name_);
   return *text_value;
 }
 
 Value Object::call(Context& /*context*/, const Arguments& /*arguments*/) {
-  throw evaluation_error("a value of type {} cannot be called", type_name());
+  throw evaluation_error("a value of type {} is not callable", type_name());
 }
 
 std::optional<Value> Namespace::attribute(std::string_view name) {
@@ -196,7 +197,7 @@ std::optional<Value> Namespace::attribute(std::string_view name) {
 
 void Namespace::set(std::string_view name, Value value) {
   if (name.starts_with('_'))
-    throw evaluation_error("a namespace cannot have the attribute \"{}\", with an underscore first", name);
+    throw evaluation_error("a namespace cannot have the attribute \"{}\", which begins with an underscore", name);
   for (auto& [key, stored_value] : attributes_) {
     if (key == name) {
       stored_value = std::move(value);
@@ -245,7 +246,7 @@ Value get_slice(const Value& value, const Value& begin, const Value& end, const 
                       compute_slice_indices(static_cast<int64_t>(value.text()->length), begin, end, step), budget);
   }
   if (value.sequence() == nullptr || !value.sequence()->can_index()) {
-    throw evaluation_error("a value of type {} has no slices", value.type_name());
+    throw evaluation_error("a value of type {} cannot be sliced", value.type_name());
   }
   const std::vector<Value>& items = value.sequence()->items;
   const SliceIndices slice = compute_slice_indices(static_cast<int64_t>(items.size()), begin, end, step);

@@ -93,14 +93,14 @@ bool has_equal_entries(const Dict& left, const Dict& right, Budget& budget) {
 bool contains(const Value& container, const Value& element, Budget& budget) {
   if (container.text() != nullptr) {
     if (element.text() == nullptr)
-      throw evaluation_error("'in <string>' needs a text on its left, not {}", element.type_name());
+      throw evaluation_error("'in <string>' requires a string as left operand, not {}", element.type_name());
     budget.charge_scan(container.text()->view().size());
     return find_text(container.text()->view(), element.text()->view(), 0) != std::string_view::npos;
   }
   if (container.dict() != nullptr) {
     if (element.sequence() != nullptr && element.sequence()->type == Sequence::Type::kList)
-      throw evaluation_error("a list is no key");
-    if (element.dict() != nullptr) throw evaluation_error("a dict is no key");
+      throw evaluation_error("unhashable key of type list");
+    if (element.dict() != nullptr) throw evaluation_error("unhashable key of type dict");
     budget.charge_scan(container.dict()->entries.size());
     return container.dict()->find(element) != nullptr;
   }
@@ -138,14 +138,14 @@ Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget
     if (is_repeatable(right) && left_number && left_number->is_integer)
       return repeat(right, left_number->integer, budget);
   }
-  throw evaluation_error("{} cannot be had of {} and {}", kOperatorSymbols[static_cast<size_t>(op)], left.type_name(),
-                         right.type_name());
+  throw evaluation_error("unsupported operand types for {}: {} and {}", kOperatorSymbols[static_cast<size_t>(op)],
+                         left.type_name(), right.type_name());
 }
 
 Value negate(const Value& value) {
   check_defined(value);
   const auto number = to_number(value);
-  if (!number) throw evaluation_error("- cannot be had of {}", value.type_name());
+  if (!number) throw evaluation_error("unsupported operand type for unary -: {}", value.type_name());
   if (!number->is_integer) return Value(-number->real);
   return calculate(BinaryOperator::kSubtract, Number{true, 0, 0}, *number);
 }
@@ -153,7 +153,7 @@ Value negate(const Value& value) {
 Value apply_unary_plus(const Value& value) {
   check_defined(value);
   const auto number = to_number(value);
-  if (!number) throw evaluation_error("+ cannot be had of {}", value.type_name());
+  if (!number) throw evaluation_error("unsupported operand type for unary +: {}", value.type_name());
   return number->is_integer ? Value(number->integer) : value;
 }
 
@@ -198,7 +198,7 @@ bool is_less(const Value& left, const Value& right, Budget& budget) {
     }
     return left_items.size() < right_items.size();
   }
-  throw evaluation_error("{} and {} have no order", left.type_name(), right.type_name());
+  throw evaluation_error("{} and {} cannot be ordered", left.type_name(), right.type_name());
 }
 
 bool compare(Comparison comparison, const Value& left, const Value& right, Budget& budget) {
@@ -240,7 +240,7 @@ bool can_iterate(const Value& value) {
 }
 
 std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget) {
-  if (!can_iterate(value)) throw evaluation_error("a value of type {} cannot be walked through", value.type_name());
+  if (!can_iterate(value)) throw evaluation_error("a value of type {} is not iterable", value.type_name());
   if (value.sequence() != nullptr) {
     const Sequence& sequence = *value.sequence();
     if (!sequence.is_exhausted) {

@@ -64,7 +64,7 @@ void append_sequence_repr(TrackedText& out, const Sequence& sequence, Budget& bu
     case Sequence::Type::kList:
       return write_items("[", "]");
     default:
-      throw evaluation_error("a {} cannot be written; make a list of it",
+      throw evaluation_error("a {} cannot be printed; convert it to a list",
                              Value(std::make_shared<const Sequence>(sequence)).type_name());
   }
 }
@@ -113,7 +113,7 @@ class JsonWriter {
                                                          value.sequence()->type == Sequence::Type::kTuple);
     if (is_list) return write_list(value.sequence()->items, level);
     if (value.dict() != nullptr) return write_dict(*value.dict(), level);
-    throw evaluation_error("a value of type {} cannot be written as JSON", value.type_name());
+    throw evaluation_error("a value of type {} is not JSON serializable", value.type_name());
   }
 
  private:
@@ -182,10 +182,10 @@ char32_t parse_code_point(std::string_view digits, size_t num_digits, int base) 
   uint32_t code_point = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code_point, base);
   if (digits.size() != num_digits || error != std::errc{} || end != digits.data() + digits.size()) {
-    throw evaluation_error("a text has an escape with too few digits");
+    throw evaluation_error("a string has an escape sequence with too few digits");
   }
   if (code_point > 0x10FFFF || (code_point >= 0xD800 && code_point < 0xE000))
-    throw evaluation_error("a text has an escape of no character");
+    throw evaluation_error("a string has an escape sequence of an invalid character");
   return code_point;
 }
 
@@ -233,7 +233,7 @@ void append_repr(TrackedText& out, const Value& value, Budget& budget) {
     return append_text_repr(out, value.text()->content);
   }
   if (value.sequence() != nullptr) return append_sequence_repr(out, *value.sequence(), budget);
-  if (value.dict() == nullptr) throw evaluation_error("a value of type {} cannot be written", value.type_name());
+  if (value.dict() == nullptr) throw evaluation_error("a value of type {} cannot be printed", value.type_name());
   out.append("{");
   bool first = true;
   for (const auto& [key, item] : value.dict()->entries) {
@@ -282,7 +282,7 @@ std::string unescape_literal(std::string_view literal) {
       append_utf8(text, parse_code_point(literal.substr(pos - 1, end - pos + 1), end - pos + 1, 8));
       pos = end;
     } else if (letter == 'N') {
-      throw evaluation_error("a text has the escape \\N, which is not supported");
+      throw evaluation_error("a string has the escape sequence \\N, which is not supported");
     } else if (letter != '\n') {
       text.append(1, '\\').append(1, letter);
     }

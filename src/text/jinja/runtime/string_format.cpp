@@ -45,7 +45,7 @@ std::string format_digits(const Conversion& conversion, const Value& value) {
     case 'o': {
       const bool is_decimal_letter = std::string_view("diu").find(conversion.type) != std::string_view::npos;
       if (!number->is_integer && (!is_decimal_letter || !(std::fabs(number->real) < 9e18))) {
-        throw evaluation_error("%{} needs a whole number of 64 bits", conversion.type);
+        throw evaluation_error("%{} needs a 64-bit integer", conversion.type);
       }
       const int64_t integer = number->is_integer ? number->integer : static_cast<int64_t>(number->real);
       if (conversion.has('#')) throw evaluation_error("the flag # is not supported in %{}", conversion.type);
@@ -111,7 +111,7 @@ class ConversionParser {
   std::optional<std::string_view> parse_name() {
     if (peek() != '(') return std::nullopt;
     const size_t end = text_.find(')', pos_);
-    if (end == std::string_view::npos) throw evaluation_error("a format lacks a )");
+    if (end == std::string_view::npos) throw evaluation_error("a format string lacks a )");
     const std::string_view name = text_.substr(pos_ + 1, end - pos_ - 1);
     pos_ = end + 1;
     return name;
@@ -136,14 +136,14 @@ class ConversionParser {
 
  private:
   char peek() const {
-    if (pos_ >= text_.size()) throw evaluation_error("a format ends within a %");
+    if (pos_ >= text_.size()) throw evaluation_error("a format string ends after a %");
     return text_[pos_];
   }
   size_t parse_number() {
     size_t value = 0;
     for (; peek() >= '0' && peek() <= '9'; ++pos_)
       value = std::min(value * 10 + static_cast<size_t>(peek() - '0'), kMaxWidth + 1);
-    if (value > kMaxWidth) throw evaluation_error("a format asks for more than {} characters", kMaxWidth);
+    if (value > kMaxWidth) throw evaluation_error("a format string requests more than {} characters", kMaxWidth);
     return value;
   }
 
@@ -160,25 +160,25 @@ Value look_up_field(Context& context, std::string_view path, const Arguments& ar
   const auto index = name.empty() ? static_cast<int64_t>(next_index++) : parse_int(name, 10);
   if (index) {
     if (*index < 0 || static_cast<size_t>(*index) >= arguments.positional.size()) {
-      throw evaluation_error("format() is given no argument {}", *index);
+      throw evaluation_error("format() lacks the argument {}", *index);
     }
     value = arguments.positional[static_cast<size_t>(*index)];
   }
   for (const auto& [key, argument] : arguments.keyword) {
     if (!index && key == name) value = argument;
   }
-  if (!value) throw evaluation_error("format() is given no argument \"{}\"", name);
+  if (!value) throw evaluation_error("format() lacks the argument \"{}\"", name);
   for (std::string_view remaining = path.substr(end); !remaining.empty();) {
     const bool is_item = remaining[0] == '[';
     const size_t key_end = is_item ? remaining.find(']') : std::min(remaining.find_first_of(".[", 1), remaining.size());
-    if (key_end == std::string_view::npos || key_end < 2) throw evaluation_error("format() cannot read {{{}}}", path);
+    if (key_end == std::string_view::npos || key_end < 2) throw evaluation_error("format() cannot parse {{{}}}", path);
     const std::string_view key = remaining.substr(1, key_end - 1);
     const auto number = is_item ? parse_int(key, 10) : std::nullopt;
     value = is_item ? get_item(*value, number ? Value(*number) : Value::text(std::string(key)), context.budget)
                     : get_attribute(*value, key);
     remaining.remove_prefix(is_item ? key_end + 1 : key_end);
     if (!remaining.empty() && remaining[0] != '.' && remaining[0] != '[')
-      throw evaluation_error("format() cannot read {{{}}}", path);
+      throw evaluation_error("format() cannot parse {{{}}}", path);
   }
   return *value;
 }
@@ -208,12 +208,12 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
     Value value;
     if (name) {
       uses_names = true;
-      if (values.dict() == nullptr) throw evaluation_error("a format with names needs a dict");
+      if (values.dict() == nullptr) throw evaluation_error("a format string with names needs a dict");
       const Value* entry = values.dict()->find(*name);
-      if (entry == nullptr) throw evaluation_error("a format's dict lacks \"{}\"", *name);
+      if (entry == nullptr) throw evaluation_error("the dict of a format string lacks \"{}\"", *name);
       value = *entry;
     } else {
-      if (num_used >= call_arguments.size()) throw evaluation_error("a format is given too few values");
+      if (num_used >= call_arguments.size()) throw evaluation_error("not enough arguments for a format string");
       value = call_arguments[num_used++];
     }
     const TrackedText formatted = format_value(conversion, value, budget);
@@ -226,7 +226,7 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
   }
   if (num_used < call_arguments.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
       !(values.sequence() != nullptr && !is_tuple)) {
-    throw evaluation_error("a format is given too many values");
+    throw evaluation_error("too many arguments for a format string");
   }
   budget.charge_allocation(out.size());
   return Value::text(std::move(out));
@@ -247,7 +247,8 @@ Value format_braces(Context& context, const Text& text, const Arguments& argumen
       continue;
     }
     const size_t end = bytes.find('}', brace_pos);
-    if (bytes[brace_pos] == '}' || end == std::string_view::npos) throw evaluation_error("a format has a single brace");
+    if (bytes[brace_pos] == '}' || end == std::string_view::npos)
+      throw evaluation_error("a format string has a single brace");
     std::string_view path = bytes.substr(brace_pos + 1, end - brace_pos - 1);
     if (path.find_first_of(":{") != std::string_view::npos) {
       throw evaluation_error("format(): specifications ({{{}}}) are not supported", path);
@@ -261,7 +262,7 @@ Value format_braces(Context& context, const Text& text, const Arguments& argumen
     }
     const Value value = look_up_field(context, path, arguments, next_index);
     has_numbered_fields = has_numbered_fields || (!path.empty() && path[0] >= '0' && path[0] <= '9');
-    if (has_numbered_fields && next_index > 0) throw evaluation_error("format(): {{}} and {{0}} cannot stand together");
+    if (has_numbered_fields && next_index > 0) throw evaluation_error("format(): cannot mix {{}} and {{0}}");
     if (uses_repr) {
       append_repr(out, value, context.budget);
     } else {

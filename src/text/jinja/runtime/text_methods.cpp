@@ -89,7 +89,7 @@ Value affix_method(Context& context, const Value& self, const BoundArguments& ar
   const auto range = find_byte_range(*self.text(), args, 1);
   const auto is_match = [&](const Value& affix) {
     if (affix.text() == nullptr)
-      throw evaluation_error("startswith() and endswith() need texts, not {}", affix.type_name());
+      throw evaluation_error("startswith() and endswith() need strings, not {}", affix.type_name());
     if (!range) return false;
     const std::string_view haystack = self.text()->view().substr(range->begin, range->end - range->begin);
     return at_end ? haystack.ends_with(affix.text()->view()) : haystack.starts_with(affix.text()->view());
@@ -137,7 +137,7 @@ Value find_method(Context& context, const Value& self, const BoundArguments& arg
   if (pos != std::string_view::npos) {
     return Value(text.is_ascii ? pos : Text(TrackedText(std::string(text.view().substr(0, pos)))).length);
   }
-  if (is_required) throw evaluation_error("index(): the text is not in the other");
+  if (is_required) throw evaluation_error("index(): substring not found");
   return Value(-1);
 }
 
@@ -161,7 +161,7 @@ Value join_method(Context& context, const Value& self, const BoundArguments& arg
   std::vector<TrackedText> texts;
   const auto items = to_sequence(*args[0], context.budget);
   for (const Value& item : items->items) {
-    if (item.text() == nullptr) throw evaluation_error("join() needs texts, not {}", item.type_name());
+    if (item.text() == nullptr) throw evaluation_error("join() needs strings, not {}", item.type_name());
     context.budget.charge_allocation(item.text()->view().size());
     texts.push_back(item.text()->content);
   }
@@ -220,7 +220,7 @@ Value isidentifier_method(Context& context, const Value& self, const BoundArgume
 /// character.
 std::string_view get_fill(const BoundArguments& args) {
   const Text* fill = args.text(1);
-  if (fill != nullptr && fill->length != 1) throw evaluation_error("a text is filled with one character");
+  if (fill != nullptr && fill->length != 1) throw evaluation_error("the fill character must be one character");
   return fill != nullptr ? fill->view() : " ";
 }
 

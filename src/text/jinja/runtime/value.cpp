@@ -37,7 +37,7 @@ bool is_valid_key(const Value& value) {
 }  // namespace
 
 int get_container_depth(int depth) {
-  if (depth >= kMaxValueDepth) throw evaluation_error("values lie more than {} deep in each other", kMaxValueDepth);
+  if (depth >= kMaxValueDepth) throw evaluation_error("values are nested more than {} deep", kMaxValueDepth);
   return depth + 1;
 }
 
@@ -83,7 +83,7 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
       return Value(json.get<bool>());
     case nlohmann::json::value_t::number_unsigned:
       if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-        throw data_error("{} is a number beyond 64 bits, which chat templates cannot be given", json.dump());
+        throw data_error("{} exceeds 64 bits, which chat templates do not support", json.dump());
       }
       return Value(json.get<int64_t>());
     case nlohmann::json::value_t::number_integer:
@@ -187,7 +187,7 @@ const Value* Dict::find(const Value& key) const {
 
 void insert_or_assign(std::vector<std::pair<Value, Value>>& entries, Value key, Value value) {
   if (!is_valid_key(key))
-    throw evaluation_error("a dict's key must be a text, number, boolean or None, not {}", key.type_name());
+    throw evaluation_error("a dict key must be a string, number, boolean or None, not {}", key.type_name());
   for (auto& [name, stored_value] : entries) {
     if (is_same_key(name, key)) {
       stored_value = std::move(value);

@@ -48,7 +48,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
       if (tokens_.is_operator("{")) return parse_dict();
       [[fallthrough]];
     default:
-      tokens_.fail(fmt::format("a value is missing before {}", TokenStream::describe(tokens_.current())));
+      tokens_.fail(fmt::format("expected an expression before {}", TokenStream::describe(tokens_.current())));
   }
 }
 
@@ -83,7 +83,7 @@ ExpressionPtr ExpressionParser::parse_tuple(bool allow_conditional, std::string_
   }
   if (!is_tuple && !tuple.items.empty()) return std::move(tuple.items[0]);
   if (!is_tuple && !is_parenthesized) {
-    tokens_.fail(fmt::format("a value is missing before {}", TokenStream::describe(tokens_.current())));
+    tokens_.fail(fmt::format("expected an expression before {}", TokenStream::describe(tokens_.current())));
   }
   return make_list(line, std::move(tuple));
 }
@@ -155,7 +155,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
       const Expression* key_expression = key.get();
       return make_node(token.line, ItemAccess{std::move(operand), std::move(key)}, {object, key_expression});
     }
-    std::string name = tokens_.expect_name("an attribute's name");
+    std::string name = tokens_.expect_name("an attribute name");
     return make_node(token.line, AttributeAccess{std::move(operand), std::move(name)}, {object});
   }
   SliceAccess slice;
@@ -241,7 +241,7 @@ void ExpressionParser::check_name_argument(const CallArguments& arguments, size_
 
 ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr operand) {
   const int line = tokens_.line();
-  const std::string name = parse_dotted_name("a filter's name");
+  const std::string name = parse_dotted_name("a filter name");
   const Builtin* filter = find_filter(name);
   if (filter == nullptr) add_unknown_name(line, "filter", name);
   FilterCall filter_call{filter, name, std::move(operand), {}};
@@ -266,7 +266,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
   const DepthGuard depth_guard(*this);
   const int line = tokens_.next().line;
   const bool negated = tokens_.skip_name("not");
-  const std::string name = parse_dotted_name("a test's name");
+  const std::string name = parse_dotted_name("a test name");
   const Builtin* test = find_test(name);
   if (test == nullptr) add_unknown_name(line, "test", name);
   CallArguments arguments;

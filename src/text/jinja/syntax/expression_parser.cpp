@@ -8,7 +8,7 @@ namespace vlmtrain::text::jinja {
 ExpressionParser::DepthGuard::DepthGuard(ExpressionParser& parser) : parser_(parser) {
   if (++parser_.depth_ > kMaxTreeHeight) {
     --parser_.depth_;
-    parser_.tokens_.fail(fmt::format("expressions or blocks lie more than {} deep in each other", kMaxTreeHeight));
+    parser_.tokens_.fail(fmt::format("expressions or blocks are nested more than {} deep", kMaxTreeHeight));
   }
 }
 
@@ -186,7 +186,7 @@ Target ExpressionParser::parse_name_target() {
   const int line = tokens_.line();
   const std::string name = tokens_.expect_name("a name");
   for (const char* constant : {"true", "True", "false", "False", "none", "None"}) {
-    if (name == constant) tokens_.fail_on_line(line, fmt::format("nothing can be given to {}", name));
+    if (name == constant) tokens_.fail_on_line(line, fmt::format("cannot assign to {}", name));
   }
   target.name = tree_.intern_name(name);
   return target;
@@ -201,7 +201,7 @@ Target ExpressionParser::parse_single_target(bool allow_attributes) {
   }
   Target target = parse_name_target();
   if (allow_attributes && tokens_.skip_operator(".")) {
-    target.attribute = tokens_.expect_name("an attribute's name");
+    target.attribute = tokens_.expect_name("an attribute name");
     name_accesses_.push_back({target.name, false, tokens_.line()});
   } else {
     record_store(target.name);
@@ -233,8 +233,7 @@ Target ExpressionParser::parse_target(bool allow_attributes, std::string_view en
 
 void ExpressionParser::add_unknown_name(int line, std::string_view kind, std::string_view name) {
   unknown_names_.push_back(
-      {line, fmt::format("there is no {} \"{}\"; docs/chat-templates.md lists those that there are", kind, name),
-       false});
+      {line, fmt::format("no {} named \"{}\"; docs/chat-templates.md lists the supported ones", kind, name), false});
 }
 
 void ExpressionParser::mark_guarded(size_t first_unknown, size_t first_called) {
@@ -250,11 +249,10 @@ void ExpressionParser::check_names() const {
                             return access.is_store && access.name == called.name;
                           });
     if (is_known) continue;
-    unknown_names.push_back(
-        {called.line,
-         fmt::format("there is no function \"{}\"; docs/chat-templates.md lists those that there are",
-                     tree_.names[called.name]),
-         called.is_guarded});
+    unknown_names.push_back({called.line,
+                             fmt::format("no function named \"{}\"; docs/chat-templates.md lists the supported ones",
+                                         tree_.names[called.name]),
+                             called.is_guarded});
   }
   std::stable_sort(unknown_names.begin(), unknown_names.end(),
                    [](const UnknownName& left, const UnknownName& right) { return left.line < right.line; });

@@ -147,7 +147,7 @@ class ExpressionParser {
 template <class Node>
 ExpressionPtr ExpressionParser::make_parent_node(int line, Node node, int child_height) {
   if (child_height >= kMaxTreeHeight) {
-    tokens_.fail_on_line(line, fmt::format("an expression is more than {} operations deep", kMaxTreeHeight));
+    tokens_.fail_on_line(line, fmt::format("an expression is nested more than {} operations deep", kMaxTreeHeight));
   }
   return std::make_unique<const Expression>(Expression{line, child_height + 1, std::move(node)});
 }

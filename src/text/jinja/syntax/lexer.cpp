@@ -270,7 +270,7 @@ class Lexer {
     if (quote != '\'' && quote != '"') return false;
     size_t end = pos_ + 1;
     while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
-    if (end >= text_.size()) fail("a text lacks its closing quote");
+    if (end >= text_.size()) fail("a string lacks its closing quote");
     try {
       add_token(Kind::kString, unescape_literal(std::string_view(text_).substr(pos_ + 1, end - pos_ - 1)));
     } catch (const EvaluationError& error) {
@@ -286,14 +286,13 @@ class Lexer {
     const auto match =
         std::find_if(kOperators.begin(), kOperators.end(), [&](const char* symbol) { return matches(symbol); });
     if (match == kOperators.end()) {
-      fail(fmt::format("\"{}\" is not understood here", text_.substr(pos_, read_utf8(text_, pos_).bytes)));
+      fail(fmt::format("unexpected \"{}\"", text_.substr(pos_, read_utf8(text_, pos_).bytes)));
     }
     const std::string_view symbol = *match;
     if (symbol == "(" || symbol == "[" || symbol == "{")
       open_brackets += symbol == "(" ? ')' : symbol == "[" ? ']' : '}';
     if (symbol == ")" || symbol == "]" || symbol == "}") {
-      if (open_brackets.empty() || open_brackets.back() != symbol[0])
-        fail(fmt::format("a \"{}\" that closes nothing", symbol));
+      if (open_brackets.empty() || open_brackets.back() != symbol[0]) fail(fmt::format("unmatched \"{}\"", symbol));
       open_brackets.pop_back();
     }
     consume(Kind::kOperator, pos_ + symbol.size());
@@ -331,7 +330,7 @@ void TokenStream::fail_on_line(int line, const std::string& message) const {
 std::string TokenStream::describe(const Token& token) {
   switch (token.kind) {
     case Token::Kind::kEof:
-      return "the template's end";
+      return "the end of the template";
     case Token::Kind::kBlockEnd:
       return "%}";
     case Token::Kind::kVariableEnd:

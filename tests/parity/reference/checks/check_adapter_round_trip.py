@@ -46,7 +46,7 @@ def as_saved(model):
 
 
 def load_with_peft(folder, base):
-    """The adapted model, and what is wrong with its keys."""
+    """Returns the adapted model and the problems with its keys."""
     model = AutoModelForImageTextToText.from_pretrained(base, dtype="auto")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

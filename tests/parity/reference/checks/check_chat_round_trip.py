@@ -57,7 +57,7 @@ def difference(processor, ours, theirs):
     own = ours["token_ids"]
     if own[-1] == end and theirs[: len(own) - 1] == own[:-1]:
         rest = processor.tokenizer.decode(theirs[len(own) - 1 :])
-        return None if not rest.strip() else f"behind the last answer transformers has {rest!r}"
+        return None if not rest.strip() else f"after the last answer transformers has {rest!r}"
     return f"vlmtrain: {processor.tokenizer.decode(own)!r}\ntransformers: {processor.tokenizer.decode(theirs)!r}"
 
 

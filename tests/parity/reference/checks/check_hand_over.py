@@ -48,7 +48,7 @@ STEPS = {"full": ["training.learning_rate=1e-3"], "lora": ["lora.rank=4", "train
 
 
 def presets():
-    """The tiny presets whose model_type transformers knows."""
+    """Returns the tiny presets whose model_type transformers supports."""
     known = transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     names = []
     for file in sorted(PRESETS.glob("*-tiny/config.json")):
@@ -102,14 +102,14 @@ class Vlmtrain:
 
 @dataclass
 class Record:
-    """What transformers' processor makes of a record, and which tokens are learnt."""
+    """Returns the inputs that transformers' processor makes of a record, and its label tokens."""
 
     inputs: dict
     is_label: torch.Tensor
 
 
 def with_end_of_turn(inputs, ids):
-    """The inputs with training's ids, whose last ends an answer that the template leaves open, in the place of white space."""
+    """Returns the inputs with the ids of training. Their last id ends an answer that the template leaves open, in place of white space."""
     length, changed = inputs["input_ids"].shape[1], {}
     for name, value in inputs.items():
         if value.dim() == 2 and value.shape[1] == length:
@@ -184,7 +184,7 @@ class Check:
         return logits, apart
 
     def checkpoint(self, name, folder):
-        """Of a whole one: its logits, and what of it stands in the table."""
+        """Returns the logits of a full checkpoint and its entries in the table."""
         model, _, problems = check_round_trip.load(folder)
         self.problems += [f"{name}: {problem}" for problem in problems]
         self.problems += [f"{name}: {problem}" for problem in vllm_names.problems_of_checkpoint(self.config, collect_names(folder))]
@@ -230,8 +230,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=Path)
     parser.add_argument("--only", nargs="+", default=[])
-    parser.add_argument("--vllm", type=Path, help="sources to hold vllm_names.py against")
-    parser.add_argument("--work", type=Path, help="where checkpoints stay; otherwise they are removed")
+    parser.add_argument("--vllm", type=Path, help="vLLM sources to compare vllm_names.py with")
+    parser.add_argument("--work", type=Path, help="folder for the checkpoints; by default they are removed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()

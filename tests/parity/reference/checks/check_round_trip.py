@@ -31,7 +31,7 @@ LARGEST_NORM_OF_DIFFERENCE = 4e-3
 
 
 def load(folder):
-    """The model and processor, and what is wrong with the keys."""
+    """Returns the model, the processor and the problems with the keys."""
     model, info = AutoModelForImageTextToText.from_pretrained(folder, dtype="auto", output_loading_info=True)
     problems = [f"{folder}: {kind}: {sorted(map(str, keys))}" for kind, keys in info.items() if keys]
     return model.eval(), AutoProcessor.from_pretrained(folder), problems

@@ -199,7 +199,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=Path)
     parser.add_argument("--only", nargs="+", default=[])
-    parser.add_argument("--work", type=Path, help="where checkpoints stay; otherwise they are removed")
+    parser.add_argument("--work", type=Path, help="folder for the checkpoints; by default they are removed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()

@@ -56,7 +56,7 @@ class Architecture:
     language: str = "language_model"
 
     def find_position(self, name):
-        """What vLLM calls it, or None where nothing takes it. A prefix applies to what the ones before it have made."""
+        """Returns vLLM's name of the tensor, or None without a match. Prefixes apply one after another."""
         for prefix, new in self.prefixes.items():
             if name.startswith(prefix):
                 name = new + name[len(prefix):]
@@ -148,7 +148,7 @@ def use_of_adapter(config, names):
 
 
 def problems_of_adapter(config, adapter_config, names):
-    """What vLLM refuses, and what it would leave out of the language model."""
+    """Returns the tensors that vLLM rejects, and those that it would omit from the language model."""
     architecture = ARCHITECTURES[config["architectures"][0]]
     problems = []
     for name in sorted(names):
@@ -159,7 +159,7 @@ def problems_of_adapter(config, adapter_config, names):
             problems.append(f"vLLM has no module for {module}")
     for key in ("use_dora", "lora_bias", "modules_to_save"):
         if adapter_config.get(key):
-            problems.append(f"vLLM takes no adapter with {key}: merge it")
+            problems.append(f"vLLM supports no adapter with {key}; merge it")
     return problems
 
 

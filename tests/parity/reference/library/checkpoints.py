@@ -121,7 +121,7 @@ def config(shape, tokenizer):
 
 
 def as_published(text, vision, shape):
-    """Published configs leave out what equals the default, and carry keys of the code that trained them."""
+    """Published configs omit default values and contain keys of the training code."""
     for key in ("hidden_act", "attention_bias", "mlp_bias"):
         del text[key]
     for key in ("num_channels", "hidden_act", "layer_norm_eps"):

@@ -25,7 +25,7 @@ def blocks(turn):
 
 
 def expanded(image_tokens, crops):
-    """What stands for an image, written here from the definition."""
+    """Returns the tokens of an image, written here from the definition."""
     one = f"\n\n{START}{'<image_soft_token>' * image_tokens}<end_of_image>\n\n"
     if crops == 0:
         return one

@@ -65,7 +65,7 @@ def make_tiles(grid):
 
 
 def expanded(text, grids, frames, tokens):
-    """The marks as what stands for them, written here from the definition."""
+    """Replaces the placeholders by their tokens, written here from the definition."""
     tile, grids, frames = "<IMG_CONTEXT>" * tokens, iter(grids), iter(frames)
 
     def replaced(mark):

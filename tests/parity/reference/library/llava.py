@@ -52,7 +52,7 @@ def to_messages(sample):
 
 
 def expand_image(grid, tokens_per_tile):
-    """The text that stands for one image; grid is (rows, columns) of its tiles, (0, 0) for an image that is not split."""
+    """Returns the text of one image; grid is (rows, columns) of its tiles, (0, 0) for an image that is not split."""
     rows, columns = grid
     tile = IMAGE_MARK * tokens_per_tile
     text = ""

@@ -111,7 +111,7 @@ def make_tokenizer(shape):
 
 
 def image_token(shape, tokenizer):
-    """In the original layout no token stands for an image; transformers needs one that does not occur."""
+    """The original layout has no image token; transformers needs one that does not occur."""
     return shape.vocabulary_size - 1 if shape.layout == "original" else tokenizer.token_to_id("<image>")
 
 

@@ -129,7 +129,7 @@ def load_tokenizer(folder, config):
 
 
 def weights(model, config):
-    """What nanoVLM's save_pretrained writes: of tied weights the one whose name is first, and the rotary frequencies."""
+    """Returns the tensors that nanoVLM's save_pretrained writes: of tied weights the first name, and the RoPE frequencies."""
     tensors = own_names(dict(model.state_dict()))
     if config["lm_tie_weights"]:
         tensors.pop("decoder.token_embedding.weight")

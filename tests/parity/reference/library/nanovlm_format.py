@@ -52,7 +52,7 @@ def make_tiles(image, config):
 
 
 def to_bytes(values):
-    """As vlmtrain does: halves, and what is less than 1e-6 below them, go up. In float64, since float32 is less exact than that."""
+    """Rounds as vlmtrain: halves, and values less than 1e-6 below them, go up. Uses float64, since float32 is less exact."""
     return torch.floor(values + 0.5 + 1e-6).clamp(0, 255).float().div(255)
 
 

@@ -76,7 +76,7 @@ def process(processor, text, images, videos):
 
 
 def stamped_frames(mark, grid, metadata, merge):
-    """What stands for a video in Qwen3-VL, written here from the definition: before each pair of frames the mean of their times."""
+    """Returns the tokens of a video in Qwen3-VL, written here from the definition: the mean time before each pair of frames."""
     times = [index / metadata.fps for index in metadata.frames_indices]
     times += times[-1:] * (len(times) % 2)
     frame = "<|vision_start|>" + mark * (int(grid[1] * grid[2]) // merge**2) + "<|vision_end|>"

@@ -53,7 +53,7 @@ def projection_difference(tensor, stored):
 
 
 def thin(tensors):
-    """Returns what a file has of these tensors."""
+    """Returns the stored form of these tensors."""
     names = sorted(filter(is_thinned, tensors))
     rows = torch.stack([projections(tensors[name]) for name in names])
     parts = {name: part(value) if is_thinned(name) and value.numel() > WHOLE else value for name, value in tensors.items()}

@@ -18,7 +18,7 @@ SIZES = [
     (4000, 10), (1, 1), (633, 634), (634, 634), (448, 896), (449, 898), (896, 448), (500, 750), (750, 500), (1500, 1000), (447, 1341),
 ]
 TILES = [(1, 12), (1, 1), (2, 6), (1, 6), (12, 12), (3, 40)]
-# Frames, frames a second, wanted a second, or how many; whether from the middles.
+# Frames, frames per second, requested frames per second or number; whether from the middles.
 VIDEOS = [
     (300, 30, 2, None, True), (300, 29.97, 2, None, True), (64, 25, 0.5, None, True), (10, 2, 2, None, True), (101, 24, 1, None, False),
     (300, 30, None, 8, True), (317, 30, None, 32, True), (99, 30, None, 7, False), (5, 1, None, 5, True), (100000, 60, None, 64, True),

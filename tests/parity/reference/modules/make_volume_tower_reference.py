@@ -45,7 +45,7 @@ def random(*shape):
 
 
 def fill(module):
-    """Weights that keep the variance of what passes them, and nothing at zero."""
+    """Returns weights that keep the variance of their input, without zeros."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if "norm" in name and name.endswith("weight"):
