@@ -1,4 +1,4 @@
-"""What a source is made of: processes on one card, each with its points in the order in which they are measured."""
+"""The parts of a source: processes on one GPU, each with its points in the order of measurement."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Point:
-    """`published` is the figure as printed, in the unit of its process."""
+    """A measured setting. `published` is the figure as printed, in the unit of its process."""
 
     setting: str
     published: float
@@ -36,7 +36,7 @@ class Process:
 
 
 def measure_peak(run):
-    """The peak of allocated bytes while `run()` runs, what was allocated before included."""
+    """Returns the peak of allocated bytes during `run()`, earlier allocations included."""
     import torch
 
     torch.cuda.reset_peak_memory_stats()
