@@ -1,10 +1,10 @@
-"""A step with vlmtrain's custom kernels against one with ATen's operations, and against the planned ratio."""
+"""Compares a step with custom kernels with one of ATen's operations, and with the planned ratio."""
 
 from harness import results
 from harness.check import Check
 from checks.planned_job import Job, plan_arguments, measure_seconds
 
-# Of the first loss of a random start in bf16, whose roundings fall otherwise.
+# Bound on the relative difference of the first loss in bf16, whose roundings differ.
 LOSS_TOLERANCE = 5e-3
 
 
