@@ -35,7 +35,7 @@ def clipped(pen: ImageDraw.ImageDraw, text: str, letters: ImageFont.ImageFont, w
 
 
 def spread(records: list[dict], count: int) -> list[dict]:
-    """Returns `count` records, one task after the other."""
+    """Returns `count` records, alternating between the tasks."""
     by_task: dict[str, list[dict]] = {}
     for record in records:
         by_task.setdefault(record["task"], []).append(record)

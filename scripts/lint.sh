@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checks the style: clang-format on every C++ file, clang-tidy on those given, or on those that differ from a commit.
+# Checks the style: clang-format on every C++ file, clang-tidy on the given files, or on those that differ from a commit.
 #
 #   scripts/lint.sh                     clang-format only
 #   scripts/lint.sh --tidy              and clang-tidy on every source file (long)
 #   scripts/lint.sh --tidy-files FILE…  and clang-tidy on these
 #   scripts/lint.sh --tidy-since COMMIT and clang-tidy on the source files changed since COMMIT
-#   scripts/lint.sh --tidy-changed      since this branch left the remote's main one; on that itself, since the commit before. Not on more
-#                                       than 40 files, which take longer than CI has: scripts/nightly.sh tidy checks all, a part at a time
+#   scripts/lint.sh --tidy-changed      since the branch point from the remote's main branch; on that branch, since the preceding commit.
+#                                       Skipped for more than 40 files, which take too long for CI: scripts/nightly.sh tidy checks all
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mapfile -t files < <(git ls-files '*.h' '*.cpp' '*.cu')

@@ -37,7 +37,7 @@ BRIGHTNESS = {
 }
 NOISE = 0.04
 RADII = {"small": (13.0, 15.0), "large": (22.0, 25.0)}  # of lesions, mm
-VENTRICLES = {"small": (0.7, 0.85), "large": (1.35, 1.5)}  # factor by which large ones are longer than most
+VENTRICLES = {"small": (0.7, 0.85), "large": (1.35, 1.5)}  # lengths relative to the average
 SIDES = {"left": -1, "right": 1}
 # NIfTI's codes of types: number and bits of a voxel.
 TYPES = {"uint8": (2, 8), "int16": (4, 16), "float32": (16, 32)}
@@ -421,7 +421,7 @@ def blind_accuracy(records):
 
 
 def sentences():
-    """Returns the words of all questions and answers."""
+    """Yields the texts of all questions and answers."""
     for questions in QUESTIONS.values():
         for question in questions:
             yield question.text

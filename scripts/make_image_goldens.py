@@ -52,7 +52,7 @@ def exif(orientation: int) -> PIL.Image.Exif:
 
 
 def big_endian_exif(orientation: int) -> bytes:
-    """Returns EXIF data in either byte order; Pillow writes only little-endian."""
+    """Returns big-endian EXIF data, which cameras write; Pillow writes only little-endian."""
     entry = struct.pack(">HHIHH", ORIENTATION_TAG, 3, 1, orientation, 0)
     return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, 1) + entry + struct.pack(">I", 0)
 

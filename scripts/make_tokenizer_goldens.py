@@ -162,7 +162,7 @@ IMAGES_FIRST = ("llava_1_5", "llava_qwen", "llava_v1", "mistral_instruct")
 
 
 def extra_tokens(normalized: bool) -> list[AddedToken]:
-    """Adds tokens with every flag. <norm…> match in normalized text, like GPT-2's <|endoftext|>."""
+    """Returns added tokens with every flag. <norm…> match in normalized text, like GPT-2's <|endoftext|>."""
     return [
         AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False, special=True),
         AddedToken("<word>", single_word=True, normalized=False, special=False),

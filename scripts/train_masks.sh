@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Draws pictures like ultrasound with five structures, trains a small model on them from a random start to draw the
-# structure that a question names, and scores it on pictures that it has not seen.
+# Draws ultrasound-like images with five structures, trains a small, randomly initialized model to segment the structure that
+# a question names, and scores it on held-out images.
 #
 #   scripts/train_masks.sh [VLMTRAIN [SEED [KEY=VALUE…]]]
 #
-# Everything it makes lies in masks/ in the working folder (removed and made anew). Needs Python 3 with Pillow and NumPy.
-# One thread does it as fast as two: pictures of 128 pixels are small.
+# All created files are in masks/ in the working folder (recreated by each run). Needs Python 3 with Pillow and NumPy.
+# One thread is as fast as two, because images of 128 pixels are small.
 set -euo pipefail
 root=$(dirname "$(dirname "$(realpath "$0")")")
 vlmtrain=$(realpath "${1:-$root/build/release/vlmtrain}")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Draws a small data set of shapes, trains a small vision-language model on it from a random start, and shows its answers
-# before and after: what scripts/quickstart.sh and the wheel's `python -m vlmtrain.quickstart` have in common.
+# Draws a small data set of shapes, trains a small, randomly initialized vision-language model on it, and shows its answers
+# before and after. Used by scripts/quickstart.sh and the wheel's `python -m vlmtrain.quickstart`.
 #
 #   scripts/train_shapes.sh VLMTRAIN PYTHON CONFIG [SEED [KEY=VALUE…]]
 #
-# Everything it makes lies in quickstart/ in the working folder (removed and made anew). PYTHON needs Pillow and NumPy;
+# All created files are in quickstart/ in the working folder (recreated by each run). PYTHON needs Pillow and NumPy;
 # KEY=VALUE changes a key of CONFIG, which is configs/quickstart.yaml.
 set -euo pipefail
 scripts=$(dirname "$(realpath "$0")")

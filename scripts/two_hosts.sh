@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains on four ranks of two hosts, two on each, on the CPU: the hosts are network namespaces of this machine (scripts/hosts.sh).
-# With the interface named and not, losses are those of four ranks on one host, to the last digit; where the second host
-# is cut off in the middle, all ranks are to end within 30 seconds and say why, and the same command is to go on.
+# With and without a configured interface, losses must equal those of four ranks on one host, to the last digit. If the second
+# host is disconnected during training, all ranks must end within 30 seconds with the reason, and the same command must resume.
 #
 #   VLMTRAIN=build/release/vlmtrain scripts/two_hosts.sh
 #
@@ -32,7 +32,7 @@ settings() {  # folder of the run
   printf '%s\n' --config "$dir/train.yaml" --device cpu "output.dir=$dir/$1" "training.max_steps=$STEPS"
 }
 
-start() {  # folder of the run, interface or nothing
+start() {  # folder of the run, optional interface
   local rank host
   mapfile -t arguments < <(settings "$1")
   ranks=()
