@@ -19,10 +19,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Process:
-    """`measure()` runs in a process of its own on the virtual card `card` and returns one number of bytes for each point.
+    """A process on the virtual GPU `gpu`. `measure()` returns one number of bytes for each point.
 
-    `stated_card` is what the source says it measured on, `unit` and `unit_bytes` the unit of its figures, `packages` the
-    versions of Python packages that it needs besides PyTorch (name: version).
+    `stated_gpu` is the GPU that the source states, `unit` and `unit_bytes` the unit of its figures, `packages` the versions
+    of Python packages that it needs besides PyTorch (name: version).
     """
 
     title: str

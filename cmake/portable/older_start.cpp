@@ -1,4 +1,5 @@
-// From 2.34 on, glibc runs a program's initializers; before, the program itself does. Both call a given function for them.
+// From 2.34 on, glibc runs a program's initializers; before, the program itself does. Both call a given function for
+// them.
 
 extern "C" {
 

@@ -24,7 +24,7 @@ class BadInputTest : public CommandTest {
   void expect_refused(const std::vector<std::string>& overrides, int exit_code,
                       const std::vector<std::string>& messages) const {
     expect_error(train(overrides), exit_code, messages);
-    EXPECT_FALSE(std::filesystem::exists(folder() / "run/checkpoints")) << "training began";
+    EXPECT_FALSE(std::filesystem::exists(folder() / "run/checkpoints")) << "training started";
   }
 
   /// Returns a copy of the checkpoint to damage.
