@@ -106,7 +106,7 @@ def main():
             make_photos(sources, folder / "photos")
         sets = {"as they are": arguments.images, "1, 4 and 12 Mpx": folder / "photos"}
         print("Images a second: median (all runs). A ratio is vlmtrain's median, with pixels as bytes and as floats, by the peer's.\n")
-        print("| processor | pictures | workers and cores | vlmtrain, bytes | vlmtrain, floats | torchvision + Pillow | ratios "
+        print("| processor | images | workers and cores | vlmtrain, bytes | vlmtrain, floats | torchvision + Pillow | ratios "
               "| datasets + processor | ratios | most resident, MB, in the same order |")
         print("|---|---|---|---|---|---|---|---|---|---|")
         for preset in ("llava-tiny", "qwen2.5-vl-tiny"):

@@ -22,7 +22,7 @@ KINDS = {
     "products, misaligned": lambda name: "align" in name and "cutlass" in name and "flash" not in name,
     "other products": lambda name: "gemm" in name.lower() or "splitK" in name or "gemv" in name,
     "attention": lambda name: "flash" in name or "fmha" in name or "cutlassF" in name or "cutlassB" in name,
-    "own kernels": lambda name: "vlmtrain::" in name,
+    "custom kernels": lambda name: "vlmtrain::" in name,
     "ATen's kernels": lambda name: True,
 }
 

@@ -4,8 +4,8 @@
     python bench/loading.py [--runs 3] [--program build/release/load_checkpoint] [--folder DIR]
 
 Creates a LLaVA-type checkpoint of random bf16 weights in shards of 500 MB (kept in --folder, if given). Each figure comes
-from its own process, which loads the weights to the CPU and ends; the file is in the page cache. "beside" is the peak of
-resident memory minus the weights. transformers uses `from_pretrained(dtype=...)`. It leaves weights of the file's data
+from its own process, which loads the weights to the CPU and ends; the file is in the page cache. "besides the weights" is the
+peak of resident memory minus the weights. transformers uses `from_pretrained(dtype=...)`. It leaves weights of the file's data
 type in the mapped file, so one byte of each page is read before the clock stops.
 """
 
@@ -64,7 +64,7 @@ def main():
         folder = arguments.folder or Path(temporary)
         if not (folder / "config.json").exists():
             make_checkpoint(folder)
-        print("| loaded as | | seconds, median (all) | weights, GB | peak resident, GB | beside the weights, GB |")
+        print("| loaded as | | seconds, median (all) | weights, GB | peak resident, GB | besides the weights, GB |")
         print("|---|---|---|---|---|---|")
         for dtype in ("bf16", "fp32"):
             results = {"vlmtrain": [], "transformers": []}

@@ -2,8 +2,8 @@
 
     python bench/published_speeds.py --build build/release
 
-`vlmtrain plan` counts products and attention of each case of bench/published_speeds/cases.py; the bytes that the case's
-own kernels move are counted by hand (work.py). The efficiencies of products are fitted on every second case in the order
+`vlmtrain plan` counts products and attention of each case of bench/published_speeds/cases.py; the bytes that the kernels
+of the published program move are counted by hand (work.py). The efficiencies of products are fitted on every second case in the order
 of their keys; the others are held out. docs/benchmarks/published-speeds.md describes the counts and the results.
 
 No GPU is used. One process runs at a time, on one thread; all take a minute and a half.

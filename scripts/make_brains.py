@@ -64,7 +64,7 @@ class Subject:
     ventricles_scale: float
 
     def sides(self, modality):
-        """Where lesions show."""
+        """Returns the sides on which lesions are visible in a modality."""
         return self.side if self.in_both or modality == "T2w" else "none"
 
     def count(self, modality):
@@ -259,7 +259,7 @@ NUMBERS = ("none", "one", "two")
 
 
 def compared(first, second):
-    """Which is larger."""
+    """Returns first, second or same: the larger of two values."""
     return "same" if first == second else "first" if first > second else "second"
 
 

@@ -254,7 +254,7 @@ def write_json(path: pathlib.Path, value) -> None:
 def sources(what: str) -> str:
     return (f"# Sources\n\n{what}\n\nMade by `scripts/make_image_goldens.py` with torch {torch.__version__.split('+')[0]}, "
             f"torchvision {torchvision.__version__.split('+')[0]}, transformers {transformers.__version__},\n"
-            f"Pillow {PIL.__version__}. The pictures are drawn by that script; there is no one else's work in them.\n")
+            f"Pillow {PIL.__version__}. The images are drawn by that script and contain no third-party work.\n")
 
 
 if __name__ == "__main__":
@@ -265,8 +265,8 @@ if __name__ == "__main__":
     make_resize()
     make_idefics3()
     (DECODE / "SOURCES.md").write_text(sources(
-        "`decode.json` with `decoded.bin`: pictures of every kind and the RGB planes that Pillow and transformers read from them.\n"
-        "`resize.json` with `resize_sources.bin`: raw pictures, and the CRC-32 of what torchvision's antialiased resize makes of them."))
+        "`decode.json` with `decoded.bin`: images of every kind and the RGB planes that Pillow and transformers read from them.\n"
+        "`resize.json` with `resize_sources.bin`: raw images, and the CRC-32 of the results of torchvision's antialiased resize."))
     (IDEFICS3 / "SOURCES.md").write_text(sources(
-        "`cases.json` with `pixels.bin`: for each picture and configuration, the grid and the CRC-32 of the float32 `pixel_values`\n"
+        "`cases.json` with `pixels.bin`: for each image and configuration, the grid and the CRC-32 of the float32 `pixel_values`\n"
         "of transformers' image processor on torchvision; for the smallest, the floats themselves."))

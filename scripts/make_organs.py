@@ -193,7 +193,7 @@ def sentences():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pictures", type=int, default=3000, help="of training")
+    parser.add_argument("--pictures", type=int, default=3000, help="number of training images")
     parser.add_argument("--held-out", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()

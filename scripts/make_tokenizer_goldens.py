@@ -328,7 +328,7 @@ def write_tokenizers(out: pathlib.Path) -> None:
 
 
 def write_chats(out: pathlib.Path) -> None:
-    # As transformers compiles chat templates.
+    # The settings with which transformers compiles chat templates.
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     cases = []
     for name, source in CHAT_TEMPLATES.items():

@@ -78,7 +78,7 @@ expect "doctor" 0 'site-packages/vlmtrain/../torch/lib, found by the program' as
 expect "pip finds nothing missing" 0 'No broken requirements' as_user python -m pip check
 expect "it takes nothing from this checkout" 0 'libtorch_cpu.so => '"$packages/vlmtrain/../torch/lib/libtorch_cpu.so" \
   as_user ldd "$packages/vlmtrain/vlmtrain-core"
-expect "the quickstart, in $steps steps" 0 'Held-out answers that are right: .* after training' \
+expect "the quickstart, in $steps steps" 0 'Correct held-out answers: .* after training' \
   as_user python -m vlmtrain.quickstart 1 "training.max_steps=$steps"
 grep '^Held-out' "$folder/said" || true
 config=$packages/vlmtrain/shapes/quickstart.yaml

@@ -27,14 +27,14 @@ stage "Training"
 "$vlmtrain" --config "$config" "training.seed=$seed" "${@:3}"
 trained=$(find volumes/run/checkpoints -maxdepth 1 -name 'step-*' | sort -V | tail -n 1)
 
-stage "What it answers about subjects that it has not seen"
+stage "Answers about held-out subjects"
 "$vlmtrain" eval --config "$config" --checkpoint "$trained" --answers volumes/answers.jsonl | tee volumes/accuracy.txt
 
 stage "Done"
 share_of() { awk -v name="$1" '$1 == name { print $3 }' volumes/accuracy.txt; }
 cat <<SUMMARY
-Right answers about subjects that it has not seen: $(share_of all) (T1 $(share_of T1), T2 $(share_of T2), T3 $(share_of T3))
-  each answer beside the right one   volumes/answers.jsonl
-  how the run went                   volumes/run/report.html
+Correct answers about held-out subjects: $(share_of all) (T1 $(share_of T1), T2 $(share_of T2), T3 $(share_of T3))
+  answers and references             volumes/answers.jsonl
+  report of the run                  volumes/run/report.html
 SUMMARY
 awk '$1 == "all" { exit !($3 + 0 >= 90) }' volumes/accuracy.txt || { echo "Fewer than 90 % are correct."; exit 1; }

@@ -106,7 +106,7 @@ for away in 2 1; do
   for ((rank = 0; rank < RANKS; ++rank)); do
     code=0
     while kill -0 "${ranks[rank]}" 2>/dev/null && ((SECONDS <= 2 * SECONDS_TO_END)); do sleep 0.1; done
-    if kill -0 "${ranks[rank]}" 2>/dev/null; then fail "rank $rank goes on $SECONDS s after host$away was cut off"; fi
+    if kill -0 "${ranks[rank]}" 2>/dev/null; then fail "rank $rank still runs $SECONDS s after host$away was cut off"; fi
     wait "${ranks[rank]}" || code=$?
     words=$({ cat "$dir/rank-$rank.txt" "$dir/$run/rank-$rank.log" 2>/dev/null || true; } | grep "rank [0-9]: process" | tail -n 1) || fail "rank $rank does not say why"
     echo "host$away cut off after $(steps_of "$run") steps: rank $rank (host$((rank / RANKS_OF_HOST + 1))) ended with $code within $SECONDS s: $words"

@@ -1,5 +1,5 @@
 """The work of a step of a published run: products and attention, counted by vlmtrain's dry run, and the bytes that the
-run's own kernels move, computed from the model's sizes."""
+published program's kernels move, computed from the model's sizes."""
 
 import json
 import os

@@ -23,7 +23,7 @@
 
 extern "C" {
 
-// Whether the process has one thread, which lets libstdc++'s headers skip atomic operations. False is always correct.
+// True if the process has one thread, which lets libstdc++'s headers skip atomic operations. False is always correct.
 char __wrap___libc_single_threaded = 0;
 
 pid_t __wrap_gettid() {

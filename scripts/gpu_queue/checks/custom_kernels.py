@@ -25,9 +25,9 @@ def against_aten(title, job):
                    "planned_seconds": {"own": own.plan()["step_seconds"], "aten": aten.plan()["step_seconds"]},
                    "reserved_peak_bytes": {name: run.plan()["measured"]["reserved_peak_bytes"] for name, run in (("own", own), ("aten", aten))}}
         if apart > LOSS_TOLERANCE:
-            return results.failed(text, "src/kernels: gpu_tests --gtest_filter='*GpuKernels*' says which", **figures)
+            return results.failed(text, "src/kernels: gpu_tests --gtest_filter='*GpuKernels*' finds the wrong kernel", **figures)
         if ratio < 1:
-            return results.failed(text, "src/kernels: VLMTRAIN_WITHOUT_KERNELS=NAME and build/release/kernel_speed say which", **figures)
+            return results.failed(text, "src/kernels: VLMTRAIN_WITHOUT_KERNELS=NAME and build/release/kernel_speed find the slow kernel", **figures)
         return results.passed(text, **figures)
 
     return do

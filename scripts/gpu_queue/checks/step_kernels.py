@@ -31,7 +31,7 @@ CLASSES = {"products, aligned": (step_parts.BASE, step_parts.LORA),
            "attention": (step_parts.TEXT_ATTENTION, step_parts.FULL_ATTENTION, step_parts.WINDOWS, step_parts.OTHER_ATTENTION)}
 FIRST_CLASSES = {"LoRA": {"products, aligned": 1133, "products, misaligned": 470, "attention": 469},
                  "LoRA on NF4": {"products, aligned": 924, "products, misaligned": 1027, "attention": 459}}
-# With a smaller share of products of known size, the split is not meaningful.
+# Minimum share of products of known size for a meaningful split.
 LEAST_MATCHED = 0.9
 SHOWN_SIZES = 25
 VIRTUAL_NAMES = {"H200": "h200", "H100 PCIe": "h100-pcie", "H100": "h100", "B200": "b200", "A100": "a100-80"}

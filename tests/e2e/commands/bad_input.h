@@ -11,7 +11,7 @@
 
 namespace vlmtrain::e2e {
 
-/// Errors of a user: the exit code says who can fix them, the message how.
+/// User errors: the exit code identifies who can fix them, the message how.
 class BadInputTest : public CommandTest {
  protected:
   void expect_error(const Result& result, int exit_code, const std::vector<std::string>& messages) const {

@@ -180,7 +180,7 @@ void expect_exact_forecasts(const std::vector<nlohmann::ordered_json>& steps, si
 }
 
 /// Callbacks of a checkpoint use the GPU, and the run empties its cache afterwards: the look-ahead
-/// has to do the same. Two steps are submitted by then.
+/// must do the same. Two steps are submitted by then.
 TEST_F(LookAheadTest, ResynchronizesAfterASave) {
   auto settings = large_batch("4");
   settings.insert(settings.end(), {"training.max_steps=16", "output.save_steps=4"});
@@ -267,7 +267,7 @@ TEST_F(LookAheadTest, ResynchronizesAfterADroppedSample) {
   expect_exact_forecasts(measured_steps, first_alike);
 }
 
-/// After a failure the look-ahead's limit is below the need of any step: a warning says so, and the
+/// After a failure the look-ahead's limit is below the need of any step: a warning is logged, and the
 /// run continues. After enough successful steps the limit is restored.
 TEST_F(LookAheadTest, TriesAStepThatIsForecastNotToFit) {
   std::vector<std::string> settings{"training.micro_batch_size=1", "memory.recompute=none", "training.max_steps=40"};

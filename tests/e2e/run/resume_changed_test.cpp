@@ -156,7 +156,7 @@ TEST_F(ResumeChangedTest, AnotherDatasetStartsWithItsOwnLedger) {
   EXPECT_THAT(messages("run", "changed").front(),
               AllOf(HasSubstr("data.train: train.json → other.json"), HasSubstr("samples in data.train: 11 → 7"),
                     HasSubstr("ledger-to-step-2.json")));
-  // The run is complete, and says so where no steps remain for another change.
+  // The run is complete, and reports that no steps remain for another change.
   auto more = b;
   more.emplace_back("training.weight_decay=0.5");
   EXPECT_THAT(
