@@ -2,8 +2,8 @@
 
     python bench/peer_transformers.py --checkpoint DIR --data train.json --image-root DIR --order order.json
 
-Float32 on the CPU (or --device cuda, --precision bf16: float32 weights under autocast), transformers' default attention (sdpa), fused AdamW, padded batches prefetched by a loader process, no accumulation, no
-grouping by length (off by default there too). An optimizer step takes the samples that --order (a JSON list of lists of ids)
+Float32 on the CPU (or --device cuda, --precision bf16: float32 weights under autocast), transformers' default attention (sdpa),
+fused AdamW, padded batches prefetched by a loader process, no accumulation, no grouping by length (its default). An optimizer step takes the samples that --order (a JSON list of lists of ids)
 lists for it. --adapter trains a PEFT adapter on the checkpoint instead of its weights. Prints one JSON line; padding does not count as
 tokens. --metrics gets a line for each step.
 """

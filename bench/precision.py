@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--last", type=int, default=100)
-    parser.add_argument("--learning-rate", default="1.0e-3", help="learning rate; default: the quickstart's. With a smaller one, runs diverge later")
+    parser.add_argument("--learning-rate", default="1.0e-3", help="default: the quickstart's; with a smaller one, runs diverge later")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kinds", default=",".join("-".join(kind) for kind in KINDS),
                         help="precision and optimizer states of each kind; the baseline fp32-fp32 is always included")

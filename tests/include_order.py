@@ -55,7 +55,7 @@ def self_test() -> None:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
         result = violations(root)
-        assert len(result) == 3 and "stands below" in result[0] and "private" in result[1] and "only" in result[2], result
+        assert len(result) == 3 and "below it in parts.txt" in result[0] and "private" in result[1] and "may include only" in result[2], result
 
 
 if __name__ == "__main__":
