@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compares scans per second and memory of reading with nibabel and MONAI, alternating in one run. Needs the packages of
-tests/parity/reference/requirements.txt and build/release/read_volumes.
+"""Compares scans per second and resident memory of vlmtrain's reader with nibabel and MONAI, alternating in one run.
+Needs the packages of tests/parity/reference/requirements.txt and build/release/read_volumes.
 
     compare_monai_volumes.py [--pairs 5] [--seconds 4] [--folder DIR]
 
-The scans are drawn: 256 x 256 x 180 voxels of int16, as .nii.gz and .nii. Prints the table of docs/benchmarks/volumes.md.
+The scans are synthetic: 256 x 256 x 180 int16 voxels, as .nii.gz and .nii. Prints the table of docs/benchmarks/volumes.md.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def pipeline(kind: str):
 
 
 def work(kind: str, seconds: float, scans: list[str]) -> None:
-    """A worker of MONAI's: one process, one thread, as a DataLoader's."""
+    """Runs one MONAI worker: one process with one thread, as in a DataLoader."""
     import warnings
 
     import torch

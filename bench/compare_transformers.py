@@ -3,11 +3,11 @@
     python bench/compare_transformers.py --build build/release --torch DIR --packages DIR
     python bench/compare_transformers.py --build build/release --only vlmtrain --model llava-1.5-7b --kind lora
 
-A cell is a model, a kind of training and a shape, SAMPLESxTOKENS of a micro-batch; --model, --kind and --shape pick
-some, and may stand several times. --only runs one side: vlmtrain's needs the program alone and takes two seconds a cell.
---json prints a line of JSON a cell and side as they come; else a Markdown table follows at the end.
-docs/benchmarks/beside-transformers.md lists the counted values and how to make the folders. Only one process runs at a
-time, on one thread.
+A cell is a model, a kind of training and a shape, SAMPLESxTOKENS of a micro-batch. --model, --kind and --shape select
+cells and can be repeated. --only runs one side; vlmtrain's side needs only the program and takes two seconds a cell.
+--json prints a JSON line per cell and side as they finish; without it, a Markdown table follows at the end.
+docs/benchmarks/beside-transformers.md lists the counted values and how to create the folders. Only one process runs at
+a time, on one thread.
 """
 
 import argparse
@@ -22,16 +22,16 @@ from published_peaks import STAND_INS
 
 HERE = Path(__file__).resolve().parent
 SIDES = ["transformers", "vlmtrain"]
-# Of this size where transformers runs, so that what does not fit an H100 still says what it takes, as a plan does.
+# Size of the virtual GPU for transformers, so that a step that does not fit an H100 still reports its memory, as a plan does.
 GPU = "h100"
 GPU_BYTES = 2**40
 
 
 @dataclass
 class Model:
-    image_side: int  # pixels of a side of the sample's image
-    image_tokens: int  # its features
-    image_marks: int  # tokens around them
+    image_side: int  # side of the sample's image, in pixels
+    image_tokens: int  # features of the image
+    image_marks: int  # tokens around the features
 
 
 MODELS = {
@@ -71,7 +71,7 @@ class Cell:
 
 
 def run(command, environment):
-    """The line of JSON that a command ends with. What does not fit (exit code 3) has one too."""
+    """Returns the JSON line that a command prints last, also if the plan does not fit (exit code 3)."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | environment
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
@@ -83,7 +83,7 @@ def run(command, environment):
 
 
 def run_vlmtrain(cell, folders):
-    """A plan with all that it could choose fixed; every token of the text but the first is learnt."""
+    """Returns a plan with every choice fixed; every text token except the first is a label token."""
     model = MODELS[cell.model]
     text = cell.tokens - model.image_tokens - model.image_marks
     plan = run(
@@ -111,8 +111,8 @@ def run_vlmtrain(cell, folders):
 
 
 def run_transformers(cell, folders):
-    """A process of its own on the virtual card: PyTorch and the packages on the path, the stand-ins before the CUDA
-    libraries."""
+    """Runs a cell in its own process on the virtual GPU, with PyTorch and the packages on the path and the stub libraries
+    preloaded before the CUDA libraries."""
     model = MODELS[cell.model]
     paths = [str(folder) for folder in (folders.torch, folders.packages) if folder]
     environment = {
@@ -120,7 +120,7 @@ def run_transformers(cell, folders):
         "VLMTRAIN_VGPU_NAME": GPU,
         "VLMTRAIN_VGPU_BYTES": str(GPU_BYTES),
         "HF_HUB_OFFLINE": "1",
-        # The host cannot look at values of the card.
+        # The host cannot read values of the virtual GPU.
         "TRANSFORMERS_DISABLE_TORCH_CHECK": "1",
     }
     if paths:
@@ -156,7 +156,7 @@ def row(cell, measured):
 
 
 def table(rows, sides):
-    """Of each figure: a column a side, and vlmtrain's by transformers'."""
+    """Returns the table: for each figure a column per side, and the ratio of vlmtrain to transformers."""
     columns = ["model", "training", "samples × tokens"]
     for title, _, _ in FIGURES.values():
         columns += [f"{title}: {side}" for side in sides] + ["ratio"] * (len(sides) == 2)
@@ -166,15 +166,15 @@ def table(rows, sides):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, required=True, help="with vlmtrain, vgpu/ and libvlmtrain_step_cost.so")
-    parser.add_argument("--counter", type=Path, help="that library, where it is elsewhere")
+    parser.add_argument("--build", type=Path, required=True, help="build folder with vlmtrain, vgpu/ and libvlmtrain_step_cost.so")
+    parser.add_argument("--counter", type=Path, help="path of libvlmtrain_step_cost.so, if it is not in --build")
     parser.add_argument("--torch", type=Path, help="folder with PyTorch: scripts/setup.sh --print-libtorch")
-    parser.add_argument("--packages", type=Path, help="folder with transformers and PEFT, if this Python has none")
+    parser.add_argument("--packages", type=Path, help="folder with transformers and PEFT, if this Python lacks them")
     parser.add_argument("--model", choices=MODELS, action="append")
     parser.add_argument("--kind", choices=KINDS, action="append")
     parser.add_argument("--shape", choices=SHAPES, action="append")
     parser.add_argument("--only", choices=SIDES)
-    parser.add_argument("--json", action="store_true", help="lines of JSON instead of the table")
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of the table")
     arguments = parser.parse_args()
     for name in ("build", "counter", "torch", "packages"):
         folder = getattr(arguments, name)

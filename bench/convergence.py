@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The same global batch of 16, cut as 16x1, 8x2, 4x4, 2x8 and 1x16: losses of the same run in fp32.
+"""Compares the losses of one fp32 run whose global batch of 16 is split as 16x1, 8x2, 4x4, 2x8 and 1x16.
 
     python bench/convergence.py --vlmtrain build/release/vlmtrain --model FOLDER --data FILE [--steps 200]
 
-Micro-batch x accumulation steps. The table has the losses of the first and the last step, the mean of the last twenty
-and the largest difference from the run with 16x1 over all steps. Exit code 1 if a final loss is more than 1e-4 away.
+A split is micro-batch size x accumulation steps. The table has the losses of the first and the last step, the mean of
+the last twenty, and the largest difference from the run with 16x1 over all steps. Exit code 1 if a final loss is more than 1e-4 away.
 """
 import argparse
 import json

@@ -62,8 +62,8 @@ int64_t sample_one_to_four(Random& random) {
   return random.between(1, 4);
 }
 
-constexpr const char* kOneOrThirtyName = "10 % of 30 pictures, else 1";
-constexpr const char* kOneToFourName = "1 to 4 pictures";
+constexpr const char* kOneOrThirtyName = "10 % of 30 images, else 1";
+constexpr const char* kOneToFourName = "1 to 4 images";
 
 const Mixture kMixtures[] = {{kOneOrThirtyName, "llava-1.5-7b", "h100", 16, sample_one_or_thirty},
                              {kOneToFourName, "llava-1.5-7b", "a100-40", 16, sample_one_to_four},
@@ -179,7 +179,7 @@ SplitForecast forecast_splits(const planner::Plan& plan, const planner::StepConf
                        .layout = layout,
                        .limit_bytes = plan.limit.limit_bytes});
     const auto result = look_ahead.get_forecast(static_cast<int64_t>(i), std::chrono::seconds(600));
-    VLMTRAIN_CHECK(result && result->fits, "step {} is not foreseen to fit", i);
+    VLMTRAIN_CHECK(result && result->fits, "step {} is not predicted to fit", i);
     forecast.num_split += result->layout != layout;
     forecast.num_released += result->empty_cache_first;
     forecast.steps_before_release += forecast.num_released == 0;
@@ -238,12 +238,12 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
   for (int64_t i = 0; i < planner::num_steps_to_sample(kGlobalBatch); ++i)
     request.workload.sampled_steps.push_back({sample_step()});
   const planner::Plan plan = planner::make_plan(request);
-  fmt::print(stderr, "{} on {}: {:.1f} s, with the cut {:.1f} s; {} of {} blocks\n", mixture.model, mixture.target,
+  fmt::print(stderr, "{} on {}: {:.1f} s, split by memory {:.1f} s; {} of {} blocks\n", mixture.model, mixture.target,
              equal.effort.seconds, plan.effort.seconds,
              plan.best.step_config.recompute.vision + plan.best.step_config.recompute.language,
              plan.detail.vision_blocks + plan.detail.language_blocks);
   if (!plan.fits || !plan.split) {
-    fmt::print("| {} | {} | {} | no cut by memory |\n", mixture.name, mixture.model, mixture.target);
+    fmt::print("| {} | {} | {} | not split by memory |\n", mixture.name, mixture.model, mixture.target);
     return;
   }
   fmt::print(stderr, "{}\n{}\n", plan.split->to_json().dump(), plan.split->table.to_json().dump());
@@ -309,7 +309,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
 }  // namespace vlmtrain
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // like vlmtrain itself: the process for dry runs
+  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // the dry-run process, as in vlmtrain
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }
@@ -317,9 +317,10 @@ int main(int argc, char** argv) {
   const auto seed = static_cast<uint64_t>(argc > 2 ? std::atoll(argv[2]) : 1);
   const int64_t only = argc > 3 ? std::atoll(argv[3]) : -1;
   fmt::print(
-      "| samples | model | card | equal cut | passes a step | of the optimum | in fewer | samples/s | equal cut | "
-      "split "
-      "fours | ran out | cut + emptied by the twin | exact, before that | most reserved, of the limit |\n"
+      "| samples | model | GPU | equal split | micro-batches a step | of the optimum | possible with fewer | samples/s "
+      "| "
+      "equal split | split fours | out of memory | split + cache emptied by the look-ahead | exact, before that | "
+      "peak reserved, of the limit |\n"
       "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (int64_t i = 0; i < std::ssize(vlmtrain::kMixtures); ++i) {
     if (only < 0 || i == only) vlmtrain::run_mixture(vlmtrain::kMixtures[i], steps, seed);

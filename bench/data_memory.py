@@ -1,12 +1,12 @@
-"""Resident memory of the loader over time, on data sets that are larger than it may be: a JSON Lines file of 2 GB, and
-folders of shards of 5 GB as Parquet and as WebDataset tars.
+"""Measures the loader's resident memory over time on data sets that exceed it: a JSON Lines file of 2 GB, and folders
+of shards of 5 GB as Parquet and as WebDataset tars.
 
     cmake --build --preset release --target stream_data
     python bench/data_memory.py [--program build/release/stream_data] [--folder DIR] [--scale 1.0] [--samples 20000]
 
-Makes the data in --folder (a temporary one unless it is given; about 12 GB), with pyarrow. Each figure is of a process of
-its own, which opens the data set and reads records at random, by blocks where the format has them, on two threads, without
-decoding pictures.
+Writes the data to --folder (default: a temporary folder; about 12 GB) with pyarrow. Each figure comes from its own
+process, which opens the data set and reads records in random order on two threads, without decoding images. Formats
+with blocks are read block by block.
 """
 
 import argparse
@@ -28,7 +28,7 @@ NOISE = random.Random(0).randbytes(2 * IMAGE_BYTES)
 
 
 def source_image(number):
-    """As many bytes as a picture, of which no two are alike; nothing decodes them."""
+    """Returns noise of an image's size, different for each number; nothing decodes it."""
     return b"\xff\xd8\xff\xe0" + NOISE[number % IMAGE_BYTES :][: IMAGE_BYTES]
 
 

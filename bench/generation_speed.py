@@ -1,9 +1,11 @@
-"""How fast answers come, with a key-value cache, without, and in transformers: python bench/generation_speed.py --vlmtrain build/release/vlmtrain
+"""Compares generation speed with a key-value cache, without one, and in transformers.
 
-A random small model (`vlmtrain init --preset smolvlm-tiny`) in float32 on the CPU answers one prompt with a picture greedily. The
-three take turns, --rounds times. vlmtrain is a new process each time and says itself how long its answer took, from the picture's
-pixels to the last token, first use of everything included; transformers (its own cache, sdpa) is warm: a first answer is left out. All
-three have to give the same tokens. What counts is the ratio; seconds depend on the machine.
+    python bench/generation_speed.py --vlmtrain build/release/vlmtrain
+
+A random small model (`vlmtrain init --preset smolvlm-tiny`) in float32 on the CPU generates greedily for one prompt with an image. The
+three alternate, --rounds times. vlmtrain is a new process each time and reports its own time, from the image's pixels to the last token,
+first-use costs included. transformers (its own cache, SDPA) is warm: its first answer is not counted. All three must produce the same
+tokens. Compare the ratios; the seconds depend on the machine.
 """
 
 import argparse

@@ -1,17 +1,16 @@
-"""Images a second of vlmtrain's loader beside two in Python, by turns in the same run.
+"""Compares images per second of vlmtrain's loader with two Python loaders, alternating in one run.
 
     cmake --build --preset release --target vlmtrain load_samples
     python bench/images_per_second.py --images DIR [--runs 3] [--seconds 6] [--build build/release] [--folder DIR]
 
-DIR holds pictures (JPEG or PNG), which are loaded as they are; of them photographs of 1, 4 and 12 megapixels are made
-(JPEG, quality 90, with noise) in --folder. Two processors: LLaVA-1.5's (CLIP, 336 × 336 pixels) and
-Qwen2.5-VL's (native resolution, at most 1,003,520 pixels), each read by all from the same files. vlmtrain is measured
-twice: with pixels as bytes, as it trains (the device normalises them), and with loader threads that normalise them too, as the
-peers' workers do. The peers are
-bench/peer_loaders.py. Every loader gets the same pictures, questions and answers, batch size and number of workers, and is
-bound to as many cores as it has workers. A figure is that of a process of its own, without its start and imports; the
-first run of each, which warms the page cache and finds how many batches fill --seconds, does not count. Medians; a ratio is of
-medians.
+DIR holds JPEG or PNG images, which are loaded unchanged. From them, photographs of 1, 4 and 12 megapixels are written
+to --folder (JPEG, quality 90, with noise). Two processors read the same files: LLaVA-1.5's (CLIP, 336 × 336 pixels) and
+Qwen2.5-VL's (native resolution, at most 1,003,520 pixels). vlmtrain is measured twice: with uint8 pixels, as in training
+(the device normalizes them), and with loader threads that normalize them, as the peers' workers do. The peers are in
+bench/peer_loaders.py. Every loader gets the same images, questions, answers, batch size and number of workers, and is
+bound to one core per worker. Each figure comes from its own process, without startup and imports. The first run of each
+loader is not counted: it warms the page cache and finds how many batches fill --seconds. Figures are medians; ratios are
+ratios of medians.
 """
 
 import argparse
@@ -28,7 +27,7 @@ HERE = Path(__file__).parent
 BATCH = 8
 PHOTO_SIZES = [(1152, 864), (2304, 1728), (4000, 3000)]
 PHOTOS = 24
-NOISE = 12  # with which a picture of 12 megapixels takes about 4 MB, as a camera's does
+NOISE = 12  # an image of 12 megapixels then takes about 4 MB, like a camera's
 MOST_PIXELS = 1_003_520
 CLIP_SIDE = 336
 
@@ -107,7 +106,7 @@ def main():
             make_photos(sources, folder / "photos")
         sets = {"as they are": arguments.images, "1, 4 and 12 Mpx": folder / "photos"}
         print("Images a second: median (all runs). A ratio is vlmtrain's median, with pixels as bytes and as floats, by the peer's.\n")
-        print("| processor | pictures | workers and cores | vlmtrain, bytes | vlmtrain, floats | torchvision + Pillow | ratios "
+        print("| processor | images | workers and cores | vlmtrain, bytes | vlmtrain, floats | torchvision + Pillow | ratios "
               "| datasets + processor | ratios | most resident, MB, in the same order |")
         print("|---|---|---|---|---|---|---|---|---|---|")
         for preset in ("llava-tiny", "qwen2.5-vl-tiny"):

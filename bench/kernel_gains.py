@@ -1,10 +1,10 @@
-"""What each of vlmtrain's own kernels gives to the tokens a second of five plans, as a Markdown table.
+"""Prints how much each fused kernel adds to the predicted tokens per second of five plans, as a Markdown table.
 
     python bench/kernel_gains.py --build build/release
 
-Each plan is made with all own kernels; then its micro-batch, recomputation, tiles a pass and loss chunks are held, and
-it is made again without any own kernel, without one of them, and with one alone. No GPU is used. One process runs at a
-time, on one thread; all take two minutes. docs/benchmarks/own-kernels.md has what came of it.
+Each plan is made with all fused kernels. Its micro-batch size, recomputation, tiles per forward pass and loss chunks are
+then fixed, and it is made again without any fused kernel, without one of them, and with only one. No GPU is used. One
+process runs at a time, on one thread; all take two minutes. docs/benchmarks/own-kernels.md has the results.
 """
 
 import argparse
@@ -37,17 +37,17 @@ CASES = [
 
 
 def kernel_names():
-    """In the order of `Kernel`."""
+    """Returns the kernels in the order of `Kernel`."""
     return re.findall(r'Named\{Kernel::\w+, "(\w+)"\}', (SOURCES / "kernels.cpp").read_text(encoding="utf-8"))
 
 
 def blocks(recompute):
-    """A plan's recomputation as --recompute takes it."""
+    """Returns a plan's recomputation as a value of --recompute."""
     return "{vision_blocks}+{language_blocks}/{language_attention_kept}".format(**recompute)
 
 
 def plan_arguments(plan):
-    """Arguments that hold all that the plan chose."""
+    """Returns arguments that fix every choice of the plan."""
     return [
         "--micro-batch", str(plan["micro_batch_size"]), "--recompute", blocks(plan["recompute"]),
         f"memory.vision_tiles_per_pass={plan['vision_tiles_per_pass']}",
@@ -56,7 +56,7 @@ def plan_arguments(plan):
 
 
 def make_plan(build, arguments, without=()):
-    """The plan as JSON, without some own kernels. One that does not fit says what it would take all the same."""
+    """Returns the plan as JSON, without some fused kernels. A plan that does not fit reports its memory too."""
     environment = {"VLMTRAIN_PAST_RUNS": "off", "VLMTRAIN_WITHOUT_KERNELS": ",".join(without)}
     return run([str(build / "vlmtrain"), "plan", "--json", *arguments], environment)
 
@@ -66,8 +66,8 @@ class Gains:
     case: Case
     own: float  # tokens a second
     aten: float
-    lost: dict  # by kernel: without it alone
-    gained: dict  # by it alone
+    lost: dict  # by kernel: all except this one
+    gained: dict  # by kernel: only this one
 
 
 def compute_gains(case, build, kernels):
@@ -80,7 +80,7 @@ def compute_gains(case, build, kernels):
 
     own, aten = speed(()), speed(kernels)
     if abs(own / selection["tokens_per_second"] - 1) > 1e-6:
-        raise SystemExit(f"{case.title}: with its choices held the plan predicts another speed")
+        raise SystemExit(f"{case.title}: the plan predicts a different speed when its choices are fixed")
     lost = {kernel: own - speed([kernel]) for kernel in kernels}
     gained = {kernel: speed([other for other in kernels if other != kernel]) - aten for kernel in kernels}
     return Gains(case, own, aten, lost, gained)

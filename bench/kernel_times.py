@@ -1,8 +1,8 @@
-"""Where a training step's time goes on a GPU: a table of kernels by what they do, of what bench/kernel_times.cpp wrote.
+"""Prints where a training step's GPU time goes: a table of kernels by purpose, from a recording of bench/kernel_times.cpp.
 
     python bench/kernel_times.py times.txt [--kernels 20]
 
-A step is what runs between two updates of weights; the last whole one is taken. Times are the GPU's. bench/step_parts.py
+A step is the work between two optimizer updates; the last complete one is used. Times are GPU times. bench/step_parts.py
 separates the parts of the model.
 """
 
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 UPDATES = ("adamw", "multi_tensor_apply")
-# Kernels of another step lie between those of two updates, and none between those of one.
+# Kernels of another step lie between the kernels of two updates, never between the kernels of one update.
 BETWEEN_STEPS = 500
 KINDS = {
     "products, aligned": lambda name: "nvjet" in name or "align8" in name,
     "products, misaligned": lambda name: "align" in name and "cutlass" in name and "flash" not in name,
     "other products": lambda name: "gemm" in name.lower() or "splitK" in name or "gemv" in name,
     "attention": lambda name: "flash" in name or "fmha" in name or "cutlassF" in name or "cutlassB" in name,
-    "own kernels": lambda name: "vlmtrain::" in name,
+    "custom kernels": lambda name: "vlmtrain::" in name,
     "ATen's kernels": lambda name: True,
 }
 
 
 class Kernel(NamedTuple):
-    """A kernel that ran: nanoseconds, its name's number, and its grid and block, which are empty in files without them."""
+    """A kernel launch: nanoseconds, the number of its name, and grid and block, which are empty in files without them."""
 
     start: int
     end: int
@@ -60,18 +60,18 @@ def read(path):
 
 
 def find_last_step(names):
-    """Returns the places of a step's first and last kernel, and of the last one of the update before it, in a list of all
-    kernels' names; None without two updates."""
+    """Returns the indices of a step's first and last kernel and of the last kernel of the preceding update, in a list of all
+    kernels' names; None if there are fewer than two updates."""
     updates = [place for place, name in enumerate(names) if any(word in name.lower() for word in UPDATES)]
     ends = [place for place, after in zip(updates, [*updates[1:], len(names) + BETWEEN_STEPS]) if after - place >= BETWEEN_STEPS]
     return (ends[-2] + 1, ends[-1], ends[-2]) if len(ends) >= 2 else None
 
 
 def last_step(names, kernels):
-    """Returns the kernels of the last step, and the nanoseconds from the end of the update before it to the end of its own."""
+    """Returns the kernels of the last step, and the nanoseconds from the end of the preceding update to the end of its own."""
     places = find_last_step([names[kernel.number] for kernel in kernels])
     if places is None:
-        raise SystemExit("kernel_times: the file has fewer than two updates of weights; train for some steps")
+        raise SystemExit("kernel_times: the file has fewer than two optimizer updates; train for some steps")
     first, last, before = places
     return kernels[first : last + 1], kernels[last].end - kernels[before].end
 
@@ -94,7 +94,7 @@ def table(title, sums, wall):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", type=Path)
-    parser.add_argument("--kernels", type=int, default=20, help="how many of the longest to name")
+    parser.add_argument("--kernels", type=int, default=20, help="number of longest kernels to list")
     arguments = parser.parse_args()
     names, kernels = read(arguments.times)
     step, wall = last_step(names, kernels)

@@ -1,12 +1,12 @@
-"""Is the host the bound? Its time for the launches of a step beside the card's for their kernels, as a Markdown table.
+"""Compares the host's time for a step's launches with the GPU's time for their kernels, as a Markdown table.
 
     python bench/launching.py --build build/release
 
-Each model is planned for LoRA and for full training on a card of 24 and one of 80 GB, as the plan likes it best and in
-micro-batches of one sample. A step's launches are counted on the virtual card and cost --microseconds of the host each.
-The card's time is the plan's, in which an operation takes 4 µs a launch at least. No GPU is used. One process runs at
-a time, on one thread; all take three minutes. docs/benchmarks/launching.md says where the microseconds come from and
-what follows.
+Each model is planned for LoRA and for full training on a GPU of 24 GB and one of 80 GB, with the micro-batch size that
+the planner chooses and with one sample. A step's launches are counted on the virtual GPU; each costs the host
+--microseconds. The GPU's time is the plan's, in which an operation takes at least 4 µs a launch. No GPU is used. One
+process runs at a time, on one thread; all take three minutes. docs/benchmarks/launching.md explains the microseconds
+and the results.
 """
 
 import argparse
@@ -23,7 +23,7 @@ GPUS = {"rtx4090": "RTX 4090", "h100": "H100"}
 
 
 def count_launches(plan, build, arguments):
-    """Of a whole step. A plan counts those of at most two of its micro-batches and the update."""
+    """Returns the launches of a whole step. A plan counts those of the update and of at most two micro-batches."""
     passes, num_launches = plan["gradient_accumulation_steps"], plan["rehearsed_step_cost"]["launches"]
     if passes > 2:
         one = [*arguments, *plan_arguments(plan), "--global-batch", str(plan["micro_batch_size"])]
@@ -32,7 +32,7 @@ def count_launches(plan, build, arguments):
 
 
 def row(model, kind, gpu, micro_batch, options):
-    """None where it does not fit. Of fixed micro-batches: also where the plan chose the same by itself."""
+    """Returns a row of the table; None if the plan does not fit."""
     arguments = ["--model", model, "--gpu", gpu, *KINDS[kind]]
     if micro_batch:
         arguments += ["--micro-batch", str(micro_batch)]
@@ -51,11 +51,11 @@ def row(model, kind, gpu, micro_batch, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=lambda path: Path(path).resolve(), required=True, help="folder with vlmtrain")
-    parser.add_argument("--microseconds", type=float, default=7, help="of the host for a launch [7]")
-    parser.add_argument("--model", action="append", help="of a preset; may stand several times")
+    parser.add_argument("--microseconds", type=float, default=7, help="host time of a launch, in microseconds [7]")
+    parser.add_argument("--model", action="append", help="name of a preset; can be repeated")
     options = parser.parse_args()
-    titles = ["model", "training", "card", "micro-batch × passes", "recomputed", "tokens a sample", "launches a step",
-              "host, s", "card, s", "host / card"]  # fmt: skip
+    titles = ["model", "training", "GPU", "micro-batch × passes", "recomputed", "tokens a sample", "launches a step",
+              "host, s", "GPU, s", "host / GPU"]  # fmt: skip
     print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
     for model in options.model or MODELS:
         for kind in KINDS:

@@ -1,12 +1,12 @@
-"""Seconds and host memory to load a checkpoint of 2 GB: vlmtrain beside transformers, by turns in the same run.
+"""Compares seconds and host memory to load a checkpoint of 2 GB in vlmtrain and transformers, alternating in one run.
 
     cmake --build --preset release --target load_checkpoint
     python bench/loading.py [--runs 3] [--program build/release/load_checkpoint] [--folder DIR]
 
-Makes a LLaVA-type checkpoint of random bf16 weights in shards of 500 MB (kept in --folder, if given). Every figure is of a
-process of its own that loads the weights to the CPU and ends; the file is in the page cache. "beside" is the peak of resident
-memory less the weights themselves. transformers: `from_pretrained(dtype=...)`, which leaves weights of the
-file's dtype where the file is mapped, so a byte of each page is read before its clock stops.
+Creates a LLaVA-type checkpoint of random bf16 weights in shards of 500 MB (kept in --folder, if given). Each figure comes
+from its own process, which loads the weights to the CPU and ends; the file is in the page cache. "besides the weights" is the
+peak of resident memory minus the weights. transformers uses `from_pretrained(dtype=...)`. It leaves weights of the file's data
+type in the mapped file, so one byte of each page is read before the clock stops.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def make_checkpoint(folder):
 
 
 def measure(command):
-    # As vlmtrain sets it for itself.
+    # The value that vlmtrain sets for itself.
     environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.splitlines()[-1])
 
@@ -64,7 +64,7 @@ def main():
         folder = arguments.folder or Path(temporary)
         if not (folder / "config.json").exists():
             make_checkpoint(folder)
-        print("| loaded as | | seconds, median (all) | weights, GB | peak resident, GB | beside the weights, GB |")
+        print("| loaded as | | seconds, median (all) | weights, GB | peak resident, GB | besides the weights, GB |")
         print("|---|---|---|---|---|---|")
         for dtype in ("bf16", "fp32"):
             results = {"vlmtrain": [], "transformers": []}

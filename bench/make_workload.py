@@ -1,9 +1,9 @@
-"""Writes what bench/speed.py trains on: python bench/make_workload.py [--equal-lengths] OUT. The same bytes every time.
+"""Writes the workload of bench/speed.py: python bench/make_workload.py [--equal-lengths] OUT. The bytes are reproducible.
 
-OUT/checkpoint: a randomly initialised Idefics3 model of 11 million parameters, with a vocabulary of 8,192.
-OUT/train.json, OUT/images: conversations on drawn pictures. The answers' lengths are spread log-normally (median 110 tokens,
-clipped to 20..600), as in instruction data: that is what padding costs most on. With --equal-lengths all pictures are of one
-size, all questions of 16 tokens and all answers of 160: nothing is padded.
+OUT/checkpoint: a randomly initialized Idefics3 model of 11 million parameters, with a vocabulary of 8,192.
+OUT/train.json, OUT/images: conversations on synthetic images. Answer lengths are log-normal (median 110 tokens, clipped to 20..600),
+as in instruction data, where padding costs most. With --equal-lengths all images have one size, all questions 16 tokens and
+all answers 160, so nothing is padded.
 """
 
 import argparse
@@ -34,7 +34,7 @@ EQUAL_QUESTION, EQUAL_ANSWER = 16, 160
 
 
 def make_words(rng):
-    """Distinct made-up words of one to four syllables; the first ones are used most."""
+    """Returns distinct made-up words of one to four syllables, the most frequent first."""
     onsets = "b c d f g h k l m n p r s t v st tr pl gr sh".split()
     vowels = "a e i o u ea ou".split()
     words = {}
@@ -62,7 +62,7 @@ def make_sample(index, rng, words, image_names):
 
 
 def write_tokens(rng, words, tokenizer, tokens):
-    """Words of so many tokens together."""
+    """Returns text of exactly that many tokens."""
     count = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)  # noqa: E731
     text = words[0]
     while (missing := tokens - count(text)) > 0:
@@ -70,7 +70,7 @@ def write_tokens(rng, words, tokenizer, tokens):
         if count(longer) <= tokens:
             text = longer
         elif missing < 4:
-            # Of the shortest of the words used most, one more token each.
+            # Fill up with the shortest frequent word, one token each.
             text += " " + next(word for word in words if count(text + " " + word) == count(text) + 1)
     return text
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs of mixed samples (text only, one to four images) on virtual cards from ample down to the smallest possible.
+"""Trains on mixed samples (text only, one to four images) on virtual GPUs of decreasing size, down to the smallest possible.
 
     python bench/memory_sweep.py --vlmtrain build/release/vlmtrain --preset smolvlm-tiny [--steps 100] [--out FOLDER]
 
-Each run has the same data and the same micro-batch of 8, which small cards cannot hold: micro-batches are cut where they
-have to be (memory.allow_splits). With the twin, and again without it, where the out-of-memory guard alone does it. A row
-says whether the run completed, how many steps were cut before they failed, how many failed and were done again, and how
-far the twin was from what the allocator did. Exit code 1 if a run that was planned to fit does not complete.
+All runs have the same data and a micro-batch size of 8, which small GPUs cannot hold: micro-batches are split where
+needed (memory.allow_splits). Each size runs with the look-ahead, and with only the out-of-memory guard. A row shows
+whether the run completed, how many steps were split before they failed, how many failed and were repeated, and the
+error of the look-ahead's forecast. Exit code 1 if a run that was planned to fit does not complete.
 """
 import argparse
 import json
@@ -65,8 +65,8 @@ def main():
     parser.add_argument("--tokenizer")
     parser.add_argument("--card", default="rtx4090")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--sizes", type=int, default=8, help="card sizes between the largest and the smallest")
-    parser.add_argument("--fixed-segments", action="store_true", help="PyTorch's own segments, which fragment")
+    parser.add_argument("--sizes", type=int, default=8, help="number of GPU sizes between the largest and the smallest")
+    parser.add_argument("--fixed-segments", action="store_true", help="use PyTorch's fixed segments, which fragment")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("/tmp/vlmtrain-memory-sweep"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def main():
     data = write_data(args.out, 400)
 
     def at(gigabytes, look_ahead):
-        folder = args.out / f"run-{gigabytes:.3f}-{'twin' if look_ahead else 'guard'}"
+        folder = args.out / f"run-{gigabytes:.3f}-{'look-ahead' if look_ahead else 'guard'}"
         subprocess.run(["rm", "-rf", folder], check=True)
         outcome = run(args, model, data, f"{gigabytes:.3f}", look_ahead, folder)
         return outcome, folder / f"virtual-{args.card}"
@@ -91,15 +91,15 @@ def main():
     needed = summary(folder)["reserved"] / 1e9
     largest, smallest, refused = context + 1.2 * needed, context + 1.2 * needed, context
     args.steps = 2
-    while smallest - refused > 0.01 * needed:  # the least that a plan accepts
+    while smallest - refused > 0.01 * needed:  # the smallest GPU that a plan accepts
         middle = (smallest + refused) / 2
         outcome, _ = at(middle, True)
         smallest, refused = (middle, refused) if outcome.returncode == 0 else (smallest, middle)
     args.steps = steps
     print(f"{args.preset}, {args.steps} steps of 16 mixed samples in micro-batches of 8 on a virtual {args.card}; "
           f"{'fixed' if args.fixed_segments else 'expandable'} segments\n")
-    print("| GB | | steps done | cut before | failed, redone | foreseen | micro-batches a step | reserved GB | "
-          "retries | twin's error | twin CPU ms/step |")
+    print("| GB | | steps done | split in advance | failed, repeated | forecast | micro-batches a step | reserved GB | "
+          "retries | look-ahead's error | look-ahead CPU ms/step |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     failures = 0
     for number in range(args.sizes):
@@ -108,13 +108,13 @@ def main():
             outcome, folder = at(gigabytes, look_ahead)
             if outcome.returncode != 0:
                 failures += 1
-                print(f"| {gigabytes:.2f} | {'twin' if look_ahead else 'guard'} | exit {outcome.returncode}: "
+                print(f"| {gigabytes:.2f} | {'look-ahead' if look_ahead else 'guard'} | exit {outcome.returncode}: "
                       f"{outcome.stderr.splitlines()[-1][:200]} |")
                 continue
             row = summary(folder)
             forecast = 100 * row["cut"] / max(1, row["cut"] + row["failed"])
             look_ahead = row["twin"]
-            print(f"| {gigabytes:.2f} | {'twin' if look_ahead else 'guard'} | {row['steps']} | {row['cut']} | {row['failed']} | "
+            print(f"| {gigabytes:.2f} | {'look-ahead' if look_ahead else 'guard'} | {row['steps']} | {row['cut']} | {row['failed']} | "
                   f"{f'{forecast:.0f} %' if row['cut'] + row['failed'] else '-'} | {row['micro_batches']:.2f} | "
                   f"{row['reserved'] / 1e9:.2f} | {row['retries']} | "
                   + (f"{100 * look_ahead['worst_error']:.2f} % | {1000 * look_ahead['cpu_seconds'] / max(1, look_ahead['foreseen_steps']):.0f} |"

@@ -1,10 +1,10 @@
-"""The peers in bench/images_per_second.py: loaders as one writes them in Python, with torch's DataLoader.
+"""The peers of bench/images_per_second.py: typical Python loaders with torch's DataLoader.
 
     python bench/peer_loaders.py torchvision|datasets CHECKPOINT DATA IMAGE_ROOT WORKERS BATCH BATCHES
 
-torchvision: Pillow decodes, torchvision resizes the uint8 tensor (its fastest way) and normalises it; the checkpoint's
+torchvision: Pillow decodes, torchvision resizes the uint8 tensor (its fastest path) and normalizes it; the checkpoint's
 tokenizer.json is read by tokenizers. datasets: Hugging Face `datasets` decodes, the checkpoint's own processor of
-transformers makes the batch. Decoding, resizing, tokenizing and joining are the workers' part. Prints JSON.
+transformers makes the batch. The workers decode, resize, tokenize and collate. Prints JSON.
 """
 
 import json
@@ -25,7 +25,7 @@ def question_and_answer(record):
 
 
 def smart_size(height, width, square, least, most):
-    """As Qwen2-VL's processor has it: multiples of `square`, between so many pixels."""
+    """Returns the size of Qwen2-VL's processor: multiples of `square`, within the limits on pixels."""
     rows, columns = max(square, round(height / square) * square), max(square, round(width / square) * square)
     if rows * columns > most:
         scale = math.sqrt(height * width / most)

@@ -1,15 +1,15 @@
-"""LoRA of a vision-language model as one does it with transformers and PEFT: the peer of vlmtrain on a GPU.
+"""LoRA training of a vision-language model with transformers and PEFT: the peer of vlmtrain on a GPU.
 
     python bench/peer_lora.py --checkpoint DIR --data train.json --image-root DIR --order order.json --micro-batches 1,4
         [--quantization nf4] [--liger] [--device cuda] [--precision bf16]
 
 The base is in --precision or in NF4 (bitsandbytes, double quantization). Adapters are in fp32, and with bf16 the forward pass runs under
-autocast, as transformers' Trainer does it. Attention is SDPA, nothing is recomputed, the optimizer is fused AdamW. Batches are padded.
+autocast, as in transformers' Trainer. Attention is SDPA, nothing is recomputed, the optimizer is fused AdamW. Batches are padded.
 
-First a search: two steps with each micro-batch size and each of SDPA's backends, the second one timed. With the fastest the steps from
---from-step on are trained and timed, and then the same steps with adapters in bf16 and without autocast. A step takes the samples that
---order (a JSON list of lists of ids) names for it; its loss is the mean over the label tokens of all its micro-batches. Tokens are
-those of samples; padding does not count. Prints one JSON object.
+A search runs two steps with each micro-batch size and each SDPA backend, and times the second. The fastest combination trains the
+steps from --from-step on, timed; then the same steps run with adapters in bf16 and without autocast. A step takes the samples that
+--order (a JSON list of lists of ids) lists for it; its loss is the mean over the label tokens of all its micro-batches. Padding does
+not count as tokens. Prints one JSON object.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from peer_transformers import IGNORED, Batches
 BACKENDS = {"default": None, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
             "cudnn": SDPBackend.CUDNN_ATTENTION}
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "liger-kernel")
-# Messages of steps that cannot be: no backend takes a padding mask, or memory runs out.
+# Messages of steps that cannot run: no backend supports a padding mask, or memory runs out.
 REFUSALS = ("No available kernel", "out of memory", "No viable backend", "cuDNN")
 SEARCH_STEPS = 2
 
 
 class QwenProcessor:
-    """Does AutoProcessor's work for images of Qwen's models, where its video processor lacks torchvision."""
+    """Replaces AutoProcessor for images of Qwen's models if its video processor lacks torchvision."""
 
     def __init__(self, checkpoint):
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -166,7 +166,7 @@ def is_refusal(error):
 
 
 def search(model, optimizer, batches, arguments):
-    """Returns a line per micro-batch size and backend: the seconds of its second step, or why it cannot be."""
+    """Returns a line per micro-batch size and backend: the seconds of its second step, or why it cannot run."""
     step_rows = []
     on_gpu = model.device.type == "cuda"
     for size in arguments.micro_batches:
@@ -249,12 +249,12 @@ def main():
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--image-root", type=Path, required=True)
     parser.add_argument("--order", type=Path, required=True)
-    parser.add_argument("--from-step", type=int, default=3, help="first step that is timed, counted from 0")
+    parser.add_argument("--from-step", type=int, default=3, help="first timed step, counted from 0")
     parser.add_argument("--micro-batches", type=lambda text: [int(size) for size in text.split(",")], default=[1, 4], metavar="N,N")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--alpha", type=float, default=16)
     parser.add_argument("--quantization", choices=["none", "nf4"], default="none")
-    parser.add_argument("--liger", action="store_true", help="with Liger's kernels for Qwen2.5-VL")
+    parser.add_argument("--liger", action="store_true", help="use Liger's kernels for Qwen2.5-VL")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--learning-rate", type=float, default=1e-4)

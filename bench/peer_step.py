@@ -1,11 +1,11 @@
-"""One cell of bench/compare_transformers.py on the side of transformers and PEFT: prints one JSON line.
+"""Runs one cell of bench/compare_transformers.py with transformers and PEFT and prints one JSON line.
 
     python bench/peer_step.py --config DIR --kind lora --samples 4 --tokens 1408 --image-side 336
         --image-tokens 576 --counter libvlmtrain_step_cost.so
 
-Runs in a process on the virtual GPU. The model has the sizes of DIR/config.json and no values. A few optimizer steps of
-two micro-batches are done as transformers' Trainer does them with bf16: autocast, SDPA, nothing recomputed, clipping,
-then fused AdamW or bitsandbytes' of 8 bits. The last step is counted.
+Runs on the virtual GPU. The model has the sizes of DIR/config.json and no values. A few optimizer steps of two
+micro-batches run as in transformers' Trainer with bf16: autocast, SDPA, no recomputation, clipping, then fused AdamW or
+bitsandbytes' 8-bit AdamW. The last step is counted.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, masking_utils, vision_utils
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 
-# Of its text each step has: sizes that change fragment memory, as in a plan's rehearsal.
+# Share of the text in each step: changing sizes fragment memory, as in a plan's dry run.
 STEPS = [0.6, 1.0, 0.3, 1.0]
 MICRO_BATCHES = 2
 LORA_RANK = 16
@@ -28,13 +28,13 @@ ATEN = torch.library.Library("aten", "IMPL")
 
 
 class StepCost(ctypes.Structure):
-    """As bench/step_cost.cpp has it."""
+    """The struct of bench/step_cost.cpp."""
 
     _fields_ = [("launches", ctypes.c_int64), ("launches_on_gpu", ctypes.c_int64), ("bytes_moved", ctypes.c_double)]
 
 
 class StepCounter:
-    """Counts what the block of a `with` asks of the card."""
+    """A context manager that counts the GPU work of its block."""
 
     def __init__(self, library):
         self.library = ctypes.CDLL(str(library.resolve()))
@@ -51,8 +51,8 @@ class StepCounter:
 
 
 class PatchProjection(nn.Module):
-    """A convolution whose stride is its kernel, as a matrix product: cuDNN does not run on the virtual GPU, and without
-    it PyTorch would convolve the patches one by one."""
+    """A convolution whose stride equals its kernel, as a matrix product. The virtual GPU has no cuDNN, and without it
+    PyTorch would convolve the patches one by one."""
 
     def __init__(self, convolution):
         super().__init__()
@@ -72,7 +72,7 @@ class PatchProjection(nn.Module):
 
 
 def replace_modules(model, kind, make):
-    """Puts make(module, name) in the place of every module of a kind."""
+    """Replaces every module of a kind with make(module, name)."""
     for name, module in list(model.named_modules()):
         if isinstance(module, kind):
             model.set_submodule(name, make(module, name))
@@ -91,7 +91,7 @@ def frozen_in_nf4(linear):
 
 
 def to_gpu(model):
-    """Memory for what has none yet; weights that are shared are shared again."""
+    """Allocates parameters that have no memory yet; shared weights stay shared."""
     for module in model.modules():
         if any(tensor.is_meta for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]):
             module.to_empty(device="cuda", recurse=False)
@@ -131,8 +131,8 @@ def square_images(config, samples, side):
 
 
 def qwen_images(config, samples, side):
-    """With what follows from the grid computed on the host, as transformers lets one do: values that come back from the
-    virtual card are zeros."""
+    """Returns inputs with the values derived from the grid computed on the host, which transformers allows: values read
+    from the virtual GPU are zeros."""
     vision = config.vision_config
     grid = torch.tensor([[1, side // vision.patch_size, side // vision.patch_size]] * samples)
     elements = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
@@ -153,7 +153,7 @@ def qwen2_5_windows(config, grid):
 
 
 def qwen3_table_entries(config, grid):
-    """Of the table of positions: those around each patch, and their weights."""
+    """Returns the entries of the position table around each patch, and their weights."""
     vision = config.vision_config
     indices, weights = vision_utils.get_vision_interpolation_indices_and_weights(
         grid,
@@ -170,7 +170,7 @@ def make_batch(config, samples, tokens, image_side):
     batch = {"input_ids": ids, "labels": ids}
     if config.model_type not in ("qwen2_5_vl", "qwen3_vl"):
         batch |= square_images(config, samples, image_side)
-        # By these the model makes its masks, in which the tokens of a picture see each other.
+        # The model builds its masks from these: the tokens of an image attend to each other.
         return batch | {"token_type_ids": ids} if config.model_type == "gemma3" else batch
     images = qwen_images(config, samples, image_side)
     by_grid = qwen2_5_windows if config.model_type == "qwen2_5_vl" else qwen3_table_entries
@@ -203,14 +203,14 @@ def tensor_bytes(tensors):
 
 
 def quantization_scales(model):
-    """What bitsandbytes keeps beside its weights of 4 bits."""
+    """Returns the tensors that bitsandbytes keeps next to its 4-bit weights."""
     for parameter in model.parameters():
         if state := getattr(parameter, "quant_state", None):
             yield from (state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code)
 
 
 def static_bytes(model, optimizer):
-    """Weights, gradients and optimizer states."""
+    """Returns the bytes of weights, gradients and optimizer states."""
     trained = [parameter for parameter in model.parameters() if optimizer.state.get(parameter)]
     states = [value for state in optimizer.state.values() for value in state.values()]
     on_gpu = [value for value in states if isinstance(value, torch.Tensor) and value.is_cuda]
@@ -219,22 +219,22 @@ def static_bytes(model, optimizer):
 
 
 def leave_cudnn_out():
-    """It does not run on the virtual GPU."""
+    """Disables cuDNN, which does not run on the virtual GPU."""
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def take_batches_as_unpacked():
-    """transformers looks at positions on the card to find samples that were packed; from the virtual card come zeros,
-    which it would take for packs, and then it would make masks that keep flash attention away."""
+    """Skips the search for packed samples. transformers reads positions from the GPU to find them; the virtual GPU
+    returns zeros, which look like packs, and the resulting masks would disable flash attention."""
     masking_utils.find_packed_sequence_indices = lambda _: None
 
 
 def add_features_at_known_count():
-    """Qwen3-VL's DeepStack adds features of the tower where a mask says: it gathers, adds and scatters by the mask, and
-    for both PyTorch asks the card how many places that are, and hears of none. Here the features say how many: the
-    places come from nonzero_static, on the card like nonzero but once for both, a few launches less; the copy, gather,
-    addition and scatter are as in transformers."""
+    """Replaces the boolean masks of Qwen3-VL's DeepStack. It gathers, adds and scatters features by a mask, for which
+    PyTorch reads the number of selected positions from the GPU; the virtual GPU returns zero. Here the number of features
+    gives the number of positions. The positions come from one nonzero_static instead of two nonzero, which saves a few
+    launches; copy, gather, addition and scatter are as in transformers."""
 
     def add_features(_, hidden_states, visual_pos_masks, visual_embeds):
         samples, places = torch.nonzero_static(visual_pos_masks, size=visual_embeds.shape[0]).unbind(1)
@@ -247,8 +247,8 @@ def add_features_at_known_count():
 
 
 def name_lengths_to_attention():
-    """Where there is a mask (Gemma 3's pictures), SDPA takes its memory-efficient kernel and calls it without lengths,
-    which the counter looks for. Here they are named: the same call, for without packs they are the tensors' lengths."""
+    """Passes the sequence lengths to SDPA's memory-efficient kernel. SDPA uses it if there is a mask (Gemma 3's images)
+    and omits the lengths, which the counter reads. The call is the same: without packs they are the tensors' lengths."""
 
     def attend(query, key, value, bias, with_sums, dropout_p=0.0, is_causal=False, *, scale=None):
         query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
@@ -297,10 +297,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True, help="folder with config.json")
     parser.add_argument("--kind", choices=KINDS, required=True)
-    parser.add_argument("--samples", type=int, required=True, help="of a micro-batch")
-    parser.add_argument("--tokens", type=int, required=True, help="of a sample, its picture's among them")
-    parser.add_argument("--image-side", type=int, required=True, help="pixels of a side of the sample's image")
-    parser.add_argument("--image-tokens", type=int, required=True, help="what the model makes of it")
+    parser.add_argument("--samples", type=int, required=True, help="samples of a micro-batch")
+    parser.add_argument("--tokens", type=int, required=True, help="tokens of a sample, image tokens included")
+    parser.add_argument("--image-side", type=int, required=True, help="side of the sample's image, in pixels")
+    parser.add_argument("--image-tokens", type=int, required=True, help="number of image features")
     parser.add_argument("--counter", type=Path, required=True, help="libvlmtrain_step_cost.so")
     print(json.dumps(measure(parser.parse_args())))
 

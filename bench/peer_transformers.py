@@ -1,11 +1,11 @@
-"""The peer in the speed comparison: the same training as vlmtrain's, written as one does with transformers.
+"""The peer of the speed comparison: the same training as vlmtrain's, with plain transformers.
 
     python bench/peer_transformers.py --checkpoint DIR --data train.json --image-root DIR --order order.json
 
-Float32 on the CPU (or --device cuda, --precision bf16: float32 weights under autocast), transformers' default attention (sdpa), fused AdamW, padded batches made ahead by a loader process, no accumulation, no
-grouping by length (off by default there too). An optimizer step takes the samples that --order (a JSON list of lists of ids)
-names for it. --adapter trains a PEFT adapter on the checkpoint instead of its weights. Prints one JSON line; a token is a token of a
-sample, padding does not count. --metrics gets a line for each step.
+Float32 on the CPU (or --device cuda, --precision bf16: float32 weights under autocast), transformers' default attention (sdpa),
+fused AdamW, padded batches prefetched by a loader process, no accumulation, no grouping by length (its default). An optimizer step takes the samples that --order (a JSON list of lists of ids)
+lists for it. --adapter trains a PEFT adapter on the checkpoint instead of its weights. Prints one JSON line; padding does not count as
+tokens. --metrics gets a line for each step.
 """
 
 import argparse
@@ -28,7 +28,7 @@ IGNORED = -100
 
 
 def seconds_since_process_start():
-    """From the kernel's account, so that interpreter start and imports count."""
+    """Returns the process's start time from the kernel, so that interpreter start and imports count."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
@@ -69,7 +69,7 @@ class Batches(torch.utils.data.Dataset):
         prompts = [self.processor.apply_chat_template(messages, **template_options) for messages in conversations]
         paths = [llava.image_paths(self.samples[name], self.image_root) for name in names]
         images = [[Image.open(path).convert("RGB") for path in of_sample] for of_sample in paths]
-        # Some templates write the token that the tokenizer would put first.
+        # Some templates already write the token that the tokenizer would prepend.
         has_beginning = prompts[0].startswith(self.processor.tokenizer.bos_token or "\0")
         batch = self.processor(
             text=prompts, images=images if any(images) else None, padding=True, return_tensors="pt", add_special_tokens=not has_beginning
@@ -78,7 +78,7 @@ class Batches(torch.utils.data.Dataset):
         return dict(batch)
 
     def label_mask(self, input_ids):
-        """Labels are the answers, which end with the end-of-turn token."""
+        """Returns labels for the answers, which end with the end-of-turn token."""
         mask = torch.zeros_like(input_ids, dtype=torch.bool)
         for row, ids in enumerate(input_ids.tolist()):
             start = 0
@@ -169,12 +169,12 @@ def summary(metrics, warmup):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", type=Path, required=True)
-    parser.add_argument("--adapter", type=Path, help="PEFT adapter that is trained; the checkpoint's weights stay as they are")
+    parser.add_argument("--adapter", type=Path, help="PEFT adapter to train; the checkpoint's weights stay frozen")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--image-root", type=Path, required=True)
     parser.add_argument("--order", type=Path, required=True)
-    parser.add_argument("--steps", type=int, help="at most so many steps of the order")
-    parser.add_argument("--warmup", type=int, default=3, help="steps that the speed leaves out")
+    parser.add_argument("--steps", type=int, help="maximum number of steps")
+    parser.add_argument("--warmup", type=int, default=3, help="number of first steps that the speed ignores")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--learning-rate", type=float, default=1e-4)

@@ -265,7 +265,7 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
       stderr,
       "{} plans, {} fit; of these {} ran out of memory, {} had to retry an allocation, {} went above the limit; "
       "{} of {} next larger micro-batches fit within the margin. {:.2f} s a plan on average, {:.2f} s at most, {:.1f} "
-      "rehearsals a plan\n",
+      "dry runs a plan\n",
       summary.planned, summary.fits, summary.out_of_memory, summary.retries, summary.above_plan, summary.next_fits,
       summary.next_measured, summary.plan_seconds / static_cast<double>(summary.planned), summary.worst_plan_seconds,
       summary.num_dry_runs / static_cast<double>(summary.planned));
@@ -278,7 +278,7 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
 
 int main(int argc, char** argv) {
   using vlmtrain::engine::Sharding;
-  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // like vlmtrain itself: the process for dry runs
+  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // the dry-run process, as in vlmtrain
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

@@ -369,9 +369,11 @@ int run(int64_t jobs, uint64_t seed, int64_t first) {
   }
   fmt::print(
       stderr,
-      "{} jobs, {} of data sets; {} were refused by an error, {} failed, {} plans do not fit. Of {} other choices {} "
-      "need less by more than {:.1f} %, {} by less, {:.2f} % at most; of {} remedies {} do not make it fit; {} plans "
-      "have none to type. {:.2f} s a plan that fits, {:.2f} s one that does not, {:.2f} s at most\n",
+      "{} jobs, {} with data sets; {} were rejected with an error, {} failed, {} plans do not fit. Of {} other choices "
+      "{} "
+      "need less by more than {:.1f} %, {} by less, {:.2f} % at most; of {} suggestions {} do not make it fit; {} "
+      "plans "
+      "have none. {:.2f} s a plan that fits, {:.2f} s one that does not, {:.2f} s at most\n",
       summary.planned, summary.data_sets, summary.errors, summary.failures, summary.num_unfit, summary.num_alternatives,
       summary.num_lower, 100 * kTolerance, summary.num_slightly_lower, 100 * summary.largest_share,
       summary.num_suggestions, summary.num_failed_suggestions, summary.num_without_suggestions,
@@ -385,7 +387,7 @@ int run(int64_t jobs, uint64_t seed, int64_t first) {
 }  // namespace vlmtrain
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // like vlmtrain itself: the process for dry runs
+  if (argc > 1 && std::string_view(argv[1]) == "dry-run") {  // the dry-run process, as in vlmtrain
     vlmtrain::planner::serve_dry_runs();
     return 0;
   }

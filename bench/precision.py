@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Trains the quickstart's model on its pictures of shapes in every precision and with every kind of optimizer states, from
-several starts, and prints a table of the losses: docs/benchmarks/precision.md.
+"""Trains the quickstart's model on its images of shapes in every precision, with every data type of optimizer states and
+several seeds, and prints a table of the losses: docs/benchmarks/precision.md.
 
     bench/precision.py --vlmtrain build/release/vlmtrain --work /tmp/precision [--seeds 12] [--steps 400] [--last 100] [--jobs 2]
 
-Runs with one seed are the same but for `training.precision` and `training.optimizer_states`: the same random start, the same
-samples in the same order. The loss of a run is the mean over its last steps. Rounding makes two runs drift apart as another
-order of the samples does, so that single runs say little: of each kind, the mean over all seeds of the ratio to fp32's
-loss with the same seed is shown, with its standard error. Each run is on one CPU core; `--jobs` run at a time. Needs Python 3.11 and
+Runs with one seed differ only in `training.precision` and `training.optimizer_states`: they have the same random initial
+weights and the same samples in the same order. The loss of a run is the mean over its last steps. Rounding makes two runs
+diverge as much as another order of the samples does, so single runs show little. The table therefore has the mean over
+all seeds of the ratio to fp32's loss with the same seed, and its standard error. Each run uses one CPU core; `--jobs`
+run at a time. Needs Python 3.11 and
 what scripts/make_shapes.py needs.
 """
 
@@ -37,7 +38,7 @@ KINDS = [
 
 
 def prepare(arguments):
-    """The data set's folder, and a randomly initialised model for each seed."""
+    """Creates the data set's folder, and a randomly initialized model for each seed."""
     data = arguments.work / "data"
     if not data.exists():
         subprocess.run([sys.executable, ROOT / "scripts" / "make_shapes.py", "--out", data, "--seed", "1"], check=True)
@@ -51,7 +52,7 @@ def prepare(arguments):
 
 
 def train(arguments, data, model, precision, states, seed):
-    """The mean loss of the last steps, and the bytes of the optimizer's states."""
+    """Returns the mean loss of the last steps, and the bytes of the optimizer's states."""
     run = arguments.work / f"run-{precision}-{states}-{seed}"
     shutil.rmtree(run, ignore_errors=True)
     settings = {
@@ -88,10 +89,10 @@ def main():
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--last", type=int, default=100)
-    parser.add_argument("--learning-rate", default="1.0e-3", help="the quickstart's, unless given; smaller, runs drift apart later")
+    parser.add_argument("--learning-rate", default="1.0e-3", help="default: the quickstart's; with a smaller one, runs diverge later")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kinds", default=",".join("-".join(kind) for kind in KINDS),
-                        help="precision and optimizer states of each; fp32-fp32, with which all are compared, is always there")
+                        help="precision and optimizer states of each kind; the baseline fp32-fp32 is always included")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     kinds = [KINDS[0]] + [kind for kind in KINDS[1:] if "-".join(kind) in arguments.kinds.split(",")]

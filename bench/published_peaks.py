@@ -1,13 +1,13 @@
-"""Published peaks of memory of real cards, replayed on the virtual GPU (docs/virtual-gpu.md), as Markdown tables.
+"""Replays published memory peaks of real GPUs on the virtual GPU (docs/virtual-gpu.md) and prints Markdown tables.
 
     python bench/published_peaks.py --vgpu build/release/vgpu --torch DIR --packages DIR [SOURCE …]
 
---vgpu is the folder of the stand-ins, --torch the folder with PyTorch (what `scripts/setup.sh --print-libtorch` prints), and
---packages one with the Python packages that PyTorch needs; the folders may also come from VLMTRAIN_VGPU, VLMTRAIN_TORCH and
-VLMTRAIN_PACKAGES. A source that needs a version of transformers looks for it in DIR/transformers-VERSION. docs/benchmarks/
-published-peaks.md says how to make these folders, and what the sources are.
+--vgpu is the folder of the stub libraries, --torch the folder with PyTorch (printed by `scripts/setup.sh --print-libtorch`),
+and --packages a folder with the Python packages that PyTorch needs. VLMTRAIN_VGPU, VLMTRAIN_TORCH and VLMTRAIN_PACKAGES
+are their defaults. A source that needs a version of transformers reads it from DIR/transformers-VERSION.
+docs/benchmarks/published-peaks.md describes these folders and the sources.
 
-No GPU is used. Every process of a source runs by itself, one after the other. Sources: the modules in bench/published_peaks.
+No GPU is used. The processes of a source run one after the other. Sources: the modules in bench/published_peaks.
 """
 
 import argparse
@@ -30,11 +30,11 @@ def load(source):
 
 
 def environment(process, folders):
-    """A child's: PyTorch and the packages on the path, the stand-ins before the libraries that they stand for."""
+    """Returns a child's environment: PyTorch and the packages on the path, the stub libraries preloaded."""
     versions = [folders.packages / f"{name}-{version}" for name, version in process.packages.items()]
     for folder in versions:
         if not folder.is_dir():
-            raise SystemExit(f"{folder} is not there; docs/benchmarks/published-peaks.md says how to make it")
+            raise SystemExit(f"{folder} does not exist; docs/benchmarks/published-peaks.md describes how to create it")
     paths = [*versions, folders.torch, folders.packages]
     return {
         **os.environ,
@@ -45,7 +45,7 @@ def environment(process, folders):
 
 
 def replay(source, index, process, folders):
-    """Bytes of each point, from a process on the virtual card."""
+    """Returns the bytes of each point, measured by a process on the virtual GPU."""
     command = [sys.executable, __file__, "--child", source, str(index)]
     done = subprocess.run(command, env=environment(process, folders), capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -72,7 +72,7 @@ class Row:
 
     @property
     def error(self):
-        """In %, positive where the virtual card needs more."""
+        """The error in percent; positive if the virtual GPU needs more."""
         return round(100 * (self.replayed / self.published - 1), 3) + 0.0
 
 
@@ -85,7 +85,7 @@ def make_rows(process, values):
 
 def summary(tables):
     print(
-        "| source | stated card | points | error %, lowest | median | highest | within 0.01 % |\n|---|---|---|---|---|---|---|"
+        "| source | stated GPU | points | error %, lowest | median | highest | within 0.01 % |\n|---|---|---|---|---|---|---|"
     )
     for (title, stated_gpu, *_), rows in tables.items():
         errors = [row.error for row in rows]
@@ -105,7 +105,7 @@ def details(tables):
 
 
 def digits(published):
-    """As many decimals as the published figure has, and at least one."""
+    """Returns the number of decimals of the published figure, at least one."""
     return max(1, len(repr(float(published)).partition(".")[2]))
 
 
@@ -118,7 +118,7 @@ def main():
     folders = parser.parse_args()
     unknown = set(folders.sources) - set(SOURCES)
     if unknown:
-        parser.error(f"no source {', '.join(sorted(unknown))}; there are {', '.join(SOURCES)}")
+        parser.error(f"unknown source {', '.join(sorted(unknown))}; the sources are {', '.join(SOURCES)}")
     tables = {}
     for source in folders.sources or SOURCES:
         for index, process in enumerate(load(source)):

@@ -1,10 +1,10 @@
-"""Published training speeds beside what vlmtrain's cost model predicts for the same work, as Markdown tables.
+"""Compares published training speeds with the predictions of vlmtrain's cost model, as Markdown tables.
 
     python bench/published_speeds.py --build build/release
 
-Each case of bench/published_speeds/cases.py is planned by `vlmtrain plan`, which counts products and attention; what
-its own kernels move is counted by hand (work.py). The efficiencies of products are fitted on every other case in the
-order of their keys; the rest is held out. docs/benchmarks/published-speeds.md says what is counted and what it shows.
+`vlmtrain plan` counts products and attention of each case of bench/published_speeds/cases.py; the bytes that the kernels
+of the published program move are counted by hand (work.py). The efficiencies of products are fitted on every second case in the order
+of their keys; the others are held out. docs/benchmarks/published-speeds.md describes the counts and the results.
 
 No GPU is used. One process runs at a time, on one thread; all take a minute and a half.
 """
@@ -25,7 +25,7 @@ GRID = [percent / 100 for percent in range(30, 101)]
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """Attention and bandwidth: those of src/planner/dry_run/cost_recorder.cpp, which are not fitted."""
+    """Efficiencies. Those of attention and bandwidth are constants of src/planner/dry_run/cost_recorder.cpp, not fitted."""
 
     products: dict = field(default_factory=lambda: dict.fromkeys(KINDS, 0.7))  # before the fit
     attention: float = 0.45
@@ -42,7 +42,7 @@ class Row:
     work: object
 
     def predicted(self, efficiencies):
-        """Tokens a second: the kernels run one after another."""
+        """Returns the predicted tokens per second; kernels run one after another."""
         gpu = GPUS[self.case.gpu]
         return 1 / (
             self.work.products / (gpu.bf16 * efficiencies.products[gpu.kind])
@@ -51,12 +51,12 @@ class Row:
         )
 
     def deviation(self, efficiencies):
-        """In %, positive where more is predicted than published."""
+        """Returns the deviation in percent; positive if the prediction exceeds the published speed."""
         return 100 * (self.predicted(efficiencies) / self.case.tokens_per_second - 1)
 
 
 def fit(rows):
-    """For each kind of card the efficiency of least squared logarithms of predicted over published."""
+    """Returns for each kind of GPU the efficiency that minimizes the squared logarithms of predicted / published."""
 
     def loss(kind, value):
         trial = Efficiencies(products={kind: value})
@@ -73,7 +73,7 @@ def training(case):
 
 def table(parts, before, after):
     print(
-        "| half | card | who | model | training | micro-batch | kernels | published, tokens/s | predicted "
+        "| half | GPU | source | model | training | micro-batch | kernels | published, tokens/s | predicted "
         "| deviation % | before the fit % | vlmtrain's own step |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
     )
     for half, rows in parts.items():

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Several ranks beside one process, on the CPU: the tables of docs/benchmarks/ranks.md.
+"""Compares several ranks with one process on the CPU: the tables of docs/benchmarks/ranks.md.
 
     bench/ranks.py numbers [--steps 20] [--sharding full]    losses, gradient norms and weights on 1, 2, 3 and 4 ranks
     bench/ranks.py lost [--killed 30] [--stopped 10] [--missing 5] [--seed 1] [--sharding full] [--on-another-number]
-    bench/ranks.py traffic                        bytes on the wire by what is shared (as root: in a network of its own)
-    bench/ranks.py overlap [--pairs 5]            step times, and bytes on the wire (as root: in a network of its own)
+    bench/ranks.py traffic                        bytes on the wire by sharding (as root: in a private network namespace)
+    bench/ranks.py overlap [--pairs 5]            step times, and bytes on the wire (as root: in a private network namespace)
     bench/ranks.py refused                        exit codes and messages
 
-Each takes --vlmtrain build/release/vlmtrain and --work DIR (a temporary folder unless it is given), and prints a table in
-Markdown. The model is a small random one of `vlmtrain init`, the records those of tests/parity/data/mixed_batch over and over,
-which differ in length, pictures and label tokens. Every rank has one thread. Needs Python 3.11 and nothing else.
+Each command takes --vlmtrain build/release/vlmtrain and --work DIR (default: a temporary folder) and prints a Markdown table.
+The model is a small random one of `vlmtrain init`. The records of tests/parity/data/mixed_batch are repeated; they differ in
+length, images and label tokens. Every rank has one thread. Needs only Python 3.11.
 """
 
 import argparse
@@ -36,7 +36,7 @@ GIVE_UP_SECONDS = 90
 
 
 class Workplace:
-    """A folder with models, data and runs, and how vlmtrain is started there."""
+    """A folder with models, data and runs, in which vlmtrain is started."""
 
     def __init__(self, program, folder):
         self.program = program.resolve()
@@ -52,7 +52,7 @@ class Workplace:
         self.write_records("few_pictures", ((images[i % len(images)] if i % 12 == 0 else words[0]) for i in range(60)))
 
     def write_records(self, name, samples):
-        """Tasks by turns of three, so that samples of a task differ."""
+        """Writes records in which every third sample is a caption, so that the samples of a task differ."""
         records = [{**sample, "id": f"sample-{i}", "task": "caption" if i % 3 == 0 else "question"}
                    for i, sample in enumerate(samples)]  # fmt: skip
         (self.folder / f"{name}.json").write_text(json.dumps(records))
@@ -64,7 +64,7 @@ class Workplace:
         return folder
 
     def large_model(self):
-        """A SmolVLM whose gradients are several buckets: its weights are missing, so that they start at random values."""
+        """Returns a SmolVLM whose gradients fill several buckets. It has no weights, so they are initialized at random."""
         folder = self.folder / "large"
         if folder.exists():
             return folder
@@ -105,14 +105,14 @@ class Workplace:
         return log.read_text()
 
     def train(self, name, ranks, settings, before=()):
-        """A run of its own; what it logged."""
+        """Trains in a new run folder; returns the folder and the log."""
         run = self.folder / name
         shutil.rmtree(run, ignore_errors=True)
         launch = ["--launch", str(ranks)] if ranks > 1 else []
         return run, self.check([*self.arguments(run, settings), *launch], before)
 
     def start_rank(self, rank, world_size, port, run, settings):
-        """One of several ranks, by hand."""
+        """Starts one of several ranks without a launcher."""
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         return self.start(self.arguments(run, settings), self.read_log(rank), {key: str(value) for key, value in place.items()}.items())
 
@@ -127,7 +127,7 @@ def free_port():
 
 
 def find_steps(run):
-    """Of whole lines: a run may be writing the next one."""
+    """Returns the steps of complete lines; a run may be writing the next line."""
     path = run / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")] if path.exists() else []
 
@@ -137,7 +137,7 @@ def find_numbers(run):
 
 
 def find_tensors(run):
-    """The weights of a run's last checkpoint, all fp32."""
+    """Returns the weights of a run's last checkpoint, all fp32."""
     checkpoint = max((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
     tensors = {}
     for path in checkpoint.glob("*.safetensors"):
@@ -153,15 +153,15 @@ def find_tensors(run):
 
 
 def largest(expected, actual, key):
-    """The largest relative difference over the steps; NaN where there are other steps."""
+    """Returns the largest relative difference over the steps; NaN if the numbers of steps differ."""
     if len(expected) != len(actual):
         return math.nan
     return max(abs(a[key] - b[key]) / abs(a[key]) for a, b in zip(expected, actual, strict=True) if a[key] and math.isfinite(a[key]))
 
 
 def weights_apart(expected, actual):
-    """Norms of differences by the weights' own: of all tensors together; of the one that differs most, and its name; of the
-    biases of keys, whose gradient is zero but for rounding: softmax does not see what is added to all scores of a row."""
+    """Returns relative norms of differences: over all tensors; of the tensor that differs most, and its name; and of the key
+    biases, whose gradient is zero except for rounding, because softmax ignores a constant added to all scores of a row."""
     of_all, difference, worst, of_keys = 0.0, 0.0, (0.0, "none"), 0.0
     for name, values in expected.items():
         apart, norm = math.dist(values, actual[name]), math.hypot(*values)
@@ -181,7 +181,7 @@ VARIANTS = {
     "the same, learning rate 1e-3": {"training.learning_rate": "1.0e-3"},
     "the same, learning rate 1e-5": {"training.learning_rate": "1.0e-5"},
     "the same, AdamW's epsilon 1e-3, learning rate 1e-3": {"training.learning_rate": "1.0e-3", "training.adam_epsilon": "1.0e-3"},
-    "a rank without pictures": {"data.train": "few_pictures.json"},
+    "a rank without images": {"data.train": "few_pictures.json"},
     "micro-batches of 1": {"training.micro_batch_size": 1},
     "LoRA, dropout 0.2": {**LORA, "lora.dropout": 0.2},
     "NF4": {**LORA, "model.quantization": "nf4"},
@@ -227,9 +227,9 @@ def row_of_numbers(place, name, settings, steps, sharding):
 def numbers(place, arguments):
     for preset in ("smolvlm-tiny", "llava-tiny", "qwen2.5-vl-tiny"):
         place.model(preset)
-    print(f"{arguments.steps} steps; on 2 / 3 / 4 ranks / in one process that is cut into micro-batches otherwise, against one process:\n\n"
+    print(f"{arguments.steps} steps; on 2 / 3 / 4 ranks / in one process with another split into micro-batches, against one process:\n\n"
           "| run | losses | gradient norms | all weights | the tensor that differs most | which | biases of keys "
-          "| steps with fewer than 4 pictures | 3 ranks again: equal to the bit |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+          "| steps with fewer than 4 images | 3 ranks again: equal to the bit |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name, settings in VARIANTS.items():
         if arguments.sharding != "none" and "PCGrad" in name:
             continue  # refused
@@ -239,14 +239,14 @@ def numbers(place, arguments):
 
 # --- lost ------------------------------------------------------------------------------------------------------------
 
-# In a ring of four there is a rank that is not rank 0's neighbour.
+# In a ring of four, one rank is not a neighbor of rank 0.
 WORLD_SIZE = 4
-# Losses of another number of ranks, relative, at the learning rate of these runs.
+# Relative difference of losses on another number of ranks, at the learning rate of these runs.
 ROUNDING = 5e-6
 
 
 class Trial:
-    """A run of which one rank is lost; then the same command once more."""
+    """A run that loses one rank; then the same command again."""
 
     def __init__(self, place, settings, undisturbed):
         self.place, self.settings, self.undisturbed = place, settings, undisturbed
@@ -259,11 +259,11 @@ class Trial:
         return {rank: self.place.start_rank(rank, world_size, port, self.run, self.settings) for rank in ranks}
 
     def read_words(self, rank):
-        """The end of what it wrote to its standard streams."""
+        """Returns the last lines of its standard streams."""
         return "\n".join(self.place.read_log(rank).read_text(errors="replace").splitlines()[-4:])
 
     def lose(self, kind, rank, after_steps, delay_seconds):
-        """Seconds until the others have ended, after how many steps it was, and what was wrong."""
+        """Loses a rank; returns the seconds until the others end, the number of steps before the loss, and the errors."""
         shutil.rmtree(self.run, ignore_errors=True)
         begin = time.monotonic()
         processes = self.start(other for other in range(WORLD_SIZE) if kind != "missing" or other != rank)
@@ -285,7 +285,7 @@ class Trial:
             try:
                 code = process.wait(GIVE_UP_SECONDS - (time.monotonic() - begin))
             except subprocess.TimeoutExpired:
-                wrong.append(f"rank {other} goes on")
+                wrong.append(f"rank {other} keeps running")
                 continue
             if code not in self.find_codes(rank, steps):
                 wrong.append(f"rank {other} exit {code}")
@@ -306,9 +306,9 @@ class Trial:
             try:
                 processes[rank].wait(GIVE_UP_SECONDS)
             except subprocess.TimeoutExpired:
-                wrong.append(f"rank {rank} stays behind")
+                wrong.append(f"rank {rank} does not end")
             if kind == "stopped" and time.monotonic() - began_to_end > SECONDS_TO_END:
-                wrong.append(f"rank {rank} takes {time.monotonic() - began_to_end:.0f} s once it goes on")
+                wrong.append(f"rank {rank} takes {time.monotonic() - began_to_end:.0f} s to end after SIGCONT")
         for process in processes.values():
             process.kill()
             process.wait()
@@ -316,7 +316,7 @@ class Trial:
 
     @staticmethod
     def find_codes(rank, steps):
-        """Nobody listens where rank 0 is not there yet: a wrong address is the user's."""
+        """Returns the expected exit codes. Without rank 0 nobody listens, which a user's wrong address looks like."""
         return (2, 5) if rank == 0 and steps == 0 else (5,)
 
     @staticmethod
@@ -328,7 +328,7 @@ class Trial:
                    for line in last)  # fmt: skip
 
     def again(self, world_size):
-        """What is wrong with the second turn, of as many ranks or another number."""
+        """Runs the command again on as many ranks or another number; returns the errors and the checkpoints before it."""
         from_step = [path.name for path in (self.run / "checkpoints").glob("step-*")] if (self.run / "checkpoints").exists() else []
         codes = [process.wait() for process in self.start(range(world_size), world_size).values()]
         if any(codes):
@@ -356,9 +356,9 @@ def lost(place, arguments):
     for kind, count in (("killed", arguments.killed), ("stopped", arguments.stopped), ("missing", arguments.missing)):
         ends, steps, right, same, of_rank_0 = [], [], 0, 0, 0
         for number in range(count):
-            # Rank 0 holds the store, writes, and is the one that is most wanted: a third of the trials at the least.
+            # Rank 0 holds the store and writes, so at least a third of the trials lose it.
             rank = rng.choice(range(WORLD_SIZE)) if number >= WORLD_SIZE else number
-            # In one of five trials before the first step: while they start, meet or load.
+            # One of five trials loses a rank before the first step: during startup, rendezvous or loading.
             at_start = rng.random() < 0.2
             point = (0, rng.uniform(0, 3)) if at_start else (rng.randint(1, arguments.steps - 4), rng.uniform(0, 0.2))
             seconds, done, wrong = trial.lose(kind, rank, *point)
@@ -395,7 +395,7 @@ def median_step(run):
 
 
 def bytes_on_the_wire(place, settings, few, many):
-    """Bytes a step of all ranks together, by the counter of a network that has nothing else in it."""
+    """Returns the bytes a step of all ranks together, from the counter of a network namespace without other traffic."""
     if os.geteuid() != 0:
         return None
     totals = []
@@ -408,10 +408,10 @@ def bytes_on_the_wire(place, settings, few, many):
 
 
 def overlap(place, arguments):
-    print("| model | gradients, MB | samples a rank | one rank, s | one beside another, s | 2 ranks, s | by one rank | by one beside "
-          "another | the log's words | on the wire a rank and step, MB: sent, minimum |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    print("| model | gradients, MB | samples a rank | one rank, s | two single ranks at once, s | 2 ranks, s | ratio to one rank | ratio to two "
+          "single ranks | log line | on the wire a rank and step, MB: sent, minimum |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name, model, own, cut, steps in (("tiny", place.model(), 6, 6, 23), ("large", place.large_model(), 4, 4, 8), ("large", place.large_model(), 8, 4, 8)):
-        # Samples of one size: else a rank waits for the one that has drawn the larger ones.
+        # Samples of one size; otherwise ranks wait for the one with the larger samples.
         settings = {"model.path": model, "data.train": place.folder / "alike.json", "training.max_steps": steps, "training.micro_batch_size": cut, "training.learning_rate": "1.0e-5",
                     "model.allow_missing": "[model, lm_head]" if name == "large" else "[]"}  # fmt: skip
         on_one = {**settings, "training.global_batch_size": own}
@@ -443,8 +443,8 @@ def overlap(place, arguments):
 
 
 def traffic(place, arguments):
-    print("| what ranks share | micro-batches | on the wire a rank and step, MB | the minimum: (n - 1) / n of the blocks' bytes, times (2 of others') | MB "
-          "| more than that | the log's words |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    print("| sharding | micro-batches | on the wire a rank and step, MB | the minimum: (n - 1) / n of the blocks' bytes, times (2 of others') | MB "
+          "| excess | log line |\n|---|---|---|---|---|---|---|")  # fmt: skip
     for sharding in ("none", "optimizer", "full"):
         for cut in (4, 2) if sharding == "full" else (4,):
             settings = {"model.path": place.large_model(), "data.train": place.folder / "alike.json", "training.micro_batch_size": cut,
@@ -466,7 +466,7 @@ def traffic(place, arguments):
 
 
 def ended(process, log):
-    """Exit code and the last line of its words."""
+    """Waits for a process; returns its exit code and the last line of its log."""
     code = process.wait(GIVE_UP_SECONDS)
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return code, lines[-1] if lines else "nothing"
@@ -500,7 +500,7 @@ class Refusals:
         goes_on = first.poll() is None and len(find_steps(run)) > done
         first.terminate()
         code = first.wait()
-        return [second, (code, f"the first goes on meanwhile: {'yes' if goes_on else 'NO'}; its exit code after TERM")]
+        return [second, (code, f"the first keeps running meanwhile: {'yes' if goes_on else 'NO'}; its exit code after TERM")]
 
     def port_in_use(self):
         with socket.socket() as listener:
@@ -525,11 +525,11 @@ def refused(place, arguments):
         "two ranks, started twice into one folder": lambda: refusals.twice(2),
         "a port in use (rank 0)": refusals.port_in_use,
         "nobody at the port (rank 1 alone)": lambda: refusals.by_hand(free_port(), [{}, {}], [1]),
-        "ranks with other learning rates": lambda: refusals.by_hand(free_port(), [{}, {"training.learning_rate": 0.5}]),
-        "ranks with other models": lambda: refusals.by_hand(free_port(), [{}, {"model.path": place.model("llava-tiny")}]),
+        "ranks with different learning rates": lambda: refusals.by_hand(free_port(), [{}, {"training.learning_rate": 0.5}]),
+        "ranks with different models": lambda: refusals.by_hand(free_port(), [{}, {"model.path": place.model("llava-tiny")}]),
         "5 ranks, a global batch of 12": lambda: refusals.once(launch=5),
-        "12 ranks asked of a batch of 8": lambda: refusals.once(launch=12, **{"training.global_batch_size": 8}),
-        "2 ranks go on under another model": refusals.other_model,
+        "12 ranks, a global batch of 8": lambda: refusals.once(launch=12, **{"training.global_batch_size": 8}),
+        "2 ranks resume with another model": refusals.other_model,
     }
     print("| what is started | exit code | seconds | last line |\n|---|---|---|---|")
     for name, act in cases.items():
@@ -549,7 +549,7 @@ def main():
     tables = parser.add_subparsers(required=True, metavar="TABLE")
     table = tables.add_parser("numbers")
     table.add_argument("--steps", type=int, default=20)
-    table.add_argument("--only", nargs="*", help="rows whose names have one of these words")
+    table.add_argument("--only", nargs="*", help="only rows whose names contain one of these words")
     table.add_argument("--sharding", default="none")
     table.set_defaults(act=numbers)
     table = tables.add_parser("lost")
@@ -558,7 +558,7 @@ def main():
     table.add_argument("--steps", type=int, default=40)
     table.add_argument("--seed", type=int, default=1)
     table.add_argument("--sharding", default="none")
-    table.add_argument("--on-another-number", action="store_true", help="go on with 1, 2 or 3 ranks, as is drawn")
+    table.add_argument("--on-another-number", action="store_true", help="resume with 1, 2 or 3 ranks, chosen at random")
     table.set_defaults(act=lost)
     table = tables.add_parser("overlap")
     table.add_argument("--pairs", type=int, default=5)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a checkpoint costs the steps of a run, with output.async_save false and true in turn: a table for docs/benchmarks/saving.md.
+"""Measures the cost of checkpoints with output.async_save false and true, alternating: the table of docs/benchmarks/saving.md.
 
     bench/saving.py --vlmtrain build/release/vlmtrain --work /tmp/saving [--rows 200000] [--repeats 3] [--save-steps 12]
 
-The quickstart's model is drawn at random and trained in full in fp32 on the CPU, on words only; `--rows` of its vocabulary make its
-checkpoints large beside its steps. They are written to --work: that disk is measured. All is seen from outside, by when the lines
-of metrics.jsonl appear. A step waits: the time between the lines on both sides of a checkpoint, less the median of the others
-of the run that waits. Steps meanwhile: the mean of the others between two checkpoints, which share processors and disk
-with what writes. The last checkpoint of a run is not looked at, since both ways wait for it. Needs Python 3.11.
+The quickstart's model is initialized at random and fully trained in fp32 on the CPU on text only; `--rows` of its vocabulary make
+checkpoints large relative to its steps. They are written to --work, so that disk is measured. All times are those at which lines of
+metrics.jsonl appear. "A step waits" is the time between the lines around a checkpoint, minus the median of the other intervals of the
+run that waits. "Steps meanwhile" is the mean of the other intervals between two checkpoints, during which the writer uses the same
+processors and disk. A run's last checkpoint is not counted, because both settings wait for it. Needs Python 3.11.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 from speed import LineClock
 
 ROOT = Path(__file__).resolve().parent.parent
-# Between two checkpoints that are looked at, and before the last one.
+# Between two counted checkpoints, and before the last one.
 CHECKPOINTS = 3
 
 
@@ -40,7 +40,7 @@ def prepare(arguments):
 
 
 def train(arguments, model, asynchronous):
-    """Seconds between the lines of one step and the next, from the first step on; and what the run says at its end."""
+    """Returns the seconds between the lines of consecutive steps, the bytes of a checkpoint, save_seconds and plan.json."""
     run = arguments.work / "run"
     shutil.rmtree(run, ignore_errors=True)
     settings = {

@@ -1,13 +1,14 @@
-"""vlmtrain against transformers on the same work: python bench/speed.py --vlmtrain build/release/vlmtrain
+"""Compares the speed of vlmtrain and transformers on the same work: python bench/speed.py --vlmtrain build/release/vlmtrain
 
-Makes the workload (bench/make_workload.py) if it is not there, then runs both programs in turn, --pairs times: first vlmtrain,
-which writes what samples it took for each step (samples.jsonl), then the peer on exactly these samples in that order. Same
-checkpoint, precision (--precision bf16: vlmtrain's own, autocast in the peer), threads, learning rate, decay and clipping; no other work should run on the machine meanwhile.
+Creates the workload (bench/make_workload.py) if it does not exist, then runs both programs alternately, --pairs times: first
+vlmtrain, which writes the samples of each step (samples.jsonl), then the peer on exactly these samples in that order. Both have the
+same checkpoint, precision (--precision bf16: vlmtrain's own, autocast in the peer), threads, learning rate, decay and clipping. No
+other work should run on the machine.
 
-Both are measured from outside, in the same way: wall clock from the start of the process, the first line of their metrics file
-for the end of the first step, the kernel's account for the peak of resident memory (of the largest process). The speed is real
-tokens (padding does not count) per second over the steps after the warm-up, from the times at which their lines appeared. The
-losses of both are compared step by step: that shows that they did the same work.
+Both are measured from outside, in the same way: wall clock from the start of the process, the first line of the metrics file
+for the end of the first step, the kernel's peak of resident memory (of the largest process). The speed is tokens without padding
+per second over the steps after the warm-up, from the times at which their lines appear. The losses of both are compared step by
+step, which verifies that they did the same work.
 """
 
 import argparse
@@ -48,7 +49,7 @@ output:
 
 
 class LineClock(threading.Thread):
-    """Notes when each line of a growing file was first seen."""
+    """Records when each line of a growing file first appears."""
 
     def __init__(self, path):
         super().__init__(daemon=True)
@@ -75,7 +76,7 @@ def read_lines(path):
 
 
 def measure(command, metrics_path, log_path, environment, warmup):
-    """Runs a trainer to its end."""
+    """Runs a trainer to completion."""
     metrics_path.unlink(missing_ok=True)
     clock = LineClock(metrics_path)
     with open(log_path, "w") as log:
@@ -165,7 +166,7 @@ def main():
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--global-batch", type=int, default=8)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--equal-lengths", action="store_true", help="a workload of samples of one length, with no padding")
+    parser.add_argument("--equal-lengths", action="store_true", help="use samples of one length, without padding")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("overrides", nargs="*", help="key=value for vlmtrain")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long the short commands take, of two builds side by side: medians of wall times, the builds taking turns.
+"""Compares the wall times of short commands of two builds: medians, alternating between the builds.
 
-    bench/starting.py OLD NEW [--runs 20] [--plans 5]     two executables; nothing else should run on the machine
+    bench/starting.py OLD NEW [--runs 20] [--plans 5]     two executables; no other work should run on the machine
 """
 import argparse
 import os
@@ -26,7 +26,7 @@ def medians(programs, words, runs):
     for run in range(runs + 1):
         for program in programs:
             seconds = measure_seconds(program, words)
-            if run > 0:  # the first one reads files into the page cache
+            if run > 0:  # the first run reads files into the page cache
                 times[program].append(seconds)
     return [statistics.median(times[program]) for program in programs]
 
@@ -36,7 +36,7 @@ def main():
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--plans", type=int, default=5, help="runs of a whole plan")
+    parser.add_argument("--plans", type=int, default=5, help="number of runs of a whole plan")
     arguments = parser.parse_args()
     print("| command | old ms | new ms |\n|---|---|---|")
     for name, words, runs in [*((name, words, arguments.runs) for name, words in SHORT.items()), (" ".join(PLAN), PLAN, arguments.plans)]:

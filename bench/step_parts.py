@@ -1,4 +1,4 @@
-"""Where a training step's time goes, by part of the model: kernels by name and grid, matrix products by size.
+"""Prints where a training step's time goes, by part of the model: kernels by name and grid, matrix products by size.
 
     VLMTRAIN_VGPU_TRACE=record.txt vlmtrain --config train.yaml --device virtual:h200
     CUDA_INJECTION64_PATH=…/libvlmtrain_kernel_times.so VLMTRAIN_KERNEL_TIMES=times.txt vlmtrain --config train.yaml
@@ -6,8 +6,8 @@
 
 The GPU's recording (bench/kernel_times.cpp) has the times, names and grids of kernels. A product's name and grid do not give
 its size: cuBLAS starts as many blocks as the GPU has multiprocessors. The virtual GPU's record (docs/virtual-gpu.md) of the
-same run has the sizes, in the same order. Kernels that are no products have the same names and grids in both. They align
-the two; the products between two of them are taken one by one where their numbers are equal, and by name and grid elsewhere.
+same run has the sizes, in the same order. All other kernels have the same names and grids in both and align the two. The
+products between two of them are matched one by one if their numbers are equal, and by name and grid otherwise.
 """
 
 import argparse
@@ -29,9 +29,9 @@ LOSS, UPDATE, OWN, ATEN = "cross-entropy", "optimizer", "other custom kernels", 
 UNKNOWN_PRODUCTS = "products, not separated"
 # The parts that the virtual GPU's record separates.
 PRODUCTS = (BASE, LORA, NARROW_BASE, NARROW_LORA, UNKNOWN_PRODUCTS)
-# Custom kernels by a word of their names, mangled or not.
+# Custom kernels by a part of their names, mangled or not.
 CUSTOM = {"Norm": NORMS, "rope": ROPE, "nf4": DEQUANTIZATION, "int8": DEQUANTIZATION, "ross_entropy": LOSS, "adamw": UPDATE}
-# Up to so many LoRA factors are stacked into one product: those of queries, keys and values.
+# Maximum number of LoRA factors stacked into one product: those of queries, keys and values.
 STACKED = 3
 ROW_ALIGNMENT = 8  # elements of 16 bits in 16 bytes, which the fast kernels read at once
 
@@ -55,17 +55,17 @@ class Product(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """The sizes that tell parts of a model apart."""
+    """The sizes that distinguish the parts of a model."""
 
     rank: int
     text_head: int
     vision_head: int
     patch_elements: int
-    images: int  # of a micro-batch
+    images: int  # per micro-batch
 
     @classmethod
     def of(cls, config, rank, images):
-        """Returns the sizes of a Qwen2.5-VL by its config.json."""
+        """Returns the sizes of a Qwen2.5-VL from its config.json."""
         text, vision = config.get("text_config", config), config["vision_config"]
         channels = vision.get("in_channels", vision.get("in_chans", 3))
         patch = channels * vision.get("temporal_patch_size", 2) * vision.get("patch_size", 14) ** 2
@@ -92,7 +92,7 @@ def read_record(path):
             items.append(Product(*map(int, words[1:5])))
     places = kernel_times.find_last_step([item.name if isinstance(item, Launch) else "" for item in items])
     if places is None:
-        raise SystemExit(f"step_parts: {path} has fewer than two updates of weights; train for some steps")
+        raise SystemExit(f"step_parts: {path} has fewer than two optimizer updates; train for some steps")
     return items[places[0] : places[1] + 1]
 
 
@@ -104,7 +104,7 @@ def read_times(path):
 
 
 def sections(items, is_anchor):
-    """Returns the anchors of a sequence, and what lies before each of them and after the last one."""
+    """Returns the anchors of a sequence, and the items before each of them and after the last one."""
     anchors, between = [], [[]]
     for item in items:
         if is_anchor(item):
@@ -121,8 +121,8 @@ def anchor_key(launch, known):
 
 
 def match_products(launches, record):
-    """Returns the size of each launch of a GPU's step: of products that the record names, else None. A reduction has its
-    product's size."""
+    """Returns the size of each launch of a GPU's step; None if the record has no matching product. A reduction has the size
+    of its product."""
     mangled = list({item.name for item in record if isinstance(item, Launch)})
     known = dict(zip(mangled, kernel_times.demangle(mangled)))
     places = list(range(len(launches)))
@@ -184,7 +184,7 @@ def part_of_attention(name, grid, shapes):
 
 def part_of_custom(name, grid, patch_rows):
     if "gated_activation_" in name:
-        # Rows are patches in the tower. Without a record: packs of 8 bytes are only of widths that are no multiple of 16 bytes.
+        # Rows are patches in the tower. Without a record: only widths that are no multiple of 16 bytes have packs of 8 bytes.
         is_tower = grid[0] in patch_rows if patch_rows and grid else re.search(r"(?:, |Li)4[E>]", name) is not None
         return TOWER_GATE if is_tower else TEXT_GATE
     return next((part for word, part in CUSTOM.items() if word in name), OWN)
@@ -202,8 +202,8 @@ def find_part(launch, size, shapes, patch_rows=()):
 
 
 def separate(launches, record, shapes):
-    """Returns for each launch its part and its size. Products that the record does not reach get the part that most others
-    of their name and grid have."""
+    """Returns the part and the size of each launch. Products without a match get the most frequent part of their name and
+    grid."""
     sizes = match_products(launches, record) if record else [None] * len(launches)
     patch_rows = {item.n for item in record or () if isinstance(item, Product) and item.k == shapes.patch_elements}
     parts = [find_part(launch, size, shapes, patch_rows) for launch, size in zip(launches, sizes)]
@@ -218,7 +218,7 @@ def separate(launches, record, shapes):
 
 
 def rate(flops, ms):
-    """Returns TFLOP/s, or None for what takes no time or computes no products."""
+    """Returns TFLOP/s; None if the time is zero or nothing is a product."""
     return flops / ms / 1e9 if ms and flops else None
 
 
@@ -246,11 +246,11 @@ def summarize(launches, record, shapes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("times", type=Path)
-    parser.add_argument("--record", type=Path, help="the virtual GPU's; without it products are not separated")
+    parser.add_argument("--record", type=Path, help="record of the virtual GPU; without it products are not separated")
     parser.add_argument("--config", type=Path, required=True, help="config.json of the checkpoint")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--images", type=int, default=16, help="of a micro-batch")
-    parser.add_argument("--sizes", type=int, default=20, help="how many sizes of products to print")
+    parser.add_argument("--sizes", type=int, default=20, help="number of product sizes to print")
     arguments = parser.parse_args()
     launches, wall = read_times(arguments.times)
     shapes = Shapes.of(json.loads(arguments.config.read_text()), arguments.rank, arguments.images)

@@ -1,4 +1,4 @@
-# Writes OUTPUT, a header that names the commit of SOURCE, if it says something new; run by every build.
+# Writes OUTPUT, a header with the commit of SOURCE, if the commit has changed; every build runs it.
 cmake_minimum_required(VERSION 3.25)
 find_program(GIT git)
 set(commit "")

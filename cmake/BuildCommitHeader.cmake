@@ -1,4 +1,4 @@
-# vlmtrain_build_commit(PART): gives the part "PART/build_commit.h", which names the commit that the build is of.
+# vlmtrain_build_commit(PART): adds "PART/build_commit.h" to the part, with the commit of the build.
 function(vlmtrain_build_commit part)
   set(header ${CMAKE_BINARY_DIR}/generated/include/${part}/build_commit.h)
   set(write_header ${CMAKE_COMMAND} -D SOURCE=${CMAKE_SOURCE_DIR} -D OUTPUT=${header}

@@ -1,4 +1,4 @@
-# Writes OUTPUT, a C++ file that holds FILES of FOLDER as byte arrays and names them for io/file.h.
+# Writes OUTPUT, a C++ file with FILES of FOLDER as byte arrays, which io/file.h finds by name.
 set(arrays "")
 set(entries "")
 set(number 0)

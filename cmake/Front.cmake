@@ -1,9 +1,9 @@
-# vlmtrain: the program that users call, linked without LibTorch, which takes longer to load than its own answers take. It prints
+# vlmtrain: the program that users call, linked without LibTorch, which takes longer to load than help takes to print. It prints
 # help and usage errors itself and starts vlmtrain-core, next to it, for everything else (src/app/front/front.cpp).
 #
-# It links the parts' archives alone, not what they stand on: of each the linker takes the files that are needed, and their
-# parts are told to compile those ALONE. A file that needs LibTorch makes symbols undefined here: its names have to move to
-# a file without. What is emitted of LibTorch's headers and not used is thrown away.
+# It links only the parts' archives, not their dependencies. The linker takes only the needed files of each, which the parts
+# compile ALONE. A file that needs LibTorch causes undefined symbols here: move the needed functions to a file without it.
+# Unused code of LibTorch's headers is discarded.
 add_executable(vlmtrain src/app/front/main.cpp src/app/process/terminate_handler.cpp)
 target_compile_options(vlmtrain PRIVATE ${VLMTRAIN_WARNINGS})
 target_include_directories(vlmtrain PRIVATE include src)
@@ -21,7 +21,7 @@ endif()
 set_target_properties(vlmtrain PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 vlmtrain_for_older_hosts(vlmtrain)
 if(VLMTRAIN_PORTABLE)
-  # std::filesystem, which vlmtrain-core finds in LibTorch, is in shared libstdc++ only from GCC 9 on: that of the archive.
+  # Shared libstdc++ has std::filesystem only from GCC 9 on. vlmtrain-core finds it in LibTorch; here it is linked statically.
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.a OUTPUT_VARIABLE archive
                   OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(filesystem ${CMAKE_BINARY_DIR}/filesystem)

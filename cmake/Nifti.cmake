@@ -1,9 +1,9 @@
-# Nifti::nifti2, the NIfTI reference library's headers and arithmetic of affines. Debian has no pkg-config file of it, and its CMake
-# package names its own zlib. Linked statically everywhere: a hundred kilobytes, and hosts without Debian's packages run it.
+# Nifti::nifti2, the NIfTI reference library's headers and affine arithmetic. Debian has no pkg-config file for it, and its CMake
+# package refers to its own zlib. Always linked statically: it has a hundred kilobytes, and other hosts lack Debian's packages.
 find_path(VLMTRAIN_NIFTI_INCLUDE nifti2_io.h PATH_SUFFIXES nifti REQUIRED)
 find_library(VLMTRAIN_NIFTI_ARCHIVE libnifti2.a REQUIRED)
 find_library(VLMTRAIN_ZNZ_ARCHIVE libznz.a REQUIRED)
-# Archives that CMake knows to need each other, so that zlib's, where that is one too, is named behind them.
+# CMake knows the archives' dependencies, so a static zlib follows them on the command line.
 add_library(Nifti::znz STATIC IMPORTED)
 set_target_properties(Nifti::znz PROPERTIES IMPORTED_LOCATION ${VLMTRAIN_ZNZ_ARCHIVE} INTERFACE_LINK_LIBRARIES PkgConfig::ZLIB)
 add_library(Nifti::nifti2 STATIC IMPORTED)

@@ -1,5 +1,5 @@
-# libvlmtrain_parquet.so, beside the program: the plug-in that reads Parquet, with Arrow C++ out of PyPI's pyarrow wheel, as
-# scripts/setup.sh lays it out. Without that folder all else is built, and who asks for Parquet is told how to get it.
+# libvlmtrain_parquet.so, next to the program: the plug-in that reads Parquet, with Arrow C++ from PyPI's pyarrow wheel, as
+# scripts/setup.sh installs it. Without that folder the plug-in is not built, and reading Parquet fails with instructions.
 file(STRINGS ${CMAKE_SOURCE_DIR}/cmake/parquet.version VLMTRAIN_ARROW_VERSION LIMIT_COUNT 1)
 set(VLMTRAIN_ARROW "" CACHE PATH "Folder that holds pyarrow/ (default: where scripts/setup.sh puts it)")
 if(NOT VLMTRAIN_ARROW)
@@ -18,10 +18,10 @@ list(LENGTH arrow_libraries arrow_library_count)
 if(VLMTRAIN_PORTABLE OR VLMTRAIN_FUZZ)
   message(STATUS "Parquet: no plug-in in this kind of build")
 elseif(NOT arrow_library_count EQUAL 2)
-  message(STATUS "Parquet: no plug-in, since pyarrow is not in ${VLMTRAIN_ARROW} (scripts/setup.sh fetches it)")
+  message(STATUS "Parquet: no plug-in, because pyarrow is not in ${VLMTRAIN_ARROW} (scripts/setup.sh downloads it)")
 else()
   set(VLMTRAIN_HAS_PARQUET ON)
-  # The wheel's headers name more than those of Arrow: only these are shown.
+  # The wheel has other headers too; only Arrow's are visible.
   set(arrow_include ${CMAKE_BINARY_DIR}/arrow-include)
   file(MAKE_DIRECTORY ${arrow_include})
   foreach(folder arrow parquet)

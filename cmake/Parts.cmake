@@ -1,24 +1,23 @@
-# A part of the project is a folder: include/vlmtrain/<part>/ (its contract), src/<part>/ (the rest), tests/<part>/.
+# A part of the project has three folders: include/vlmtrain/<part>/ (public headers), src/<part>/ and tests/<part>/.
 file(STRINGS ${CMAKE_SOURCE_DIR}/parts.txt VLMTRAIN_PARTS)
 set(VLMTRAIN_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wextra-semi)
-# Warnings are GCC's to be rid of; clang, which builds the fuzz targets, has others.
+# Warnings are errors with GCC only; clang, which builds the fuzz targets, has others.
 if(NOT VLMTRAIN_FUZZ)
   list(APPEND VLMTRAIN_WARNINGS -Werror)
 endif()
 
-# GCC 12 sees uninitialised values in LibTorch's headers and in <regex> where the sanitizers' code stands between.
+# With sanitizers, GCC 12 reports uninitialized values in LibTorch's headers and in <regex>.
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize" AND NOT VLMTRAIN_FUZZ)
   list(APPEND VLMTRAIN_WARNINGS -Wno-maybe-uninitialized)
 endif()
 
-# Most of a file's compile time is LibTorch's headers: eight files at a time are compiled as one, which makes a cold build
-# three times as fast. Off where each file has to stand by itself: for clang-tidy and clangd (preset debug).
+# LibTorch's headers take most of a file's compile time. Eight files are compiled as one, which makes a cold build three times
+# as fast. Off for clang-tidy and clangd (preset debug), which need each file separately.
 option(VLMTRAIN_TOGETHER "Compile several files of a part together" ON)
 
-# vlmtrain_together(OUT TARGET FOLDER ALONE SOURCE…): sets OUT to what the target TARGET is to compile in place of the
-# sources: files that include eight of them each, and those that match the regular expression ALONE (or "") themselves. CMake's own
-# UNITY_BUILD would write absolute paths into its files, and ccache would not know them again in another clone.
-# FOLDER is one that the target looks for headers in.
+# vlmtrain_together(OUT TARGET FOLDER ALONE SOURCE…): sets OUT to the files that TARGET compiles instead of the sources: files
+# that include eight of them each, and the sources that match the regular expression ALONE (or ""). CMake's UNITY_BUILD writes
+# absolute paths into its files, which prevents ccache hits in other clones. FOLDER is an include folder of the target.
 function(vlmtrain_together out target folder alone)
   set(compiled)
   set(batch)
@@ -50,15 +49,15 @@ macro(vlmtrain_write_batch compiled)
   math(EXPR number "${number} + 1")
 endmacro()
 
-# A folder with other sources for some of the parts, in which every mutant waits behind a question (scripts/mutants).
+# A folder with rewritten sources of some parts, which contain all mutants (scripts/mutants).
 set(VLMTRAIN_MUTANTS "" CACHE PATH "Mutated sources; empty: the project's own")
 if(VLMTRAIN_MUTANTS)
   add_library(vlmtrain_mutant_chooser STATIC ${CMAKE_SOURCE_DIR}/scripts/mutants/chooser.cpp)
 endif()
 
 # vlmtrain_part(NAME [LIBRARIES …] [PRIVATE_LIBRARIES …] [ALONE REGEX]): the static library vlmtrain_NAME.
-# It sees every part above it in parts.txt and none below (tests/include_order.py). ALONE: files that are not compiled
-# together.
+# It can include every part above it in parts.txt and none below (tests/include_order.py). ALONE: files that are compiled
+# separately.
 function(vlmtrain_part name)
   cmake_parse_arguments(PART "" "ALONE" "LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
   list(FIND VLMTRAIN_PARTS ${name} index)
@@ -66,7 +65,7 @@ function(vlmtrain_part name)
     message(FATAL_ERROR "part ${name} is not in parts.txt")
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
-  # Of another target: cmake/Kernels.cmake.
+  # Sources of another target: cmake/Kernels.cmake.
   list(FILTER sources EXCLUDE REGEX "/(main\\.cpp$|kernels/emulation/)")
   if(NOT sources)
     set(sources ${CMAKE_SOURCE_DIR}/cmake/empty.cpp)
@@ -100,7 +99,7 @@ function(vlmtrain_executable name)
   vlmtrain_for_older_hosts(${name})
 endfunction()
 
-# vlmtrain_test_program(PART): the tests in tests/PART/*_test.cpp as the program PART_tests, if there are any.
+# vlmtrain_test_program(PART): the program PART_tests of tests/PART/*_test.cpp, if any exist.
 function(vlmtrain_test_program part)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${part}/*_test.cpp)
   if(NOT sources)
@@ -112,7 +111,7 @@ function(vlmtrain_test_program part)
   endif()
   vlmtrain_together(compiled ${part}_tests ${CMAKE_SOURCE_DIR}/tests "" ${sources})
   add_executable(${part}_tests ${compiled})
-  # What is timed is in the parts; the tests' own code compiles a fifth faster so.
+  # Only code of the parts is timed; with -O1, test code compiles a fifth faster.
   target_compile_options(${part}_tests PRIVATE ${VLMTRAIN_WARNINGS} -O1)
   target_include_directories(${part}_tests PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${part}_tests PRIVATE VLMTRAIN_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
@@ -121,8 +120,8 @@ function(vlmtrain_test_program part)
   vlmtrain_for_older_hosts(${part}_tests)
 endfunction()
 
-# vlmtrain_test(PART LABEL… [PROCESSES N]): the program, and N tests for ctest that each run every Nth test of it. Not one
-# for each: loading LibTorch takes longer than most tests do.
+# vlmtrain_test(PART LABEL… [PROCESSES N]): the program, and N ctest tests that each run every Nth of its tests. One ctest test
+# per test would be slower, because loading LibTorch takes longer than most tests.
 function(vlmtrain_test part)
   cmake_parse_arguments(TEST "" "PROCESSES" "" ${ARGN})
   vlmtrain_test_program(${part})

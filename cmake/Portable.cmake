@@ -1,22 +1,22 @@
-# A program for machines that have LibTorch's wheel but none of Debian's packages (scripts/make_portable.sh): what Debian has
-# static archives of is linked statically; {fmt} and spdlog, of which it has none, are compiled from its headers. LibTorch is
-# looked for as torch/ in the program's folder and beside that. FFmpeg, which stands on a hundred libraries there, is built
-# for it (scripts/make_ffmpeg.sh).
+# A program for machines with LibTorch's wheel and without Debian's packages (scripts/make_portable.sh). Libraries with static
+# archives in Debian are linked statically; {fmt} and spdlog have none and are compiled from their headers. LibTorch is searched
+# as torch/ in the program's folder and next to it. FFmpeg, which depends on a hundred libraries in Debian, is built separately
+# (scripts/make_ffmpeg.sh).
 #
-# It runs wherever LibTorch's wheel does, from glibc 2.28 and the libstdc++ of GCC 8 on: what this system's have in newer
-# versions only is bound to the older one, or stands in cmake/portable/.
+# It runs wherever LibTorch's wheel does, from glibc 2.28 and the libstdc++ of GCC 8 on. Newer symbols of this system are bound
+# to older versions, or implemented in cmake/portable/.
 option(VLMTRAIN_PORTABLE "Link for machines without Debian's packages" OFF)
 set(VLMTRAIN_FFMPEG ${CMAKE_SOURCE_DIR}/build/ffmpeg CACHE PATH "Where scripts/make_ffmpeg.sh has put FFmpeg, for portable programs")
 if(VLMTRAIN_PORTABLE)
   enable_language(ASM)
-  # Of programs LibTorch, of the stand-ins each other; then LD_LIBRARY_PATH.
+  # Programs find LibTorch, stub libraries find each other; then LD_LIBRARY_PATH applies.
   set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
   set(CMAKE_INSTALL_RPATH "$ORIGIN/torch/lib:$ORIGIN/../torch/lib:$ORIGIN")
-  # Programs start where LibTorch is found, which is not where they are built.
+  # Programs start only where LibTorch is found, which is not the build folder.
   set(CMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE PRE_TEST)
 endif()
 
-# vlmtrain_link_statically(TARGET NAME…): the imported target is the archives lib<NAME>.a from now on.
+# vlmtrain_link_statically(TARGET NAME…): makes the imported target refer to the archives lib<NAME>.a.
 function(vlmtrain_link_statically target)
   set(archives)
   foreach(name IN LISTS ARGN)
@@ -26,13 +26,13 @@ function(vlmtrain_link_statically target)
   set_target_properties(${target} PROPERTIES INTERFACE_LINK_LIBRARIES "${archives}")
 endfunction()
 
-# vlmtrain_own_ffmpeg(TARGET): the imported target is the FFmpeg in VLMTRAIN_FFMPEG from now on.
+# vlmtrain_own_ffmpeg(TARGET): makes the imported target refer to the FFmpeg in VLMTRAIN_FFMPEG.
 function(vlmtrain_own_ffmpeg target)
   set(archives)
   foreach(name avformat avcodec swscale avutil)
     set(archive ${VLMTRAIN_FFMPEG}/lib/lib${name}.a)
     if(NOT EXISTS ${archive})
-      message(FATAL_ERROR "there is no ${archive}: run scripts/make_ffmpeg.sh first")
+      message(FATAL_ERROR "${archive}: does not exist; run scripts/make_ffmpeg.sh")
     endif()
     list(APPEND archives ${archive})
   endforeach()
@@ -40,7 +40,7 @@ function(vlmtrain_own_ffmpeg target)
                         INTERFACE_LINK_LIBRARIES "${archives}")
 endfunction()
 
-# vlmtrain_fmt_and_spdlog(): {fmt} and spdlog as a part of the program, declared to others as Debian's libraries declare them.
+# vlmtrain_fmt_and_spdlog(): compiles {fmt} and spdlog into the program, with the declarations of Debian's libraries.
 function(vlmtrain_fmt_and_spdlog)
   add_library(vlmtrain_fmt_and_spdlog STATIC ${CMAKE_SOURCE_DIR}/cmake/portable/fmt_and_spdlog.cpp)
   foreach(library fmt::fmt spdlog::spdlog)
@@ -48,8 +48,8 @@ function(vlmtrain_fmt_and_spdlog)
   endforeach()
 endfunction()
 
-# vlmtrain_for_older_hosts(TARGET): of a portable program or shared library, what is newer than its hosts. The linker sends
-# references to NAME to __wrap_NAME.
+# vlmtrain_for_older_hosts(TARGET): replaces symbols of a portable program or shared library that older hosts lack. The linker
+# redirects references to NAME to __wrap_NAME.
 function(vlmtrain_for_older_hosts target)
   if(NOT VLMTRAIN_PORTABLE)
     return()

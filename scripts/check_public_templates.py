@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Renders every *.jinja of a folder with jinja2 (as transformers configures it) and with our interpreter.
+"""Renders every *.jinja of a folder with jinja2 (as transformers configures it) and with vlmtrain's interpreter.
 
     check_public_templates.py FOLDER [--program build/release/render_template] [--repeats 20] [--table FILE] [--show N]
 
-Twelve conversations each (scripts/jinja_reference.py). A cell of the result is: equal, both refuse, refused by name (before
-anything is rendered), different. Exit code 1 if any is different. Files of one content count once. FOLDER/SOURCES.tsv, if it is there, names repository and
-path of each file for the table. Needs `pip install jinja2`; the program is built with
-cmake --build --preset release --target render_template. The templates are others' work and stay out of this repository.
+Renders twelve conversations each (scripts/jinja_reference.py). A result is: equal, both reject, rejected by name (before
+rendering), or different. Exit code 1 if any result is different. Files of equal content count once. FOLDER/SOURCES.tsv, if it
+exists, gives the repository and path of each file for the table. Needs `pip install jinja2`; the program is built with
+cmake --build --preset release --target render_template. The templates are third-party work and not part of this repository.
 """
 import argparse
 import collections
@@ -23,7 +23,7 @@ import jinja_reference
 def reference(template, variables):
     try:
         return template.render(**variables)
-    except Exception as error:  # whatever the template does: jinja2 passes Python's own errors on
+    except Exception as error:  # jinja2 passes on any error of Python that a template causes
         return error
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Reads a run's TensorBoard events with TensorBoard's own accumulator and compares them with metrics.jsonl and
-predictions.jsonl: the same steps and values, each answer's text and pictures.
+predictions.jsonl: the same steps and values, each answer's text and images.
 
     python3 -m venv VENV && VENV/bin/pip install tensorboard==2.21.0 && VENV/bin/python scripts/check_tensorboard.py RUN_DIR
 """
@@ -31,7 +31,7 @@ def same(a: float, b: float) -> bool:
 
 
 def find_evaluations(steps: list[dict]) -> dict[str, list]:
-    """By tag: [(step, value)]."""
+    """Returns {tag: [(step, value)]}."""
     curves: dict[str, list] = {}
     for step in steps:
         evaluation = step.get("evaluation")
@@ -90,7 +90,7 @@ def main() -> None:
             images = {event.step: event.encoded_image_string for event in read.Images(place)}
             assert images[answer["step"]] == base64.b64decode(uri.split(",", 1)[1]), place
             source_images += 1
-    print(f"{len(curves)} curves of {len(steps)} steps, {len(answers)} answers and {source_images} pictures are equal; {len(tags)} scalar tags in all")
+    print(f"{len(curves)} curves of {len(steps)} steps, {len(answers)} answers and {source_images} images are equal; {len(tags)} scalar tags")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Whether two builds of vlmtrain do the same: losses and weights to the bit, plans, memory and launches.
+"""Compares two builds of vlmtrain: losses and weights bit for bit, plans, memory and kernel launches.
 
     python3 scripts/compare_builds.py OLD_VLMTRAIN NEW_VLMTRAIN --out DIR [--only REGEX] [--jobs N]
 
-Runs short trainings on the CPU, plans for several cards and trainings on virtual cards with both, on the same inputs, which it
-makes in DIR/inputs: tiny checkpoints (`vlmtrain init`) and drawn pictures. What came out of a case is DIR/old/CASE.json and
-DIR/new/CASE.json, all of it but times and the host's memory; the two must be equal. Prints a table, a case a row, and what
-differs behind it (in full in DIR/differences.txt); exit code 1 where anything does. DIR/old may stand for OLD_VLMTRAIN in a later
-call with the same DIR: what the old build did there is then taken as it is.
+Runs short trainings on the CPU, plans for several GPUs and trainings on virtual GPUs with both builds on the same inputs: tiny
+checkpoints (`vlmtrain init`) and synthetic images, created in DIR/inputs. The outcome of a case is DIR/old/CASE.json and
+DIR/new/CASE.json, without times and host memory; the two must be equal. Prints a table with a row per case and its differences
+(complete in DIR/differences.txt); exit code 1 if any case differs. A later call with the same DIR can pass DIR/old as
+OLD_VLMTRAIN; it reuses the outcomes of the old build.
 
 scripts/compare_builds/renames.tsv (--renames) maps the names of JSON fields, config keys and kernels that the new build writes
 differently. It is one-to-one and applied to the old build only.
 
-Launches need builds whose virtual cards know VLMTRAIN_VGPU_TRACE (docs/virtual-gpu.md).
+Launches need builds whose virtual GPUs support VLMTRAIN_VGPU_TRACE (docs/virtual-gpu.md).
 """
 
 import argparse
@@ -32,7 +32,7 @@ import renames  # noqa: E402
 import runs  # noqa: E402
 
 FAILED = "failed"
-SHOWN = 3  # differences of a case in the table
+SHOWN = 3  # maximum number of differences of a case in the table
 
 
 def arguments():
@@ -40,11 +40,11 @@ def arguments():
     parser.add_argument("old", type=Path, help="an executable, or DIR/old of an earlier call")
     parser.add_argument("new", type=Path, help="an executable")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names have this in them")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: %(default)s)")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only cases whose names match this regular expression")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="number of concurrent runs (default: %(default)s)")
     parser.add_argument("--renames", type=Path, default=renames.TABLE, metavar="FILE",
-                        help="names of the old build and of the new one (default: scripts/compare_builds/renames.tsv)")
-    parser.add_argument("--list", action="store_true", help="print the names of the cases and end")
+                        help="table of old and new names (default: scripts/compare_builds/renames.tsv)")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and exit")
     return parser.parse_args()
 
 
@@ -53,13 +53,13 @@ def outcome_file(folder, case):
 
 
 def compared(old, new, table):
-    """That a case did not run on both sides is no equality."""
+    """Returns the differences of a case; a case that fails on either side is never equal."""
     failed = [f"the {name} build failed: {outcome[FAILED]}" for name, outcome in (("old", old), ("new", new)) if FAILED in outcome]
     return failed or differences.between(renames.apply(old, table), new)
 
 
 def side(name, vlmtrain, out):
-    """What computes a case's outcome on this side."""
+    """Returns a function from a case to its outcome on this side."""
     folder = out / name
     if vlmtrain.is_dir():
         return lambda case: json.loads(outcome_file(vlmtrain, case).read_text())
@@ -80,7 +80,7 @@ def main():
     options = arguments()
     selected = [case for case in cases.all_cases() if re.search(options.only, case.name)]
     if options.list or not selected:
-        print("\n".join(case.name for case in selected) or f"no case has {options.only} in its name")
+        print("\n".join(case.name for case in selected) or f"no case matches {options.only}")
         return 0 if selected else 2
     try:
         table = renames.load(options.renames)

@@ -3,7 +3,7 @@
 
     cuda_requirements.py torch-X.dist-info/METADATA
 
-Only these are needed from C++: triton, sympy, networkx and the like serve Python alone.
+C++ needs only these; triton, sympy and networkx are used by Python only.
 """
 import email
 import sys

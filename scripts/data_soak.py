@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Trains on random data sets with faults in them, each run unbroken and once more stopped at random steps.
+"""Trains on random data sets with injected faults, each run uninterrupted and again stopped at random steps.
 
     scripts/data_soak.py build/release/vlmtrain [--runs 20] [--seed 1] [--keep FOLDER]
 
-A run draws sources (JSON, JSON Lines, tars; with weights, repeats or neither), packs, a curriculum, a number of worker
-threads, and for each sample whether it is whole or has one of the faults of FAULTS. Checked is, for each run:
+A run has random sources (JSON, JSON Lines, tars; with weights, repeats or neither), packs, a curriculum, a number of worker
+threads, and samples that are valid or have one of the faults of FAULTS. It checks for each run:
 
-- the ledger: used + dropped + failed + not reached = all samples, and the dropped ones are those that were spoilt;
-- each step has the global batch exactly (without packs);
-- stopped at random steps and gone on with, with other numbers of workers: losses, samples and ledger equal to the bit.
+- the ledger: used + dropped + failed + not reached = all samples, and the dropped samples are the faulty ones;
+- each step has exactly the global batch size (without packs);
+- a run stopped at random steps and resumed with other numbers of workers has bit-identical losses, samples and ledger.
 
-Needs Pillow. Ends with 1 where something is wrong.
+Needs Pillow. Exit code 1 if a check fails.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from pathlib import Path
 from PIL import Image
 
 WORDS = "what is in the picture left right red blue a lesion none of these large small above below yes no".split()
-# What is wrong with a sample, and whether it can be used all the same.
+# Faults of a sample, and whether the sample is usable.
 FAULTS = {
     "no such file": False,
     "cut off": False,
@@ -39,9 +39,9 @@ FAULTS = {
     "a folder": False,
     "no answer": False,
     "too many pixels": False,
-    "late": False,  # a whole header, spoilt pixels: seen when its turn comes
-    "odd name": False,  # not UTF-8, which no JSON is; known by its place then
-    "too long": True,  # shrunk, or dropped where the text alone is too long
+    "late": False,  # valid header, damaged pixels: detected when the sample is decoded
+    "odd name": False,  # not UTF-8, so invalid JSON; identified by its position
+    "too long": True,  # shrunk, or dropped if the text itself is too long
 }
 
 
@@ -71,7 +71,7 @@ def png_of_spoilt_pixels() -> bytes:
 
 
 class DataSet:
-    """Sources in a folder, and which ids must be dropped."""
+    """Sources in a folder, and the ids that must be dropped."""
 
     def __init__(self, folder: Path, rng: random.Random):
         self.folder = folder
@@ -103,7 +103,7 @@ class DataSet:
                         tar.addfile(info, io.BytesIO(data))
             return path
         path = self.folder / f"source{number}.{kind}"
-        # Names that are not UTF-8 are written as the bytes that they are.
+        # Names that are not UTF-8 are written as raw bytes.
         texts = [json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogateescape") for record, _ in samples]
         path.write_bytes(b"[" + b",\n".join(texts) + b"]" if kind == "json" else b"\n".join(texts) + b"\n")
         return path
@@ -153,7 +153,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess:
 
 
 def stopped_after(step: int, metrics: Path, command: list[str], how: signal.Signals) -> int:
-    """Starts a run and sends it a signal once it has done so many steps, or some more."""
+    """Starts a run and sends it a signal after at least that many steps."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
         if metrics.exists() and metrics.read_text().count('"loss"') >= step:
@@ -215,14 +215,14 @@ def check_run(vlmtrain: str, folder: Path, model: Path, rng: random.Random) -> l
     dropped = {problem["id"] for problem in ledger["problems"]}
     late_or_long = {name for name in dropped ^ data.bad}
     for name in late_or_long:
-        if name in data.bad:  # a spoilt one that was not dropped has not had its turn
+        if name in data.bad:  # a faulty sample that was not dropped has not been reached
             reached = ledger["not_reached"] > 0
             if not reached:
-                wrong.append(f"{name} is spoilt and was used")
+                wrong.append(f"{name} is faulty and was used")
         else:
             reason = next(problem["reason"] for problem in ledger["problems"] if problem["id"] == name)
             if "long" not in reason and "pack" not in reason:
-                wrong.append(f"{name} is whole and was dropped: {reason}")
+                wrong.append(f"{name} is valid and was dropped: {reason}")
     done = find_steps(folder / "whole")
     if [step["step"] for step in done] != list(range(1, steps + 1)):
         wrong.append(f"steps {[step['step'] for step in done]} of {steps}")
@@ -234,17 +234,17 @@ def check_run(vlmtrain: str, folder: Path, model: Path, rng: random.Random) -> l
         command = [vlmtrain, "--config", str(file), f"output.dir={folder / 'parts'}", f"data.num_workers={rng.randrange(1, 5)}"]
         code = stopped_after(stop, folder / "parts" / "metrics.jsonl", command, rng.choice([signal.SIGTERM, signal.SIGKILL]))
         if code not in (0, 75, -signal.SIGKILL):
-            return wrong + [f"stopped behind {stop}: exit {code}"]
+            return wrong + [f"stopped after {stop}: exit {code}"]
     last = train("parts", f"data.num_workers={rng.randrange(1, 5)}")
     if last.returncode != 0:
-        return wrong + [f"gone on behind {stops}: exit {last.returncode}: {last.stderr[-400:]}"]
+        return wrong + [f"resumed after {stops}: exit {last.returncode}: {last.stderr[-400:]}"]
     parts = find_steps(folder / "parts")
     if [what_counts(step) for step in done] != [what_counts(step) for step in parts]:
         pairs = zip(done, parts)
         first = next((a["step"] for a, b in pairs if what_counts(a) != what_counts(b)), "number of steps")
-        wrong.append(f"stopped behind {stops}, other from step {first}")
+        wrong.append(f"stopped after {stops}: different from step {first} on")
     if read_ledger(folder / "parts") != ledger:
-        wrong.append(f"stopped behind {stops}, another ledger")
+        wrong.append(f"stopped after {stops}: different ledger")
     return wrong
 
 
@@ -253,7 +253,7 @@ def main() -> int:
     parser.add_argument("vlmtrain")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="a folder for what the runs made")
+    parser.add_argument("--keep", type=Path, help="folder for the runs' files")
     arguments = parser.parse_args()
     base = arguments.keep or Path(tempfile.mkdtemp())
     base.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws some held-out pictures with the question, the right answer, and the model's before and after training.
+"""Draws some held-out images with the question, the reference answer, and the model's answers before and after training.
 
-    draw_answers.py QUICKSTART_DIR      reads what scripts/quickstart.sh wrote, writes QUICKSTART_DIR/answers.png
+    draw_answers.py QUICKSTART_DIR      reads the files of scripts/quickstart.sh, writes QUICKSTART_DIR/answers.png
 """
 import json
 import pathlib
@@ -26,7 +26,7 @@ def font(size: int) -> ImageFont.ImageFont:
 
 
 def clipped(pen: ImageDraw.ImageDraw, text: str, letters: ImageFont.ImageFont, width: int) -> str:
-    """The text, or as much of it as `width` pixels take."""
+    """Returns the text, truncated to `width` pixels."""
     if pen.textlength(text, font=letters) <= width:
         return text
     while text and pen.textlength(text + "…", font=letters) > width:
@@ -35,7 +35,7 @@ def clipped(pen: ImageDraw.ImageDraw, text: str, letters: ImageFont.ImageFont, w
 
 
 def spread(records: list[dict], count: int) -> list[dict]:
-    """`count` records, of every task in turn."""
+    """Returns `count` records, alternating between the tasks."""
     by_task: dict[str, list[dict]] = {}
     for record in records:
         by_task.setdefault(record["task"], []).append(record)

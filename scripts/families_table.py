@@ -1,11 +1,10 @@
-"""The table at the top of docs/models.md, of what the tests show of each family: python3 scripts/families_table.py PARITY_TESTS
+"""Writes the table of tested capabilities per family at the top of docs/models.md: python3 scripts/families_table.py PARITY_TESTS
 
     python3 scripts/families_table.py build/release/tests/parity_tests           runs them and writes the table
-    python3 scripts/families_table.py build/release/tests/parity_tests --check   exit 1 where the page says something else
+    python3 scripts/families_table.py build/release/tests/parity_tests --check   exit code 1 if the page differs
 
-A test says of which family and of what it is evidence (tests/parity/capability_record.h). A cell says yes where there is such a test and all
-of them passed; one that failed is an error here. Figures vary with the processor, so that a check compares the marks alone. The
-standard library only.
+A test records the family and the capability that it verifies (tests/parity/capability_record.h). A cell is yes if such tests exist and
+all passed; a failed test is an error. Figures vary with the processor, so --check ignores them. Needs only the standard library.
 """
 
 import argparse
@@ -27,7 +26,7 @@ ERRORS = {"logits": "logits_from_reference", "loss": "loss_from_reference", "gra
 
 
 def run(program):
-    """GoogleTest's report of all parity tests."""
+    """Runs all parity tests and returns GoogleTest's report."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
@@ -48,7 +47,7 @@ def find_name(test):
 
 
 def find_families(tests):
-    """Those of the registry, in its order: tests/parity/family_capabilities_test.cpp records them."""
+    """Returns the families of the registry in its order, which tests/parity/family_capabilities_test.cpp records."""
     prefix = "family "
     families = [key[len(prefix):] for test in tests for key in test if key.startswith(prefix)]
     if not families:
@@ -57,11 +56,11 @@ def find_families(tests):
 
 
 def find_evidence(tests):
-    """Of each family what its passed tests show, and the worst of their errors."""
+    """Returns the capabilities that each family's passed tests verify, and their largest errors."""
     shown, worst = defaultdict(set), defaultdict(dict)
     failed = [find_name(test) for test in tests if test.get("failures")]
     if failed:
-        sys.exit("these tests failed, so that nothing is said of their families: " + ", ".join(failed))
+        sys.exit("these tests failed: " + ", ".join(failed))
     for test in tests:
         if test["result"] != "COMPLETED" or "shows" not in test:
             continue
@@ -75,7 +74,7 @@ def find_evidence(tests):
 
 
 def at_most(value):
-    """Rounded up to one digit."""
+    """Returns the value rounded up to one digit, as an upper bound."""
     if value is None:
         return "–"
     if value == 0:
@@ -86,7 +85,7 @@ def at_most(value):
 
 
 def short(family):
-    """Without what an error says in brackets."""
+    """Returns the family without its remark in brackets."""
     return re.sub(r" \(.*\)$", "", family)
 
 
@@ -94,7 +93,7 @@ def make_table(tests):
     shown, worst = find_evidence(tests)
     unknown = set().union(*shown.values()) - set(CAPABILITIES) - {"parity"}
     if unknown:
-        sys.exit(f"tests show what is no column: {sorted(unknown)}")
+        sys.exit(f"unknown capabilities in tests: {sorted(unknown)}")
     columns = ["`model_type`", *CAPABILITIES, *ERRORS]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for family in find_families(tests):
@@ -105,9 +104,9 @@ def make_table(tests):
 
 
 def split(page):
-    """What stands before, in and behind the table."""
+    """Returns the text before the table, the table, and the text after it."""
     if page.count(BEGIN) != 1 or page.count(END) != 1:
-        sys.exit(f"{PAGE}: has no place for the table, between {BEGIN} and {END}")
+        sys.exit(f"{PAGE}: needs one pair of {BEGIN} and {END} around the table")
     before, rest = page.split(BEGIN)
     table, after = rest.split(END)
     return before, table.strip(), after
@@ -130,9 +129,9 @@ def main():
         print(result)
         return
     difference = list(difflib.unified_diff(without_figures(written).splitlines(), without_figures(result).splitlines(),
-                                           str(PAGE), "what the tests show", lineterm="", n=0))
+                                           str(PAGE), "results of the tests", lineterm="", n=0))
     if difference:
-        sys.exit("\n".join(difference) + f"\nscripts/families_table.py {arguments.parity_tests} writes it anew")
+        sys.exit("\n".join(difference) + f"\nscripts/families_table.py {arguments.parity_tests} rewrites it")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a model takes by the frames of a video and the size of the card, before and after what saves memory, as Markdown
+"""Prints the memory of a model by number of video frames and GPU size, with and without memory savings, as Markdown
 (docs/planner.md).
 
     python3 scripts/frames_table.py build/release/vlmtrain [--frames 8,16] [--cards 8,24] [further flags of plan]
 
-The first table is by rung of the ladder of `plan --compare`; the second says for each card what fits in 16 bits alone, and the
-first rung that does.
+The first table has a column per row of `plan --compare`. The second shows for each GPU size the plan in 16 bits only, and
+the first saving that fits.
 """
 
 import argparse

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of tests/fuzz, each on its corpus, and says how often each ran and what was found.
-# Meant for every night:
+# Runs the fuzz targets of tests/fuzz, each on its corpus, and prints the number of executions and the findings.
+# Intended for nightly runs:
 #
 #   scripts/fuzz.sh                       each target for ten minutes
-#   scripts/fuzz.sh --jobs 2              two of them side by side
+#   scripts/fuzz.sh --jobs 2              two of them in parallel
 #   scripts/fuzz.sh --seconds 60 json     one target for a minute
 #
-# Needs clang with libFuzzer (Debian: clang, libclang-rt-14-dev). What it finds new goes into VLMTRAIN_FUZZ_CACHE
-# (default: build/fuzz/corpus), where the next night goes on; inputs that broke something are kept in build/fuzz/findings.
-# Exit 1 where there was a finding.
+# Needs clang with libFuzzer (Debian: clang, libclang-rt-14-dev). New corpus entries go to VLMTRAIN_FUZZ_CACHE
+# (default: build/fuzz/corpus), which the next run continues; failing inputs are kept in build/fuzz/findings.
+# Exit code 1 if there is a finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,7 +32,7 @@ fi
 export cache=${VLMTRAIN_FUZZ_CACHE:-build/fuzz/corpus}
 export findings=build/fuzz/findings
 
-# Prints the row of a target; status 1 where something was found.
+# Prints the row of a target; status 1 if there is a finding.
 fuzz() {
   local target=$1 seeds=() status=0 finding=none
   local log=$findings/$target.log

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How true plans are on the GPU of this machine, for one preset at several caps of its memory.
+"""Measures the accuracy of plans on this machine's GPU, for one preset at several memory limits.
 
-For each cap: plans, trains the planned batch on the worst sample, which must neither retry an allocation nor run out of memory, then
-the next larger micro-batch with PyTorch's allocator capped alike, which must do one of both. Prints a Markdown table. The parts
-The entry plan-accuracy of scripts/gpu_queue.sh is this with fixed choices. `--device virtual:h100` tries the script where there
-is no GPU.
+For each limit, trains the planned batch on the worst sample, which must neither retry an allocation nor run out of memory. Then
+trains the next larger micro-batch with the same limit on PyTorch's allocator, which must do one of both. Prints a Markdown table.
+The entry plan-accuracy of scripts/gpu_queue.sh does the same with fixed choices. `--device virtual:h100` tests the script without
+a GPU.
 
     python3 scripts/gpu_plan_accuracy.py --vlmtrain build/release/vlmtrain --preset smolvlm-256m
 """
@@ -27,9 +27,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vlmtrain", type=Path, required=True)
     parser.add_argument("--preset", default="smolvlm-256m")
-    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json of the preset's model; SmolVLM's presets do without")
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json of the preset's model; not needed for SmolVLM's presets")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--caps", default="8,12,16,24,40,48,80", help="GB of 10⁹ bytes")
+    parser.add_argument("--caps", default="8,12,16,24,40,48,80", help="memory limits in GB (10⁹ bytes)")
     parser.add_argument("--images", type=int, default=2)
     parser.add_argument("--words", type=int, default=200)
     parser.add_argument("--global-batch", type=int, default=16)

@@ -1,14 +1,13 @@
-# Hosts that are none, for scripts that try several machines on one: each is a network namespace with an address, a name and
-# an /etc/hosts of its own on one bridge; processes and files are the machine's. To be sourced by bash, as root; needs
-# iproute2 and util-linux.
+# Simulated hosts, for scripts that test several machines on one. Each is a network namespace on one bridge with its own address,
+# name and /etc/hosts; processes and files are the machine's. Source it in bash, as root; needs iproute2 and util-linux.
 #
 #   make_hosts 2                  host1 and host2; this machine is at $(address_of 0)
-#   on_host 1 COMMAND …           runs it there; what is started in the background keeps its process id
+#   on_host 1 COMMAND …           runs it there; a background process keeps its process id
 #   cut_off 2; join 2             takes its link down and up
 #   remove_hosts
 # shellcheck shell=bash
 
-# Not `ip netns exec`, whose /sys has no control groups: slurmd wants them.
+# Not `ip netns exec`: its /sys has no control groups, which slurmd needs.
 hosts_prefix=vlm$$
 hosts_count=0
 
@@ -42,7 +41,7 @@ on_host() {  # number, command …
     'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"' bash "host$number" "$hosts_file" "$@"
 }
 
-# In the background the shell's own copy becomes the command, so that $! is its id.
+# In the background, the subshell becomes the command, so that $! is its id.
 exec_or_run() { if [[ $BASHPID != "$$" ]]; then exec "$@"; else "$@"; fi; }
 
 cut_off() { ip link set "$hosts_prefix-$1" down; }

@@ -1,7 +1,7 @@
 """The reference for src/text/jinja: jinja2 as transformers configures it, and conversations to render.
 
-Used by make_jinja_goldens.py and check_public_templates.py. Needs jinja2 >= 3.1.6 alone; the configuration is what
-transformers 5.23.0 has in utils/chat_template_utils.py.
+Used by make_jinja_goldens.py and check_public_templates.py. Needs only jinja2 >= 3.1.6; the configuration is that of
+transformers 5.23.0 in utils/chat_template_utils.py.
 """
 import json
 from datetime import datetime
@@ -14,7 +14,7 @@ NOW = "2026-11-22T10:30:00"
 
 
 class Generation(jinja2.ext.Extension):
-    """The `generation` block: a call block that writes what is in it."""
+    """The `generation` block: a call block that writes its content."""
 
     tags = {"generation"}
 
@@ -33,7 +33,7 @@ class Dicts:
 
 
 class Namespaces(jinja2.utils.Namespace):
-    """Refuses names with an underscore first."""
+    """Rejects names that begin with an underscore."""
 
     def __init__(*args, **kwargs):
         self, args = args[0], args[1:]
@@ -97,7 +97,7 @@ def message(role, content, **more):
 
 
 def conversations() -> dict[str, dict]:
-    """Twelve sets of variables by name."""
+    """Returns twelve sets of variables by name."""
     long = " ".join(f"Word number {i} of a text that goes on." for i in range(400))
     turns = []
     for i in range(12):

@@ -3,16 +3,16 @@
 
     scripts/make_brains.py --out volumes/data
 
-writes DIR/scans/*.nii and *.nii.gz, DIR/train.json and DIR/held_out.json. Needs Python 3.11 and NumPy. The same seed
-gives the same scans and questions. Nothing in them is anatomy: a head is some ellipsoids, a lesion is a sphere.
+Writes DIR/scans/*.nii and *.nii.gz, DIR/train.json and DIR/held_out.json. Needs Python 3.11 and NumPy. The same seed
+gives the same scans and questions. The scans are not anatomical: a head is a few ellipsoids, a lesion is a sphere.
 
-Each subject has a T1w scan (white matter brighter than grey, grey than water) and a T2w one (the other way round), on
-grids of their own: axes in any order and direction, 2 to 4 mm from voxel to voxel, described by sform, qform or both.
-A reader that takes voxels as they lie in the file takes left for right in half of them.
+Each subject has a T1w scan (white matter brighter than gray, gray than water) and a T2w scan (the reverse), each on its
+own grid: axes in any order and direction, 2 to 4 mm per voxel, described by sform, qform or both. A reader that ignores
+the affine confuses left and right in half of them.
 
-Questions of T1 are on one scan, of T2 on both scans of a subject, of T3 on scans of two subjects. Those that ask for
-a modality do not name it. Of each question, all answers are drawn equally often. At the end it says how many
-questions somebody would answer rightly who does not see the scans: the commonest answer to each question.
+T1 questions are about one scan, T2 about both scans of a subject, T3 about scans of two subjects. Questions about the
+modality do not name it. All answers to a question occur equally often. At the end it prints the accuracy of the most
+frequent answer to each question, which needs no scan.
 """
 
 import argparse
@@ -30,14 +30,14 @@ import numpy
 
 FIELD_OF_VIEW = 192.0  # mm
 MODALITIES = ("T1w", "T2w")
-# What head, skull, water, grey and white matter, and lesions look like.
+# Brightness of head, skull, water, gray and white matter, and lesions.
 BRIGHTNESS = {
     "T1w": {"scalp": 0.75, "skull": 0.1, "water": 0.15, "grey": 0.55, "white": 0.8, "lesion": 0.05},
     "T2w": {"scalp": 0.35, "skull": 0.1, "water": 0.75, "grey": 0.5, "white": 0.3, "lesion": 1.5},
 }
 NOISE = 0.04
 RADII = {"small": (13.0, 15.0), "large": (22.0, 25.0)}  # of lesions, mm
-VENTRICLES = {"small": (0.7, 0.85), "large": (1.35, 1.5)}  # by how much they are longer than most
+VENTRICLES = {"small": (0.7, 0.85), "large": (1.35, 1.5)}  # lengths relative to the average
 SIDES = {"left": -1, "right": 1}
 # NIfTI's codes of types: number and bits of a voxel.
 TYPES = {"uint8": (2, 8), "int16": (4, 16), "float32": (16, 32)}
@@ -64,7 +64,7 @@ class Subject:
     ventricles_scale: float
 
     def sides(self, modality):
-        """Where lesions show."""
+        """Returns the sides on which lesions are visible in a modality."""
         return self.side if self.in_both or modality == "T2w" else "none"
 
     def count(self, modality):
@@ -97,16 +97,16 @@ def find_subject(name, stream):
     )
 
 
-# ---- What is seen ----------------------------------------------------------------------------------------------------
+# ---- Images ----------------------------------------------------------------------------------------------------------
 
 
 def within(x, y, z, centre, axes):
-    """Of each place: below 1 inside of the ellipsoid."""
+    """Returns a value per place, below 1 inside the ellipsoid."""
     return ((x - centre[0]) / axes[0]) ** 2 + ((y - centre[1]) / axes[1]) ** 2 + ((z - centre[2]) / axes[2]) ** 2
 
 
 def make_scan(subject, modality, places, noise):
-    """Brightness at `places`, three arrays of mm towards right, front and top; 0 outside of the head."""
+    """Returns the brightness at `places`, three arrays of mm towards right, front and top; 0 outside the head."""
     look = BRIGHTNESS[modality]
     turned = numpy.tensordot(rotation(subject.tilt).astype(numpy.float32).T, places, axes=1)
     x, y, z = (along / scale for along, scale in zip(turned, subject.scale, strict=True))
@@ -131,7 +131,7 @@ def make_scan(subject, modality, places, noise):
     return numpy.where(head > 1, 0, image).clip(0, 2)
 
 
-# ---- Where it lies in a file -----------------------------------------------------------------------------------------
+# ---- NIfTI files -----------------------------------------------------------------------------------------------------
 
 
 def rotation(degrees):
@@ -162,7 +162,7 @@ class Grid:
         return -self.matrix @ ((numpy.array(self.shape) - 1) / 2)
 
     def places(self):
-        """[3, *shape]: of each voxel, mm towards right, front and top."""
+        """Returns [3, *shape]: the coordinates of each voxel in mm towards right, front and top."""
         voxels = numpy.indices(self.shape, dtype=numpy.float32)
         places = numpy.tensordot(self.matrix.astype(numpy.float32), voxels, axes=1)
         return places + self.origin.astype(numpy.float32)[:, None, None, None]
@@ -183,7 +183,7 @@ def make_grid(stream):
 
 
 def quaternion(matrix):
-    """b, c and d of a rotation, NIfTI's way (a is not negative), by the largest of the four."""
+    """Returns b, c and d of a rotation as NIfTI stores it (a is not negative), from the largest of the four."""
     trace = numpy.trace(matrix)
     squares = numpy.array([1 + trace, *(1 - trace + 2 * numpy.diag(matrix))])
     largest = int(squares.argmax())
@@ -221,7 +221,7 @@ def header(grid, voxel_type, slope, with_sform, with_qform):
 
 
 def write_scan(folder, name, subject, modality, stream):
-    """The path of the new file, from `folder` on."""
+    """Writes a scan and returns its path relative to `folder`."""
     grid = make_grid(stream)
     noise = numpy.random.default_rng(stream.getrandbits(64))
     image = make_scan(subject, modality, grid.places(), noise)
@@ -246,24 +246,24 @@ def write_scan(folder, name, subject, modality, stream):
 
 
 def make_scans(job):
-    """Draws both scans of a subject: the subject, and path by modality."""
+    """Writes both scans of a subject; returns the subject and {modality: path}."""
     folder, name, seed = job
     stream = random.Random(f"{seed} {name}")
     subject = find_subject(name, stream)
     return subject, {one: write_scan(folder, f"{name}_{one}", subject, one, stream) for one in MODALITIES}
 
 
-# ---- What is asked ---------------------------------------------------------------------------------------------------
+# ---- Questions -------------------------------------------------------------------------------------------------------
 
 NUMBERS = ("none", "one", "two")
 
 
 def compared(first, second):
-    """Which is larger."""
+    """Returns first, second or same: the larger of two values."""
     return "same" if first == second else "first" if first > second else "second"
 
 
-# Each takes subjects and modalities of the scans, and gives None where there is nothing to ask.
+# Each takes subjects and modalities of the scans, and returns None if the question does not apply.
 
 
 def side(subjects, modalities):
@@ -344,7 +344,7 @@ QUESTIONS = {
 
 
 def find_modalities(task, question, answer, turn):
-    """Of the scans, so that each answer is right for as many of each; where the question is about them, so that it is."""
+    """Returns modalities of the scans, balanced over the answers; for a question about them, those that the answer requires."""
     number = turn // len(question.answers) % 2
     if not question.names_modalities:
         number = question.answers.index(answer)
@@ -354,7 +354,7 @@ def find_modalities(task, question, answer, turn):
 
 
 def make_record(task, question, answer, modalities, scans, stream):
-    """Subjects of whom the answer to the question is `answer`."""
+    """Returns subjects for whom the answer to the question is `answer`."""
     for _ in range(10000):
         subjects = stream.sample(scans, 2 if task == "T3" else 1)
         if question.answer([one for one, _ in subjects], modalities) == answer:
@@ -363,7 +363,7 @@ def make_record(task, question, answer, modalities, scans, stream):
 
 
 def make_turns(task, question, subjects, modalities, with_others, stream):
-    """Of one conversation: the question, in training among all others of the task, in any order, and their answers."""
+    """Returns the messages of a conversation: the question and its answer, in training among the task's others in random order."""
     questions = [question]
     if with_others:
         questions = [one for one in QUESTIONS[task] if one == question or one.names_modalities]
@@ -379,7 +379,7 @@ def make_turns(task, question, subjects, modalities, with_others, stream):
 
 
 def make_records(task, count, scans, with_others, stream):
-    """As many of each question, of each of its answers, and of these with each modality."""
+    """Returns records balanced over the questions, their answers, and the modalities."""
     records, known = [], set()
     for number in range(count):
         question = QUESTIONS[task][number % len(QUESTIONS[task])]
@@ -408,7 +408,7 @@ def make_records(task, count, scans, with_others, stream):
 
 
 def blind_accuracy(records):
-    """Of all tasks: the share of right answers of somebody who knows how often each question has which answer."""
+    """Returns for each task the accuracy of always giving the most frequent answer to a question."""
     answers = defaultdict(Counter)
     for record in records:
         question, answer = (turn["value"] for turn in record["conversations"][:2])
@@ -421,7 +421,7 @@ def blind_accuracy(records):
 
 
 def sentences():
-    """Of all questions and answers."""
+    """Yields the texts of all questions and answers."""
     for questions in QUESTIONS.values():
         for question in questions:
             yield question.text
@@ -431,8 +431,8 @@ def sentences():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--subjects", type=int, default=600, help="of training, with two scans each")
-    parser.add_argument("--held-out", type=int, default=80, help="subjects that are only asked about in held_out.json")
+    parser.add_argument("--subjects", type=int, default=600, help="number of training subjects, with two scans each")
+    parser.add_argument("--held-out", type=int, default=80, help="number of subjects that occur only in held_out.json")
     parser.add_argument("--records", type=int, default=2400, help="questions of each task in training")
     parser.add_argument("--held-out-records", type=int, default=144, help="of each task in held_out.json")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# FFmpeg's readers of videos as static archives, for programs that go to other machines (scripts/make_portable.sh): Debian's own
-# libraries stand on 131 others. Built from Debian's source package, of the version that this system has, as LGPL 2.1 or later:
-# no encoders, nothing external, so no AV1 (which FFmpeg leaves to dav1d).
+# Builds FFmpeg's video decoders as static archives, for portable programs (scripts/make_portable.sh): Debian's libraries depend
+# on 131 others. Uses Debian's source package in this system's version, as LGPL 2.1 or later, without encoders and external
+# libraries, so without AV1 (which needs dav1d).
 #
-#   scripts/make_ffmpeg.sh [FOLDER]     default: build/ffmpeg; nothing is done where it is there already
+#   scripts/make_ffmpeg.sh [FOLDER]     default: build/ffmpeg; does nothing if it is complete
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "$(dirname "${1:-build/ffmpeg}")"
@@ -13,7 +13,7 @@ version=$(dpkg-query -W -f='${Version}' libavcodec-dev)
 
 decoders=h263,h264,hevc,vp8,vp9,mpeg1video,mpeg2video,mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4v3,wmv1,wmv2,wmv3,vc1,flv,theora,vp6,vp6f
 decoders+=,prores,dnxhd,dvvideo,mjpeg,gif,png,rawvideo,ffv1,huffyuv,cinepak
-# Of sound only what tells a container's streams apart: it is looked at while a file is opened, not read.
+# Audio: only the parsers that identify a container's streams when a file is opened.
 decoders+=,aac,mp2float,mp3float,ac3,vorbis,flac,pcm_s16le
 demuxers=mov,matroska,avi,mpegts,mpegps,mpegvideo,flv,ogg,asf,gif,h264,hevc,m4v,ivf,dv
 parsers=h263,h264,hevc,vp8,vp9,av1,mpegvideo,mpeg4video,vc1,mjpeg,gif,png,dnxhd,aac,mpegaudio,ac3,opus,vorbis,flac
@@ -21,7 +21,7 @@ parsers=h263,h264,hevc,vp8,vp9,av1,mpegvideo,mpeg4video,vc1,mjpeg,gif,png,dnxhd,
 command -v nasm >/dev/null || { echo "make_ffmpeg: nasm is missing: apt-get install nasm" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# This system's package sources, as sources of source packages.
+# This system's package sources, with source packages enabled.
 mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial"
 for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; do
   [[ ! -f $file ]] || sed 's/^Types: deb$/Types: deb-src/; s/^deb /deb-src /' "$file" >"$work/sources/$(basename "$file")"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the reference data of the picture tests: small pictures that it draws itself, and what Pillow, torchvision and
-transformers make of them.
+"""Writes the reference data of the image tests: small synthetic images, and the results of Pillow, torchvision and
+transformers for them.
 
     make_image_goldens.py          (needs torch, torchvision, transformers, Pillow and numpy; see SOURCES.md)
 
-tests/image/data/                    pictures, decode.json, decoded.bin; resize.json, resize_sources.bin
-tests/models/data/idefics3_images/   pictures, cases.json, pixels.bin
+tests/image/data/                    images, decode.json, decoded.bin; resize.json, resize_sources.bin
+tests/models/data/idefics3_images/   images, cases.json, pixels.bin
 
-Pictures are drawn from a fixed seed. Small results are stored as bytes, the others as the CRC-32 of their bytes.
+Images come from a fixed seed. Small results are stored as bytes, the others as the CRC-32 of their bytes.
 """
 import io
 import json
@@ -31,7 +31,7 @@ ORIENTATION_TAG = 0x0112
 
 
 def draw(height: int, width: int, seed: int) -> np.ndarray:
-    """Slopes, a disc and hard-edged stripes, with noise on the right half: smooth, sharp and busy parts in one picture."""
+    """Draws gradients, a disc and hard-edged stripes, with noise on the right half: smooth, sharp and noisy parts in one image."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     source_image = np.stack([255 * x / width, 255 * y / height, 127 + 127 * np.sin((x + y) / 5)], axis=-1)
     source_image[np.hypot(y - height * 0.4, x - width * 0.35) < min(height, width) * 0.25] = (230, 40, 60)
@@ -52,7 +52,7 @@ def exif(orientation: int) -> PIL.Image.Exif:
 
 
 def big_endian_exif(orientation: int) -> bytes:
-    """Pillow writes little-endian; cameras write both."""
+    """Returns big-endian EXIF data, which cameras write; Pillow writes only little-endian."""
     entry = struct.pack(">HHIHH", ORIENTATION_TAG, 3, 1, orientation, 0)
     return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, 1) + entry + struct.pack(">I", 0)
 
@@ -62,20 +62,20 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def raw_png(width: int, height: int, depth: int, colour: int, rows: bytes, *chunks: bytes, interlace: int = 0) -> bytes:
-    """For the kinds of PNG that Pillow does not write. `rows` have their filter bytes."""
+    """Writes a PNG of a kind that Pillow does not write. `rows` include their filter bytes."""
     head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlace))
     body = png_chunk(b"IDAT", zlib.compress(rows, 9))
     return b"\x89PNG\r\n\x1a\n" + head + b"".join(chunks) + body + png_chunk(b"IEND", b"")
 
 
 def make_rows(samples: np.ndarray) -> bytes:
-    """Unfiltered rows of [height, width, channels]."""
+    """Returns unfiltered rows of [height, width, channels]."""
     flat = samples.reshape(samples.shape[0], -1)
     return b"".join(b"\0" + row.tobytes() for row in flat)
 
 
 def interlaced_rows(samples: np.ndarray) -> bytes:
-    """The seven passes of Adam7."""
+    """Returns the rows of Adam7's seven passes."""
     passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
     parts = [samples[y::down, x::right] for y, x, down, right in passes]
     return b"".join(make_rows(part) for part in parts if part.size)
@@ -132,7 +132,7 @@ def decode_images() -> dict[str, bytes]:
 
 
 def reference_rgb(path: pathlib.Path) -> np.ndarray:
-    """The picture as transformers' torchvision backend starts from it, [height, width, 3]."""
+    """Returns the image as the input of transformers' torchvision backend, [height, width, 3]."""
     return convert_to_rgb(PIL.ImageOps.exif_transpose(PIL.Image.open(path)), return_numpy=True)
 
 
@@ -143,7 +143,7 @@ def make_decode() -> None:
         planes = reference_rgb(DECODE / name).transpose(2, 0, 1)
         cases.append({"file": name, "height": planes.shape[1], "width": planes.shape[2], "offset": len(blob)})
         blob += planes.tobytes()
-    # Pillow clips 16-bit grey at 255; ours keeps the upper byte, so this file has no entry of Pillow's.
+    # Pillow clips 16-bit gray at 255; vlmtrain keeps the upper byte, so this file has no entry of Pillow's.
     grey = np.arange(0, 65536, 65536 // 64, dtype=np.uint16).reshape(8, 8)
     (DECODE / "grey_16_bit.png").write_bytes(raw_png(8, 8, 16, 0, make_rows(grey.astype(">u2"))))
     (DECODE / "decoded.bin").write_bytes(blob)
@@ -151,7 +151,7 @@ def make_decode() -> None:
 
 
 def make_resize() -> None:
-    """The sources are stored raw: this is about resizing alone."""
+    """Writes the resize cases. The sources are stored raw, so that only resizing is tested."""
     sources = {"wide": draw(45, 83, 4), "tall": draw(97, 31, 5), "thin": draw(3, 64, 6), "few": draw(2, 2, 7)}
     blob, files, cases = b"", {}, []
     for name, source_image in sources.items():
@@ -229,7 +229,7 @@ def make_idefics3() -> None:
             assert pixels.dtype == np.float32
             case = {"config": config_name, "picture": source_image, "rows": result["rows"][0][0],
                     "columns": result["cols"][0][0], "tiles": pixels.shape[0], "crc32": crc(pixels)}
-            # The floats themselves for the smallest, so that a failure can be looked at.
+            # The smallest store their floats, so that a failure can be analyzed.
             if config_name in ("tiny", "tiny_whole") and source_image in ("wide.png", "tiny.png"):
                 case["offset"] = len(blob)
                 blob += pixels.tobytes()
@@ -239,7 +239,7 @@ def make_idefics3() -> None:
 
 
 def write_json(path: pathlib.Path, value) -> None:
-    """One case a line, so that a change shows as one."""
+    """Writes one case per line, so that diffs are small."""
     if isinstance(value, list):
         text = "[\n" + ",\n".join(json.dumps(entry) for entry in value) + "\n]"
     else:
@@ -254,7 +254,7 @@ def write_json(path: pathlib.Path, value) -> None:
 def sources(what: str) -> str:
     return (f"# Sources\n\n{what}\n\nMade by `scripts/make_image_goldens.py` with torch {torch.__version__.split('+')[0]}, "
             f"torchvision {torchvision.__version__.split('+')[0]}, transformers {transformers.__version__},\n"
-            f"Pillow {PIL.__version__}. The pictures are drawn by that script; there is no one else's work in them.\n")
+            f"Pillow {PIL.__version__}. The images are drawn by that script and contain no third-party work.\n")
 
 
 if __name__ == "__main__":
@@ -265,8 +265,8 @@ if __name__ == "__main__":
     make_resize()
     make_idefics3()
     (DECODE / "SOURCES.md").write_text(sources(
-        "`decode.json` with `decoded.bin`: pictures of every kind and the RGB planes that Pillow and transformers read from them.\n"
-        "`resize.json` with `resize_sources.bin`: raw pictures, and the CRC-32 of what torchvision's antialiased resize makes of them."))
+        "`decode.json` with `decoded.bin`: images of every kind and the RGB planes that Pillow and transformers read from them.\n"
+        "`resize.json` with `resize_sources.bin`: raw images, and the CRC-32 of the results of torchvision's antialiased resize."))
     (IDEFICS3 / "SOURCES.md").write_text(sources(
-        "`cases.json` with `pixels.bin`: for each picture and configuration, the grid and the CRC-32 of the float32 `pixel_values`\n"
+        "`cases.json` with `pixels.bin`: for each image and configuration, the grid and the CRC-32 of the float32 `pixel_values`\n"
         "of transformers' image processor on torchvision; for the smallest, the floats themselves."))

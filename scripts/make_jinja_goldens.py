@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/text/data/jinja_goldens.json: what jinja2, as transformers configures it, makes of snippets and of templates
-written in the manner of public ones. Needs `pip install jinja2==3.1.6` and Python 3.11 (Unicode 14).
+"""Writes tests/text/data/jinja_goldens.json: the output of jinja2, as transformers configures it, for snippets and for
+templates in the style of public ones. Needs `pip install jinja2==3.1.6` and Python 3.11 (Unicode 14).
 
     scripts/make_jinja_goldens.py
 """
@@ -270,7 +270,7 @@ BLOCKS = [
     "{% for m in people %}{% if loop.first and m.name == 'Ann' %}\n  {%- set first = m.name %}\n{%- else %}\n  {{- m.name }}\n{%- endif %}{% endfor %}!", "", "\n", "\n\n", "plain {text}",
 ]
 
-# In the manner of public templates; each writes something that the others do not.
+# Templates in the style of public ones; each uses a feature that the others do not.
 TEMPLATES = {
     "chatml": "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",

@@ -3,11 +3,11 @@
 
     make_mask_goldens.py          (needs Pillow, numpy and pycocotools; see tests/image/data/masks/SOURCES.md)
 
-tests/image/data/masks/          PNG files, and masks.json: "files", each with the value that is asked for or null, and
+tests/image/data/masks/          PNG files, and masks.json: "files", each with the requested value or null, and
                                  "rles", each with pycocotools' counts as a list and as a string; the masks are rows of
                                  0 and 1, or the CRC-32 of their bytes
 
-Masks are drawn by this script. Files that Pillow reads as stored are compared with what it reads.
+This script draws the masks. Files whose stored values Pillow returns are verified against Pillow.
 """
 import importlib.metadata
 import io
@@ -27,7 +27,7 @@ ORIENTATION_TAG = 0x0112
 
 
 def labels(most: int) -> np.ndarray:
-    """Blobs of the values 0 to `most`, nowhere symmetric."""
+    """Returns asymmetric blobs of the values 0 to `most`."""
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
     source_image = np.zeros((HEIGHT, WIDTH), np.int64)
     source_image[np.hypot(y - 4, x - 5) < 3.6] = 1
@@ -42,7 +42,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def packed(samples: np.ndarray, depth: int) -> bytes:
-    """Rows with their filter bytes; samples of fewer than eight bits from the highest bit on."""
+    """Returns rows with their filter bytes; samples of fewer than eight bits start at the highest bit."""
     if depth == 16:
         return b"".join(b"\0" + row.astype(">u2").tobytes() for row in samples)
     rows = b""
@@ -78,15 +78,15 @@ def with_palette(indices: np.ndarray, colours: list[tuple[int, int, int]]) -> PI
 
 
 def colours(count: int) -> list[tuple[int, int, int]]:
-    """Index 1 is black: whoever looks at colours loses it. Index 0 is not."""
+    """Returns a palette in which index 1 is black and index 0 is not, so that a reader of colors loses index 1."""
     return [(9, 9, 9), (0, 0, 0)] + [(37 * i % 256, 91 * i % 256, 200 - i % 100) for i in range(2, count)]
 
 
 def files() -> dict[str, tuple[bytes, np.ndarray]]:
-    """Name: content, and the values as stored; [height, width, 3] of RGB."""
+    """Returns {name: (content, stored values)}; values of RGB files are [height, width, 3]."""
     one, two, four, eight, sixteen = labels(1), labels(3), labels(15), labels(255), labels(40000)
     void = np.where(eight == 1, 255, eight // 50)
-    # Alpha that contradicts the mask, and values that only their lower byte tells from 0.
+    # Alpha that contradicts the mask, and values that differ from 0 only in the lower byte.
     alpha = np.where(eight > 0, 0, 255).astype(np.uint8)
     sixteen[2, 9] = 256
     rgb = np.stack([eight == 1, eight == 254, eight == 127], -1) * 200
@@ -125,7 +125,7 @@ def rows(mask: np.ndarray) -> list[str]:
     return ["".join(str(int(pixel)) for pixel in row) for row in mask]
 
 
-# Few gray values beside the highest one: labels with a border, or noise. Without a value such a file is refused.
+# A few gray values next to the highest: labels with a border, or noise. Such a file is rejected without a value.
 REFUSED = {"grey.png", "grey_alpha.png", "grey_transparent_value.png", "orientation_6.png"}
 
 
@@ -155,7 +155,7 @@ def rle_masks() -> dict[str, np.ndarray]:
 
 
 def find_counts(text: str) -> list[int]:
-    """pycocotools has no function that tells them: those of the mask, down the columns."""
+    """Returns the run lengths of a mask, column by column; pycocotools has no function for them."""
     flat = coco.decode(text).T.reshape(-1)
     ends = np.flatnonzero(np.diff(flat)) + 1
     counts = np.diff(np.concatenate([[0], ends, [flat.size]])).tolist()
@@ -176,7 +176,7 @@ def rle_cases() -> list[dict]:
 
 
 def write_json(path: pathlib.Path, value: dict[str, list]) -> None:
-    """One case a line, so that a change shows as one."""
+    """Writes one case per line, so that diffs are small."""
     lists = [f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]"
              for key, cases in value.items()]
     path.write_text("{\n" + ",\n".join(lists) + "\n}\n")

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Draws the data set of the masks' example: pictures like ultrasound, a question that names a structure, its mask.
+"""Draws the data set of the masks' example: ultrasound-like images, a question that names a structure, and its mask.
 
     scripts/make_organs.py --out masks/data
 
-writes DIR/images/*.png, DIR/masks/*.png, DIR/train.json and DIR/held_out.json. Needs Python 3.11, Pillow and NumPy. The
-same seed gives the same pictures and questions. Nothing in them is anatomy: five structures lie anywhere, each known by
-its brightness, rim or core, in speckle.
+Writes DIR/images/*.png, DIR/masks/*.png, DIR/train.json and DIR/held_out.json. Needs Python 3.11, Pillow and NumPy. The
+same seed gives the same images and questions. The images are not anatomical: five structures have random places in
+speckle and differ in brightness, rim or core.
 
-Questions of training are of one structure ("Segment the kidney."), of two, or without a mask ("On which side is the
-kidney?"); held-out ones are of one structure, equally many of each. A record's masks are PNG files or COCO run lengths, in
-turns. At the end it says how well a mask could do that does not listen: for each picture the union of structures whose
-mean Dice over all five questions is best.
+Training questions ask for one structure ("Segment the kidney."), for two, or for no mask ("On which side is the
+kidney?"). Held-out questions ask for one structure, each equally often. A record's masks are alternately PNG files and
+COCO run lengths. At the end it prints the score of a mask that ignores the text: for each image the union of structures
+with the best mean Dice over all five questions.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Structure:
         return f"{'upper' if self.y < SIDE / 2 else 'lower'} {'left' if self.x < SIDE / 2 else 'right'}"
 
     def radius(self):
-        """[SIDE, SIDE]: of each pixel, 1 on the edge, less inside."""
+        """Returns [SIDE, SIDE]: a value per pixel, 1 on the edge, less inside."""
         rows, columns = numpy.mgrid[0:SIDE, 0:SIDE] + 0.5
         along = (columns - self.x) * math.cos(self.angle) + (rows - self.y) * math.sin(self.angle)
         across = (rows - self.y) * math.cos(self.angle) - (columns - self.x) * math.sin(self.angle)
@@ -63,7 +63,7 @@ class Structure:
 
 
 def scene(stream):
-    """Five structures that do not touch."""
+    """Returns five structures that do not touch."""
     while True:
         placed = []
         for name in STRUCTURES:
@@ -102,7 +102,7 @@ def draw(structures, noise):
 
 
 def run_lengths(mask):
-    """COCO's, down the columns."""
+    """Returns COCO's run lengths, column by column."""
     flat = mask.flatten(order="F").astype(numpy.int8)
     ends = numpy.flatnonzero(numpy.diff(flat)) + 1
     counts = numpy.diff(numpy.concatenate([[0], ends, [flat.size]])).tolist()
@@ -156,7 +156,7 @@ def make_records(folder, name, structures, stream, held_out_number):
 
 
 def deaf_dice(structures):
-    """The best mean Dice over all questions of one mask, a union of structures."""
+    """Returns the best mean Dice over all questions of one mask, a union of structures."""
     areas = [one.mask().sum() for one in structures]
     best = 0.0
     for count in range(1, len(areas) + 1):
@@ -178,7 +178,7 @@ def make(job):
 
 
 def sentences():
-    """Of all questions and answers, for the tokenizer of prs-med-tiny."""
+    """Returns all questions and answers, for the tokenizer of prs-med-tiny."""
     for name in STRUCTURES:
         yield from (question.format(name) for question in ASKED)
         yield f"On which side is the {name}?"
@@ -193,7 +193,7 @@ def sentences():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pictures", type=int, default=3000, help="of training")
+    parser.add_argument("--pictures", type=int, default=3000, help="number of training images")
     parser.add_argument("--held-out", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
@@ -205,7 +205,7 @@ def main():
         records = [one for own, _ in built_items for one in own]
         (arguments.out / f"{part}.json").write_text(json.dumps(records))
         deaf = sum(dice for _, dice in built_items) / max(len(built_items), 1)
-        print(f"{part}: {count} pictures, {len(records)} records; the best mask that ignores the text has a mean Dice of "
+        print(f"{part}: {count} images, {len(records)} records; the best mask that ignores the text has a mean Dice of "
               f"{deaf:.3f}")
 
 

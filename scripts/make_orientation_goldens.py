@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes pictures that tell their orientation in EXIF, in XMP, in both or wrongly, and how Pillow turns them.
+"""Writes images with their orientation in EXIF, in XMP, in both or invalid, and the orientation that Pillow applies.
 
     make_orientation_goldens.py          (needs Pillow; see SOURCES.md)
 
-tests/image/data/orientations/          pictures, and orientations.json: of each, which of EXIF's eight values turns the
-                                        stored pixels into what ImageOps.exif_transpose gives
+tests/image/data/orientations/          images, and orientations.json: for each, the EXIF value that turns the stored
+                                        pixels into the result of ImageOps.exif_transpose
 """
 import io
 import json
@@ -22,7 +22,7 @@ XMP_NAME = b"http://ns.adobe.com/xap/1.0/\0"
 
 
 def source_image() -> PIL.Image.Image:
-    """Blocks of 8 pixels, each of its own grey, so that JPEG leaves them apart and no two turns look alike."""
+    """Draws blocks of 8 pixels with distinct grays, so that JPEG preserves them and all orientations differ."""
     image = PIL.Image.new("L", (24, 16))
     for block in range(6):
         x, y = block % 3 * 8, block // 3 * 8
@@ -39,7 +39,7 @@ def element(value: str) -> bytes:
 
 
 def exif(orientation: int | None) -> bytes:
-    """A TIFF block with one entry: the orientation, or the picture's width where there is none."""
+    """Returns a TIFF block with one entry: the orientation, or the image's width without one."""
     tag, value = (TAG, orientation) if orientation is not None else (0x0100, 24)
     return b"II*\0" + struct.pack("<IH", 8, 1) + struct.pack("<HHIHH", tag, 3, 1, value, 0) + struct.pack("<I", 0)
 
@@ -53,7 +53,7 @@ def saved(kind: str, **options) -> bytes:
 def jpeg(*app1: bytes, after_frame: bytes = b"") -> bytes:
     plain = saved("JPEG", quality=95)
     segment = lambda data: b"\xff\xe1" + struct.pack(">H", len(data) + 2) + data
-    start = 2 + 2 + struct.unpack(">H", plain[4:6])[0]  # behind JFIF's segment
+    start = 2 + 2 + struct.unpack(">H", plain[4:6])[0]  # after JFIF's segment
     whole = plain[:start] + b"".join(segment(data) for data in app1) + plain[start:]
     if not after_frame:
         return whole
@@ -83,7 +83,7 @@ def raw_profile(orientation: int) -> bytes:
 
 
 def webp(*chunks: tuple[bytes, bytes], flags: int) -> bytes:
-    """The extended format, made of Pillow's simple one."""
+    """Converts Pillow's simple WebP format to the extended one."""
     body = saved("WEBP", lossless=True)[12:]
     part = lambda kind, data: kind + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
     size = struct.pack("<I", 24 - 1)[:3] + struct.pack("<I", 16 - 1)[:3]
@@ -130,7 +130,7 @@ def images() -> dict[str, bytes]:
 
 
 def make_turn(path: pathlib.Path) -> int:
-    """Which of EXIF's orientations turns the stored pixels into Pillow's picture."""
+    """Returns the EXIF orientation that turns the stored pixels into Pillow's image."""
     stored = PIL.Image.open(path).convert("RGB")
     turned = PIL.ImageOps.exif_transpose(PIL.Image.open(path)).convert("RGB")
     methods = [None, PIL.Image.Transpose.FLIP_LEFT_RIGHT, PIL.Image.Transpose.ROTATE_180,
@@ -140,7 +140,7 @@ def make_turn(path: pathlib.Path) -> int:
         candidate = stored if method is None else stored.transpose(method)
         if candidate.size == turned.size and candidate.tobytes() == turned.tobytes():
             return value
-    raise SystemExit(f"{path}: Pillow's picture is no turn of the stored one")
+    raise SystemExit(f"{path}: Pillow's image is no rotation or reflection of the stored one")
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/io/data/*.parquet: the layouts of data sets in Parquet, a few rows each, with texts in place of pictures;
-and mixed_batch.parquet, the records of the parity case of that name with their pictures.
+"""Writes tests/io/data/*.parquet: the layouts of data sets in Parquet, a few rows each, with texts instead of images;
+and mixed_batch.parquet, the records of the parity case of that name with their images.
 
-    make_parquet_goldens.py        (needs pyarrow; tests/io/data/SOURCES.md says which)
+    make_parquet_goldens.py        (needs pyarrow; tests/io/data/SOURCES.md has the version)
 """
 import decimal
 import json
@@ -79,7 +79,7 @@ write("strangers", [("a", pa.int32()), ("b", pa.string())], [{"a": 1, "b": "x"}]
 
 
 def mixed_batch():
-    """The eleven records of tests/e2e/command.h."""
+    """Returns the eleven records of tests/e2e/command.h."""
     case = FOLDER.parent.parent / "parity/data/mixed_batch"
     samples = json.loads((case / "conversations.json").read_text())
     rows = []
@@ -110,7 +110,7 @@ def write_table(name, **columns):
     pq.write_table(pa.table(columns), FOLDER / f"{name}.parquet", compression="none")
 
 
-# Types whose values stand for others: each row means the same record.
+# Types that encode the same values: each row is the same record.
 TURN_TEXTS = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 SOURCE_IMAGE = [b"picture 0", b"picture 1"]
 write_table(
@@ -158,7 +158,7 @@ write_table(
 write_table("durations", question=pa.array(["Q"]), answer=pa.array([5], pa.duration("ms")))
 write_table("tensors", question=pa.array(["Q"]),
             answer=extension(pa.list_(pa.int8(), 4), [[1, 2, 3, 4]], pa.fixed_shape_tensor(pa.int8(), [2, 2])))
-# What pycocotools returns, and the other forms of counts.
+# The result of pycocotools, and the other forms of counts.
 SIZE = [4, 4]
 write_table(
     "run_lengths",
@@ -167,7 +167,7 @@ write_table(
     answer=pa.array(["A"]),
     mask=pa.array([{"size": SIZE, "counts": b"`0"}], pa.struct([("size", pa.list_(pa.int64())), ("counts", pa.binary())])),
 )
-# Images in the row, by their path, and none: with and without a name. A row group of each mixture.
+# Images in the row, by path, and none, with and without a name; one row group per mixture.
 write(
     "some_images",
     [("id", pa.string()), ("image", IMAGE), ("question", pa.string()), ("answer", pa.string())],
@@ -180,7 +180,7 @@ write(
         ]
     ],
 )
-# A list of images under "video" is one video: told by their bytes.
+# A list of images under "video" is one video; their bytes identify them.
 write(
     "frames",
     [("video", pa.list_(IMAGE)), ("question", pa.string()), ("answer", pa.string())],

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A folder that runs where LibTorch's wheel is and none of Debian's packages are: vlmtrain and vlmtrain-core, which it starts,
-# gpu_tests and the stand-ins for the CUDA libraries (vgpu/), and the plug-in for NCCL.
+# Builds a folder that runs with LibTorch's wheel and without Debian's packages: vlmtrain and vlmtrain-core, which it starts,
+# gpu_tests, the stub libraries of the virtual GPU (vgpu/), and the plug-in for NCCL.
 #
 #   scripts/make_portable.sh [--program-alone] [FOLDER [BUILD]]     default: portable, and build/portable of the preset "portable"
 #
-# There, LibTorch's folder torch/ is looked for in FOLDER (a link will do) and beside it, then along LD_LIBRARY_PATH;
+# The programs search LibTorch's folder torch/ in FOLDER (also as a link), next to FOLDER, and in LD_LIBRARY_PATH;
 # scripts/gpu_queue.sh finds that of Python.
 # --program-alone: without gpu_tests.
 set -euo pipefail
@@ -31,7 +31,7 @@ while read -r library; do
 done < <(find "$build/vgpu" -type f)
 
 plugins=(libvlmtrain_nccl.so)
-# Own kernels, where setup.sh could fetch CUDA's compiler.
+# Custom kernels, if setup.sh could download CUDA's compiler.
 [[ ! -f $build/libvlmtrain_kernels.so ]] || plugins+=(libvlmtrain_kernels.so)
 for plugin in "${plugins[@]}"; do strip --strip-unneeded -o "$folder/$plugin" "$build/$plugin"; done
 
@@ -49,7 +49,7 @@ files=("${programs[@]/#/$folder/}" "${plugins[@]/#/$folder/}" "$folder"/vgpu/*)
 for file in "${files[@]}"; do
   path=$(objdump -p "$file" | awk '$1 == "RPATH" || $1 == "RUNPATH" { print $2 }')
   if [[ $path != '$ORIGIN/'* && $path != '$ORIGIN' ]]; then
-    echo "make_portable: $file looks for libraries in ${path:-no folder}, not beside itself" >&2
+    echo "make_portable: $file searches libraries in ${path:-no folder}, not next to itself" >&2
     bad=1
   fi
 done
@@ -58,7 +58,7 @@ needs=()
 while read -r name oldest; do
   needs+=("$(newest "$name")")
   if [[ $(printf '%s\n' "${name}_$oldest" "${needs[-1]}" | sort -V | tail -n 1) != "${name}_$oldest" ]]; then
-    echo "make_portable: needs ${needs[-1]}, which the oldest host has not (${name}_$oldest):" >&2
+    echo "make_portable: needs ${needs[-1]}, which the oldest host lacks (${name}_$oldest):" >&2
     objdump -T "${files[@]}" | grep "\b${needs[-1]}\b" >&2
     bad=1
   fi

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the quickstart's data set: small pictures of shapes, with questions and answers in LLaVA format.
+"""Draws the quickstart's data set: small images of shapes, with questions and answers in LLaVA format.
 
     scripts/make_shapes.py --out quickstart/data
 
-writes DIR/images/*.jpg, DIR/train.json (several questions a picture) and DIR/held_out.json (one question a record,
+Writes DIR/images/*.jpg, DIR/train.json (several questions per image) and DIR/held_out.json (one question per record,
 equally many of each kind). Needs Python 3.11, Pillow and NumPy. The same seed gives the same scenes and questions.
 
 A scene has one to three shapes, at most one in each quadrant, no two of the same form or colour. The tasks of the held-out
@@ -15,8 +15,8 @@ questions:
     position  Where is the circle?
     binding   What colour is the circle?    (two or three shapes)
 
-Held-out pictures come from a random stream of their own, and no scene (forms, colours, centres, sizes and angles) of the
-training set is drawn again.
+Held-out images come from a separate random stream and repeat no scene (forms, colors, centers, sizes and angles) of the
+training set.
 """
 
 import argparse
@@ -49,7 +49,7 @@ JPEG_QUALITY = 90
 
 @dataclass(frozen=True)
 class Shape:
-    """Lengths are in units of the picture's side."""
+    """A shape. Lengths are in units of the image's side."""
 
     form: str
     colour: str
@@ -104,15 +104,15 @@ def binding_question(shape):
 
 
 def description(rng, scene):
-    """Names every shape, in random order, so that the colour and the place after a form can only come from finding that form
-    in the picture. It has the most facts for its length: the training set asks for one with every picture, last, where
-    it cannot give away another answer."""
+    """Returns a description that names every shape in random order, so that the color and place after a form require finding
+    that form in the image. It has the most facts for its length. The training set asks for one with every image, last, where
+    it cannot reveal another answer."""
     shapes = rng.sample(scene, len(scene))
     return Question("description", "Describe the shapes.", ", ".join(f"{s.form} {s.colour} {s.place}" for s in shapes))
 
 
 def training_questions(rng, scene):
-    """Questions of which none gives away another's answer."""
+    """Returns questions none of which reveals the answer to another."""
     questions = [count_question(scene)]
     if len(scene) == 1:
         questions += [colour_question(scene[0]), rng.choice((form_question, position_question))(scene[0])]
@@ -122,7 +122,7 @@ def training_questions(rng, scene):
     return [*rng.sample(questions, QUESTIONS_PER_IMAGE), description(rng, scene)]
 
 
-# Of each task: the fewest and the most shapes of its scenes, and how a question is made.
+# Task → minimum and maximum number of shapes in its scenes, and the function that makes a question.
 TASKS = {
     "colour": (1, 1, lambda rng, scene: colour_question(scene[0])),
     "form": (1, 1, lambda rng, scene: form_question(scene[0])),
@@ -133,7 +133,7 @@ TASKS = {
 
 
 def outline(shape):
-    """The corners of a shape's polygon in units of its radius, before it is turned."""
+    """Returns the corners of a shape's polygon in units of its radius, before rotation."""
     if shape.form == "square":
         return [(-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)]
     if shape.form == "triangle":
@@ -155,7 +155,7 @@ def draw_shape(draw, shape, fill, side):
 
 
 def background(rng, side):
-    """A grey gradient between two random shades, in a random direction."""
+    """Returns a gray gradient between two random shades, in a random direction."""
     low, high = (rng.integers(15, 65, size=1) + rng.integers(-6, 7, size=3) for _ in range(2))
     direction = rng.uniform(0, 2 * math.pi)
     axis = numpy.linspace(-0.5, 0.5, side)
@@ -165,7 +165,7 @@ def background(rng, side):
 
 
 def draw_clutter(draw, rng, side):
-    """Thin grey lines and dots, behind the shapes."""
+    """Draws thin gray lines and dots as a background of the shapes."""
     for _ in range(rng.integers(0, 4)):
         shade = int(rng.integers(10, 120))
         draw.line([int(v) for v in rng.integers(0, side, size=4)], fill=(shade,) * 3, width=side // 64)
@@ -204,7 +204,7 @@ def record(name, image, task, questions):
 
 
 def new_scene(rng, seen, fewest_shapes, most_shapes):
-    """A random scene that is not in `seen`, to which it is added."""
+    """Returns a random scene that is not in `seen`, and adds it."""
     while True:
         scene = random_scene(rng, rng.randint(fewest_shapes, most_shapes))
         if frozenset(scene) not in seen:
@@ -213,7 +213,7 @@ def new_scene(rng, seen, fewest_shapes, most_shapes):
 
 
 def new_sample(split, index, rng, seen):
-    """A scene, the task of its questions, the questions."""
+    """Returns a scene, the task of its questions, and the questions."""
     if split == "train":
         scene = new_scene(rng, seen, 1, MOST_SHAPES)
         return scene, "mixed", training_questions(rng, scene)
@@ -224,7 +224,7 @@ def new_sample(split, index, rng, seen):
 
 
 def make_split(split, count, seed, seen):
-    """The split's records and its pictures, as (file name, scene, seed)."""
+    """Returns the split's records and its images as (file name, scene, seed)."""
     rng = random.Random(f"{split} {seed}")
     records, images = [], []
     for index in range(count):
@@ -249,16 +249,16 @@ def make_data(out, train_count, held_out_count, seed, image_size, processes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--train", type=int, default=8000, metavar="N", help="training pictures (default: %(default)s)")
+    parser.add_argument("--train", type=int, default=8000, metavar="N", help="number of training images (default: %(default)s)")
     parser.add_argument(
-        "--held-out", type=int, default=500, metavar="M", help="held-out questions, a picture each (default: %(default)s)"
+        "--held-out", type=int, default=500, metavar="M", help="number of held-out questions, one image each (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--image-size", type=int, default=64, metavar="SIDE", help="in pixels (default: %(default)s)")
-    parser.add_argument("--processes", type=int, default=2, help="how many draw (default: %(default)s)")
+    parser.add_argument("--image-size", type=int, default=64, metavar="SIDE", help="side of an image, in pixels (default: %(default)s)")
+    parser.add_argument("--processes", type=int, default=2, help="number of drawing processes (default: %(default)s)")
     options = parser.parse_args()
     make_data(options.out, options.train, options.held_out, options.seed, options.image_size, options.processes)
-    print(f"{options.train} training pictures and {options.held_out} held-out questions are in {options.out}")
+    print(f"{options.train} training images and {options.held_out} held-out questions are in {options.out}")
 
 
 if __name__ == "__main__":

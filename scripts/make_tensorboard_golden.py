@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/report/data/tensorboard/events.golden with TensorBoard's own messages and framing, and reads it back with
-its accumulator. tests/report/tensorboard_test.cpp has to write the same bytes.
+its accumulator. tests/report/tensorboard_test.cpp must write the same bytes.
 
     python3 -m venv VENV && VENV/bin/pip install tensorboard==2.21.0 && VENV/bin/python scripts/make_tensorboard_golden.py
 """
@@ -58,7 +58,7 @@ def main() -> None:
         shutil.copy(golden, pathlib.Path(folder) / "events.out.tfevents.1500000000.host.1")
         read = event_accumulator.EventAccumulator(folder, size_guidance={"scalars": 0, "images": 0, "tensors": 0}).Reload()
         loss = [(event.step, event.value) for event in read.Scalars("train/loss")]
-        assert loss == [(1, 2.5), (300, 0.5), (1 << 40, 0.25)], loss  # the NaN of step 300 was purged
+        assert loss == [(1, 2.5), (300, 0.5), (1 << 40, 0.25)], loss  # the NaN of step 300 is purged
         assert read.Tensors("config")[0].tensor_proto.string_val[0].decode() == "a: ü\n"
         assert read.Images("answers/a/image 1") == [], "purged too: it is of step 300"
     print(f"{golden}: {golden.stat().st_size} bytes, read back by TensorBoard")

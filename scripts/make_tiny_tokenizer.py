@@ -4,9 +4,9 @@
     pip install tokenizers==0.23.3
     scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|qwen3-vl-tiny|internvl3-tiny|gemma-3-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
 
-The merges come from the sentences of scripts/make_shapes.py, for prs-med-tiny of scripts/make_organs.py, for brain-llava-tiny of questions on scans of a head,
-and from some common English below, so the words of the
-quickstart are one token each and other text is spelled in pieces. The same input gives the same file.
+The merges come from the sentences of scripts/make_shapes.py (of scripts/make_organs.py for prs-med-tiny, of questions on head scans
+for brain-llava-tiny) and from some common English below. So the quickstart's words are one token each, and other text is spelled
+in pieces. The same input gives the same file.
 """
 
 import argparse
@@ -25,7 +25,7 @@ QWEN_LAST_TOKENS = [
 INTERNVL_LAST_TOKENS = ["<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>"]
 GEMMA_LAST_TOKENS = ["<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 QWEN_SYSTEM = "You are a helpful assistant."
-# Of each preset: the tokens before all others, those after them, the one that begins a text, the words of its chat template.
+# For each preset: the tokens before all others, those after them, the token that begins a text, the words of its chat template.
 PRESETS = {
     "smolvlm-tiny": (
         ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], SMOLVLM_LAST_TOKENS, None, ("User:", "Assistant:", "System:")
@@ -49,7 +49,7 @@ VICUNA_SYSTEM = (
     "answers to the user's questions."
 )
 
-# How often each sentence of the shapes is counted, against one for the common English.
+# Weight of each sentence of the shapes; the common English has weight one.
 SHAPES_WEIGHT = 10
 
 COMMON_ENGLISH = """
@@ -110,7 +110,7 @@ def train_tokenizer(preset):
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    # A question stands right after an image, or after "User: ".
+    # A question follows an image or "User: " directly.
     if preset == "prs-med-tiny":
         image_words = [*organs_sentences(), *roles]
     elif preset == "brain-llava-tiny":
@@ -123,7 +123,7 @@ def train_tokenizer(preset):
     tokenizer.train_from_iterator([*SHAPES_WEIGHT * sentences, *COMMON_ENGLISH.split("\n")], trainer)
     tokenizer.add_special_tokens([special(token) for token in last_tokens])
     if preset == "prs-med-tiny":
-        # A word of answers, which decoding keeps.
+        # A word of answers that decoding preserves.
         tokenizer.add_tokens([AddedToken("<SEG>", normalized=False, special=False)])
     if first_of_a_text:
         tokenizer.post_processor = processors.TemplateProcessing(

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/text/data: small tokenizers of each kind, and what Hugging Face's libraries make of texts and chats.
+"""Writes tests/text/data: small tokenizers of each kind, and the output of Hugging Face's libraries for texts and chats.
 
     make_tokenizer_goldens.py [OUT_DIR]
 
 Needs tokenizers==0.23.3 and jinja2 (any 3.x). The tokenizers are trained here, on the texts below, so that their files
-stay small; their components are those of the checkpoints that they are named after. Training is deterministic.
+stay small; their components are those of the checkpoints in their names. Training is deterministic.
 """
 import json
 import pathlib
@@ -131,7 +131,7 @@ CHAT_TEMPLATES = {
                "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}",
 }
 
-# Turns as LLaVA's data writes them, and the blocks that a user of transformers makes of them.
+# Turns as in LLaVA's data, and the equivalent content blocks of transformers.
 IMAGE = {"type": "image"}
 
 
@@ -162,7 +162,7 @@ IMAGES_FIRST = ("llava_1_5", "llava_qwen", "llava_v1", "mistral_instruct")
 
 
 def extra_tokens(normalized: bool) -> list[AddedToken]:
-    """Added tokens with every flag. <norm…> are found in normalised text, as GPT-2's <|endoftext|> is."""
+    """Returns added tokens with every flag. <norm…> match in normalized text, like GPT-2's <|endoftext|>."""
     return [
         AddedToken("<strip>", lstrip=True, rstrip=True, normalized=False, special=True),
         AddedToken("<word>", single_word=True, normalized=False, special=False),
@@ -221,7 +221,7 @@ def llama3() -> Tokenizer:
         [pre_tokenizers.Split(Regex(LLAMA3_REGEX), "isolated"),
          pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]), ignore_merges=True)
     tokenizer.add_special_tokens(specials("<|begin_of_text|>", "<|image|>"))
-    # Words that no merges build: only ignore_merges finds them.
+    # Words that no merges produce: only ignore_merges matches them.
     state = json.loads(tokenizer.to_str())
     for word in ("zebra", "Ġqueue", "ĠIT"):
         state["model"]["vocab"][word] = 490 + len(state["model"]["vocab"])
@@ -237,10 +237,10 @@ def sentencepiece_bpe(pre_tokenizer, normalizer) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     if normalizer is not None:
         tokenizer.normalizer = normalizer
-    # Trained on words, as SentencePiece is; the finished tokenizer may send whole texts through BPE.
+    # Trained on words, like SentencePiece; the final tokenizer may apply BPE to whole texts.
     tokenizer.pre_tokenizer = pre_tokenizer or pre_tokenizers.Split("\u2581", "merged_with_next")
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
-    # Few scripts, so that other characters need the fallback. (limit_alphabet would choose among equals at random.)
+    # Few scripts, so that other characters need the fallback. (limit_alphabet breaks ties at random.)
     corpus = [line for line in CORPUS if all(ord(character) < 0x500 for character in line)]
     tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(
         vocab_size=620, special_tokens=tokens, show_progress=False))
@@ -264,7 +264,7 @@ def llama2() -> Tokenizer:
 
 
 def metaspace() -> Tokenizer:
-    """Llama-2 as newer conversions write it, without fallback for the bytes of some characters, and with </s> after."""
+    """Returns Llama-2's tokenizer as in newer conversions, without byte fallback for some characters, and with </s> at the end."""
     tokenizer = sentencepiece_bpe(pre_tokenizers.Metaspace(prepend_scheme="first"), None)
     state = json.loads(tokenizer.to_str())
     state["model"]["byte_fallback"] = False
@@ -277,7 +277,7 @@ def metaspace() -> Tokenizer:
 
 
 def character_starts(string: str) -> list[int]:
-    """The byte offset of each character, and of the end."""
+    """Returns the byte offset of each character, and of the end."""
     starts = [0]
     for character in string:
         starts.append(starts[-1] + len(character.encode()))
@@ -285,7 +285,7 @@ def character_starts(string: str) -> list[int]:
 
 
 def is_realigned(string: str) -> bool:
-    """Whether NFC reorders or expands characters, so that the offsets inside are a matter of taste."""
+    """Returns whether NFC reorders or expands characters, which makes the offsets inside ambiguous."""
     marks = [unicodedata.combining(character) > 0 for character in string]
     return (any(one and other for one, other in zip(marks, marks[1:]))
             or any(len(unicodedata.normalize("NFC", character)) > 1 for character in string))
@@ -319,7 +319,7 @@ def write_tokenizers(out: pathlib.Path) -> None:
     for make in (gpt2, smollm2, qwen2, llama3, llama2, metaspace):
         tokenizer = make()
         state = json.loads(tokenizer.to_str())
-        if make is llama2:  # whose files have merges as "a b"
+        if make is llama2:  # their files have merges as "a b"
             state["model"]["merges"] = [" ".join(merge) for merge in state["model"]["merges"]]
         write_json(out / f"{make.__name__}.tokenizer.json", state)
         cases = [golden(tokenizer, string) for string in STRINGS]
@@ -328,7 +328,7 @@ def write_tokenizers(out: pathlib.Path) -> None:
 
 
 def write_chats(out: pathlib.Path) -> None:
-    # As transformers compiles chat templates.
+    # The settings with which transformers compiles chat templates.
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     cases = []
     for name, source in CHAT_TEMPLATES.items():
@@ -348,7 +348,7 @@ def write_chats(out: pathlib.Path) -> None:
 
 if __name__ == "__main__":
     if tokenizers.__version__ != PINNED:
-        sys.exit(f"tokenizers {tokenizers.__version__} is installed; the goldens are those of {PINNED}")
+        sys.exit(f"tokenizers {tokenizers.__version__} is installed; the goldens need {PINNED}")
     default = pathlib.Path(__file__).resolve().parent.parent / "tests" / "text" / "data"
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else default
     folder.mkdir(parents=True, exist_ok=True)

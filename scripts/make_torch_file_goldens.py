@@ -1,7 +1,7 @@
-"""Writes tests/io/data/torch_*.pt, files of torch.save that io/torch_file.h reads or refuses.
+"""Writes tests/io/data/torch_*.pt, files of torch.save that io/torch_file.h reads or rejects.
 
-python scripts/make_torch_file_goldens.py, with torch 2.15.0 (tests/parity/reference/requirements.txt). What is in them
-is repeated in tests/io/torch_file_test.cpp.
+python scripts/make_torch_file_goldens.py, with torch 2.15.0 (tests/parity/reference/requirements.txt).
+tests/io/torch_file_test.cpp repeats their values.
 """
 
 import argparse
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent.parent / "tests" / "io" / "data"
 
 
 class RunsACommand:
-    """Whose reading calls os.system, where a reader lets it."""
+    """An object whose unpickling calls os.system, if the reader permits it."""
 
     def __reduce__(self):
         return os.system, ("touch torch_file_has_run_code",)
@@ -56,7 +56,7 @@ def main():
         "optimizer": {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"betas": (0.9, 0.999), "params": [0, 1]}]},
         "args": argparse.Namespace(name="run", sizes=[1, 2]), "seen": {1, 2}, "random": random.getstate(), "on": True,
     })
-    # What is refused.
+    # Rejected files.
     save("legacy", state, _use_new_zipfile_serialization=False)
     save("module", model)
     save("list", [torch.zeros(2)])

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the reference data of the video tests: tiny clips that it draws and encodes itself, and what PyAV reads from them.
+"""Writes the reference data of the video tests: tiny synthetic clips, and the frames that PyAV reads from them.
 
     make_video_goldens.py          (needs av and numpy; see tests/image/data/SOURCES.md for the versions)
 
-tests/image/data/    clips and videos.json: of each clip its frame rate and the CRC-32 of each frame, RGB planes.
+tests/image/data/    clips and videos.json: for each clip, the frame rate and the CRC-32 of each frame's RGB planes.
 """
 import fractions
 import json
@@ -18,7 +18,7 @@ DATA = pathlib.Path(__file__).resolve().parent.parent / "tests/image/data"
 
 
 def draw(number: int, height: int, width: int) -> np.ndarray:
-    """A slope, and a disc that wanders over it."""
+    """Draws a gradient with a moving disc."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     image = np.stack([255 * x / width, 255 * y / height, 127 + 127 * np.sin((x + y + 3 * number) / 7)], axis=-1)
     image[np.hypot(y - height / 2, x - 4 * number - 8) < height / 4] = (240, 30, 60)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A wheel for machines where nobody is root: `pip install vlmtrain-….whl` brings the program, the stand-ins for the CUDA
-# libraries, and LibTorch as the torch wheel that it depends on.
+# Builds a wheel for machines without root access: `pip install vlmtrain-….whl` installs the program, the stub libraries of the
+# virtual GPU, and LibTorch as its dependency torch.
 #
 #   scripts/make_wheel.sh [FOLDER]     default: dist
 #

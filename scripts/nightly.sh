@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs what takes too long for every change, in parts of at most an hour: sanitizers, clang-tidy, fuzz targets, and more.
+# Runs the checks that take too long for every change, in parts of at most an hour: sanitizers, clang-tidy, fuzz targets, and more.
 # scripts/nightly/__main__.py has the usage: scripts/nightly.sh --help.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What plans give for the usual sizes of cards, as a Markdown table (docs/planner.md), with a rule of thumb beside it.
+"""Prints plans for the usual GPU sizes and the values of a rule of thumb as a Markdown table (docs/planner.md).
 
     python3 scripts/plan_table.py build/release/vlmtrain [further flags of plan, such as --model smolvlm-2.2b]
 """
@@ -12,7 +12,8 @@ GLOBAL_BATCH = 16
 
 
 def rule_of_thumb(gigabytes, images):
-    """0.8 GB a sample at one image, 70 % more for each further image, a fifth of the card kept free, weights forgotten."""
+    """Returns the micro-batch size of a rule of thumb: 0.8 GB per sample with one image, 70 % more for each further image,
+    a fifth of the GPU free, weights ignored."""
     return min(GLOBAL_BATCH, int(0.8 * gigabytes / (0.8 * (1 + 0.7 * (images - 1)))))
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What plans give for every preset on the usual sizes of cards, as a Markdown table (docs/planner.md).
+"""Prints plans for every preset on the usual GPU sizes as a Markdown table (docs/planner.md).
 
     python3 scripts/preset_table.py build/release/vlmtrain [further flags of plan, such as --images 1]
 
-A cell is micro-batch × accumulation for a global batch of 16; where nothing fits, the least that the job needs, in GB.
+A cell is micro-batch × accumulation for a global batch of 16; if nothing fits, the minimum memory of the job in GB.
 """
 
 import json

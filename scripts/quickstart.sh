@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 to a trained model: installs what is needed, builds vlmtrain, draws a small data set of shapes,
-# trains a small vision-language model on it from a random start, and shows its answers before and after.
+# From a bare Debian 12 to a trained model: installs the dependencies, builds vlmtrain, draws a small data set of shapes,
+# trains a small, randomly initialized vision-language model on it, and shows its answers before and after.
 #
 #   scripts/quickstart.sh [seed]
 #
-# Everything it makes lies in quickstart/ (removed and made anew by each run) and build/release/.
+# All created files are in quickstart/ (recreated by each run) and build/release/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

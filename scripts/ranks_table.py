@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plans for 1 to 16 ranks, as docs/planner.md shows them.
+"""Prints plans for 1 to 16 ranks as a Markdown table (docs/planner.md).
 
     ranks_table.py VLMTRAIN [--ranks 1,2,4,8,16] [arguments of vlmtrain plan, such as --gpu h100 --model qwen2.5-vl-3b]
-    ranks_table.py VLMTRAIN --shardings none,optimizer,full,hybrid [the same]      one column for each, side by side
+    ranks_table.py VLMTRAIN --shardings none,optimizer,full,hybrid [the same]      one column each
 
-From 16 ranks on they are on two machines as well; only there `hybrid` differs from `full`.
+From 16 ranks on, the table also has plans for two machines; only there `hybrid` differs from `full`.
 """
 import argparse
 import json
@@ -35,7 +35,7 @@ def row(result, nodes):
 
 
 def cell(program, ranks, nodes, sharding, arguments):
-    """Memory of a card with the chosen plan, its passes and speed; or what it would need at least."""
+    """Returns GPU memory, micro-batches and speed of the chosen plan; or the minimum memory if nothing fits."""
     if sharding != "none" and ranks == 1 or sharding == "hybrid" and nodes == 1:
         return "-"
     result = plan(program, ranks, nodes, [*arguments, "--sharding", sharding])
@@ -48,7 +48,7 @@ def cell(program, ranks, nodes, sharding, arguments):
 
 
 def shardings_table(program, rows, shardings, arguments):
-    """r: something is recomputed."""
+    """Prints the table of shardings. An r in a cell: blocks are recomputed."""
     print(f'| ranks | machines | {" | ".join(shardings)} |\n|---|---|{"---|" * len(shardings)}')
     for ranks, nodes in rows:
         cells = [cell(program, ranks, nodes, sharding, arguments) for sharding in shardings]
@@ -65,8 +65,8 @@ def main():
     if known.shardings:
         shardings_table(known.program, rows, known.shardings.split(","), arguments)
         return
-    print("| ranks | machines | micro-batch x passes | each card | step | tokens/s | added up, in sums | each sends at least | "
-          "takes | not hidden |")
+    print("| ranks | machines | micro-batch x passes | each GPU | step | tokens/s | reduced, in calls | minimum sent per rank | "
+          "time | not hidden |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for ranks, nodes in rows:
         print(row(plan(known.program, ranks, nodes, arguments), nodes))

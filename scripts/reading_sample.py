@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws names and files for a reader who has not seen the code: does an engineer of the field read them without a dictionary?
+"""Samples names and files for a reader who has not seen the code, to test whether an engineer of the field understands them.
 
     reading_sample.py COMMIT [--names 100] [--files 30] [--checkout DIR]
 
-Prints JSON: `names`, each with its kind and the place of its declaration, and `files`, paths. Both are drawn with random.Random(COMMIT)
-from src and include, so that anyone can draw them again. docs/benchmarks/language.md has the answers of two readers.
+Prints JSON: `names`, each with its kind and the place of its declaration, and `files`, paths. Both are sampled with random.Random(COMMIT)
+from src and include, so the sample is reproducible. docs/benchmarks/language.md has the answers of two readers.
 """
 
 import argparse
@@ -25,7 +25,7 @@ KEYWORDS = frozenset("""break case catch const constexpr continue default delete
 
 
 def find_names(text):
-    """Returns (kind, name, offset) of the declarations in a file, as regular expressions see them."""
+    """Returns (kind, name, offset) of the declarations in a file, found by regular expressions."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", lambda match: " " * len(match[0]), text, flags=re.DOTALL)
     for kind, pattern in (("type", TYPE), ("type", ALIAS), ("function", FUNCTION), ("constant", CONSTANT), ("variable", VARIABLE)):
         for match in pattern.finditer(code):

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Installs everything that vlmtrain needs to build and run on Debian 12: system packages with apt, LibTorch from PyPI's
-# torch wheel into a cache folder. Safe to run again: what is there already is left alone.
+# torch wheel into a cache folder. Safe to run again: installed components are not changed.
 #
 #   scripts/setup.sh                 packages, LibTorch, and Arrow for data sets in Parquet
-#   scripts/setup.sh --tests         and a browser, for the tests of the run report; without one they are skipped
-#   scripts/setup.sh --nightly       and what the fuzz targets need as well
+#   scripts/setup.sh --tests         also a browser, for the tests of the run report; without one they are skipped
+#   scripts/setup.sh --nightly       also the dependencies of the fuzz targets
 #   scripts/setup.sh --print-libtorch   print the folder that holds torch/ and nvidia/, install nothing
 #   scripts/setup.sh --print-arrow      print the folder that holds pyarrow/, install nothing
 #   scripts/setup.sh --print-nvcc       print the folder that holds nvidia/cu13/bin/nvcc, install nothing
 #
-# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is where LibTorch, Arrow and nvcc go.
+# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is the folder of LibTorch, Arrow and nvcc.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,11 +59,11 @@ if ((${#missing[@]})); then
 fi
 
 if [[ ! -f $libtorch/.complete ]]; then
-  echo "setup: fetching LibTorch $torch_version and the CUDA libraries that it names into $libtorch"
+  echo "setup: fetching LibTorch $torch_version and the CUDA libraries that it requires into $libtorch"
   mkdir -p "$cache"
   partial=$(mktemp -d "$cache/libtorch-partial.XXXXXX")
   trap 'rm -rf "$partial"' EXIT
-  # Everything that torch's metadata asks for at run time from C++: the CUDA wheels, not the Python-only packages.
+  # The wheels of torch's metadata that C++ needs at run time: the CUDA wheels, not the Python-only packages.
   /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --root-user-action=ignore --no-compile --no-deps \
     --target "$partial" "torch==$torch_version"
   mapfile -t cuda_wheels < <(/usr/bin/python3 scripts/cuda_requirements.py "$partial"/torch-*.dist-info/METADATA)
@@ -75,7 +75,7 @@ if [[ ! -f $libtorch/.complete ]]; then
   trap - EXIT
 fi
 
-# Its libraries and headers are all that is used of the wheel. Without it there is no Parquet, and all else works.
+# Only the wheel's libraries and headers are used. Without it, everything except Parquet works.
 if [[ ! -f $arrow/.complete ]]; then
   echo "setup: fetching Arrow $arrow_version into $arrow"
   partial=$(mktemp -d "$cache/arrow-partial.XXXXXX")
@@ -87,12 +87,12 @@ if [[ ! -f $arrow/.complete ]]; then
     mv "$partial" "$arrow"
   else
     rm -rf "$partial"
-    echo "setup: Arrow cannot be had; vlmtrain is built without Parquet" >&2
+    echo "setup: Arrow cannot be downloaded; vlmtrain is built without Parquet" >&2
   fi
   trap - EXIT
 fi
 
-# CUDA's compiler, for vlmtrain's own kernels. Without it ATen's kernels do all.
+# CUDA's compiler, for vlmtrain's custom kernels. Without it, ATen's kernels are used.
 if [[ ! -f $nvcc/.complete ]]; then
   echo "setup: fetching nvcc $nvcc_version into $nvcc"
   partial=$(mktemp -d "$cache/nvcc-partial.XXXXXX")
@@ -105,7 +105,7 @@ if [[ ! -f $nvcc/.complete ]]; then
     mv "$partial" "$nvcc"
   else
     rm -rf "$partial"
-    echo "setup: nvcc cannot be had; vlmtrain is built without its own kernels" >&2
+    echo "setup: nvcc cannot be downloaded; vlmtrain is built without custom kernels" >&2
   fi
   trap - EXIT
 fi

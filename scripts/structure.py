@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the structure of the code as it is: for each part its floor (above all parts that it includes), files, lines, its
-longest file, and which parts it includes, with the number of includes. Below it, figures of how it reads: files, median lines of a
-file, lines that are neither code nor comment, functions whose names end in `_of`, folders and their files.
+"""Prints the structure of the code: for each part its floor (above all parts that it includes), files, lines, its longest
+file, and the parts that it includes, with the number of includes. Then prints statistics: files, median lines of a file,
+lines that are neither code nor comment, functions whose names end in `_of`, folders and their files.
 
     structure.py [CHECKOUT]
 """

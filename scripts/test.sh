@@ -8,17 +8,17 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh --tests
 cmake --preset release >/dev/null
 cmake --build --preset release
-# Threads of tests that run side by side are not to spin while they wait for each other: that takes ten times as long.
+# Threads of parallel tests must not spin while they wait for each other, which would take ten times as long.
 export OMP_WAIT_POLICY=passive
 if [[ ${1:-} == --only ]]; then
   found=0
   for program in build/release/tests/*_tests; do
-    [[ $program == */virtual_gpu_tests ]] && continue  # these have to be told their card: ctest -L virtual-gpu
+    [[ $program == */virtual_gpu_tests ]] && continue  # these need a GPU's name from ctest: ctest -L virtual-gpu
     "$program" --gtest_list_tests --gtest_filter="$2" | grep -q '^  ' || continue
     found=1
     "$program" --gtest_filter="$2"
   done
-  ((found)) || { echo "test: no test is named like $2" >&2; exit 2; }
+  ((found)) || { echo "test: no test matches $2" >&2; exit 2; }
   exit 0
 fi
 ctest --preset release --parallel "$(nproc)" "$@"

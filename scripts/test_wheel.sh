@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs the wheel in a fresh environment as pip does it, with torch and all that it depends on, and uses it there: a plan,
-# the quickstart's training, a virtual GPU, and what is said where it cannot run. Run as root, the commands run as a user who
-# may write nothing but a folder of his own, and who sees neither this checkout nor its LibTorch.
+# Installs the wheel with pip in a new environment, with torch and its other dependencies, and tests it there: a plan, the
+# quickstart's training, a virtual GPU, and the messages on machines that cannot run it. If run as root, the commands run as a
+# user who can write only to one folder and can read neither this checkout nor its LibTorch.
 #
-#   scripts/test_wheel.sh [--steps N] [WHEEL [PIP OPTIONS…]]     default: 300 steps, and a wheel made anew
+#   scripts/test_wheel.sh [--steps N] [WHEEL [PIP OPTIONS…]]     default: 300 steps, and a new wheel
 #
-# pip loads 2.7 GB, or takes it from a folder: --no-index --find-links FOLDER. Needs 9 GB in TMPDIR, which is cleared at the end.
+# pip downloads 2.7 GB, or uses a folder: --no-index --find-links FOLDER. Needs 9 GB in TMPDIR, which is freed at the end.
 # PYTHON: the interpreter of the environment, default /usr/bin/python3.
 set -euo pipefail
 checkout=$(realpath "$(dirname "$0")/..")
@@ -29,7 +29,7 @@ chmod 755 "$folder"
 mkdir "$folder/home"
 
 # shellcheck disable=SC2317  # called by expect
-# as_user COMMAND…: in the user's folder, with nothing in the environment of who tests.
+# as_user COMMAND…: runs it in the user's folder with an empty environment.
 as_user() {
   local run=(env -i "HOME=$folder/home" "PATH=$folder/env/bin:/usr/bin:/bin" OMP_WAIT_POLICY=passive "${extra[@]}" "$@")
   if [[ $(id -u) -eq 0 ]]; then
@@ -43,7 +43,7 @@ as_user() {
 }
 extra=()
 failures=0
-# expect NAME EXIT_CODE PATTERN COMMAND…: what the command says matches the extended regular expression.
+# expect NAME EXIT_CODE PATTERN COMMAND…: checks that the output matches the extended regular expression.
 expect() {
   local name=$1 code=$2 pattern=$3 started=$EPOCHREALTIME actual=0
   shift 3
@@ -78,7 +78,7 @@ expect "doctor" 0 'site-packages/vlmtrain/../torch/lib, found by the program' as
 expect "pip finds nothing missing" 0 'No broken requirements' as_user python -m pip check
 expect "it takes nothing from this checkout" 0 'libtorch_cpu.so => '"$packages/vlmtrain/../torch/lib/libtorch_cpu.so" \
   as_user ldd "$packages/vlmtrain/vlmtrain-core"
-expect "the quickstart, in $steps steps" 0 'Held-out answers that are right: .* after training' \
+expect "the quickstart, in $steps steps" 0 'Correct held-out answers: .* after training' \
   as_user python -m vlmtrain.quickstart 1 "training.max_steps=$steps"
 grep '^Held-out' "$folder/said" || true
 config=$packages/vlmtrain/shapes/quickstart.yaml
@@ -106,7 +106,7 @@ training: {global_batch_size: 1}
 output: {dir: video}" >video.yaml
   vlmtrain --config video.yaml training.max_steps=2'
 
-# Where torch lies elsewhere: the wheel in a folder of its own, torch in the environment.
+# torch in another folder: the wheel in a separate folder, torch in the environment.
 pip env install "${options[@]}" --no-deps --target "$folder/apart" "$wheel"
 extra=("PYTHONPATH=$folder/apart")
 expect "torch in another folder than the wheel" 0 '^fits: ' as_user python -c '
@@ -115,7 +115,7 @@ assert launcher.PROGRAM.startswith(sys.argv.pop(1)), launcher.PROGRAM
 launcher.main()' "$folder/apart" plan --gpu-gb 24 --images 2
 extra=()
 
-# Other environments, of the wheel alone and what is planted.
+# Other environments with only the wheel and fake packages.
 "${PYTHON:-/usr/bin/python3}" -m venv "$folder/bare"
 pip bare install "${options[@]}" --no-deps "$wheel"
 bare=$("$folder/bare/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

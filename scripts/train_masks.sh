@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Draws pictures like ultrasound with five structures, trains a small model on them from a random start to draw the
-# structure that a question names, and scores it on pictures that it has not seen.
+# Draws ultrasound-like images with five structures, trains a small, randomly initialized model to segment the structure that
+# a question names, and scores it on held-out images.
 #
 #   scripts/train_masks.sh [VLMTRAIN [SEED [KEY=VALUE…]]]
 #
-# Everything it makes lies in masks/ in the working folder (removed and made anew). Needs Python 3 with Pillow and NumPy.
-# One thread does it as fast as two: pictures of 128 pixels are small.
+# All created files are in masks/ in the working folder (recreated by each run). Needs Python 3 with Pillow and NumPy.
+# One thread is as fast as two, because images of 128 pixels are small.
 set -euo pipefail
 root=$(dirname "$(dirname "$(realpath "$0")")")
 vlmtrain=$(realpath "${1:-$root/build/release/vlmtrain}")
@@ -16,7 +16,7 @@ export OMP_NUM_THREADS=1
 started=$SECONDS
 stage() { printf '\n== %s (%d:%02d)\n' "$1" $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)); }
 
-stage "Data: pictures with five structures, questions and masks"
+stage "Data: images with five structures, questions and masks"
 rm -rf masks
 /usr/bin/python3 "$root/scripts/make_organs.py" --out masks/data --seed "$seed"
 
@@ -27,13 +27,13 @@ stage "Training"
 "$vlmtrain" --config "$config" "training.seed=$seed" "${@:3}"
 trained=$(find masks/run/checkpoints -maxdepth 1 -name 'step-*' | sort -V | tail -n 1)
 
-stage "Masks that it draws in pictures that it has not seen"
+stage "Predicted masks of held-out images"
 "$vlmtrain" eval --config "$config" --checkpoint "$trained" --mask-out masks/held_out
 
 stage "Done"
 picture=$(find masks/data/images -name 'held_out_*' | sort | head -n 1)
 cat <<SUMMARY
-  masks beside the true ones   masks/held_out/*.png
-  how the run went             masks/run/report.html
-Ask it: $vlmtrain generate --checkpoint $trained --image $picture --prompt "Segment the kidney." --mask-out masks/answer
+  predicted and true masks     masks/held_out/*.png
+  report of the run            masks/run/report.html
+Try it: $vlmtrain generate --checkpoint $trained --image $picture --prompt "Segment the kidney." --mask-out masks/answer
 SUMMARY

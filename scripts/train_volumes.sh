@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Draws scans of heads as NIfTI files, trains a small model of volumes on questions about one, two scans of a subject and
-# two subjects from a random start, and scores its answers about subjects that it has not seen.
+# Draws scans of heads as NIfTI files, trains a small, randomly initialized model on questions about one scan, two scans of a
+# subject and two subjects, and scores its answers about held-out subjects.
 #
 #   scripts/train_volumes.sh [VLMTRAIN [SEED [KEY=VALUE…]]]
 #
-# Everything it makes lies in volumes/ in the working folder (removed and made anew). Needs Python 3 with NumPy. Exits with
-# 1 where fewer than 90 % of the answers are right. OMP_NUM_THREADS threads compute (2, unless it is set).
+# All created files are in volumes/ in the working folder (recreated by each run). Needs Python 3 with NumPy. Exit code 1 if
+# fewer than 90 % of the answers are correct. Uses OMP_NUM_THREADS threads (default: 2).
 set -euo pipefail
 root=$(dirname "$(dirname "$(realpath "$0")")")
 vlmtrain=$(realpath "${1:-$root/build/release/vlmtrain}")
@@ -27,14 +27,14 @@ stage "Training"
 "$vlmtrain" --config "$config" "training.seed=$seed" "${@:3}"
 trained=$(find volumes/run/checkpoints -maxdepth 1 -name 'step-*' | sort -V | tail -n 1)
 
-stage "What it answers about subjects that it has not seen"
+stage "Answers about held-out subjects"
 "$vlmtrain" eval --config "$config" --checkpoint "$trained" --answers volumes/answers.jsonl | tee volumes/accuracy.txt
 
 stage "Done"
 share_of() { awk -v name="$1" '$1 == name { print $3 }' volumes/accuracy.txt; }
 cat <<SUMMARY
-Right answers about subjects that it has not seen: $(share_of all) (T1 $(share_of T1), T2 $(share_of T2), T3 $(share_of T3))
-  each answer beside the right one   volumes/answers.jsonl
-  how the run went                   volumes/run/report.html
+Correct answers about held-out subjects: $(share_of all) (T1 $(share_of T1), T2 $(share_of T2), T3 $(share_of T3))
+  answers and references             volumes/answers.jsonl
+  report of the run                  volumes/run/report.html
 SUMMARY
-awk '$1 == "all" { exit !($3 + 0 >= 90) }' volumes/accuracy.txt || { echo "Fewer than 90 % are right."; exit 1; }
+awk '$1 == "all" { exit !($3 + 0 >= 90) }' volumes/accuracy.txt || { echo "Fewer than 90 % are correct."; exit 1; }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains the volumes' example once for each way to cut its global batch of 16, and prints a Markdown table of the runs.
+# Trains the volumes' example once per split of its global batch of 16, and prints a Markdown table of the runs.
 #
 #   scripts/volumes_convergence.sh [VLMTRAIN [SEED [KEY=VALUE…]]]
 #
-# Takes data and the random model from volumes/ in the working folder, where scripts/train_volumes.sh left them, and writes
-# volumes/convergence/. Runs that are done are not done again. MICRO_BATCHES="16 1" takes these alone.
+# Reads the data and the random model that scripts/train_volumes.sh wrote to volumes/ in the working folder, and writes
+# volumes/convergence/. Completed runs are not repeated. MICRO_BATCHES="16 1" runs only these.
 set -euo pipefail
 root=$(dirname "$(dirname "$(realpath "$0")")")
 vlmtrain=$(realpath "${1:-$root/build/release/vlmtrain}")
@@ -29,7 +29,7 @@ import json
 import sys
 from pathlib import Path
 
-LAST = 20  # steps whose losses are averaged, since one step's is that of 16 samples
+LAST = 20  # number of steps whose losses are averaged; a step has only 16 samples
 
 
 def losses_of(micro):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds scans and questions of scripts/make_brains.py against what they say: sides where the affine puts them, in sform and
-qform alike; answers in equal numbers; nothing to gain without the scans.
+"""Checks scans and questions of scripts/make_brains.py: sides agree with the affine, in sform and qform; all answers are equally
+frequent; questions cannot be answered without the scans.
 
     brains_data_test.py CHECKOUT
 """
@@ -29,7 +29,7 @@ NUMPY_TYPES = {2: numpy.uint8, 4: numpy.int16, 16: numpy.float32}
 
 
 def affine_of_qform(header):
-    """As NIfTI's nifti1.h says it."""
+    """Returns the affine of a qform as nifti1.h defines it."""
     b, c, d, *offsets = struct.unpack_from("<6f", header, 256)
     a = max(0, 1 - b * b - c * c - d * d) ** 0.5
     turned = numpy.array([
@@ -42,7 +42,7 @@ def affine_of_qform(header):
 
 
 def read(path):
-    """Voxels, and the affines that the file has."""
+    """Returns the voxels and the affines of a file."""
     content = path.read_bytes()
     content = gzip.decompress(content) if path.suffix == ".gz" else content
     shape = struct.unpack_from("<4h", content, 40)[1:]

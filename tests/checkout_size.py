@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Proves that the checkout stays small: all tracked files together, and the test data and presets of each model family.
+"""Checks the size of the checkout: all tracked files together, and the test data and presets of each model family.
 
     checkout_size.py CHECKOUT
 
-A GPU machine that is reached rarely takes 64 MiB, the checkout and what is built together (docs/testing.md). Exit code 77: no git.
+A GPU machine accepts 64 MiB for the checkout and the built programs together (docs/testing.md). Exit code 77: no git.
 """
 import collections
 import json
@@ -13,18 +13,18 @@ import sys
 from git_files import tracked_files
 
 CHECKOUT_BYTES = 45 * 2**20
-FAMILY_BYTES = 1_000_000  # of a family that is not listed
-# Families that were here before there was a budget, and data of no family, which may not grow.
+FAMILY_BYTES = 1_000_000  # budget of a family that is not listed
+# Budgets of families that predate the default budget, and of data without a family; they must not grow.
 LISTED_BYTES = {
     "qwen3_vl": 4_100_000, "idefics3": 3_600_000, "gemma3": 3_000_000, "qwen2_5_vl": 2_900_000, "tiny_vit": 2_600_000,
     "internvl": 2_500_000, "llava": 2_500_000, "nanovlm": 2_000_000, "smolvlm": 1_600_000, "sam": 1_200_000,
 }
 FOLDERS = (("tests", "parity", "data"), ("configs", "models"))
-NESTED = ("lora", "quantization")  # folders of cases, each with its base's name in case.json
+NESTED = ("lora", "quantization")  # folders of cases, each with the name of its base in case.json
 
 
 def family_of_folder(folder: pathlib.Path) -> str:
-    """Returns the model type of a case or preset, which only nanoVLM's lack; the folder's name if it has no model."""
+    """Returns the model type of a case or preset (nanoVLM's have none); the folder's name if it has no model."""
     for config in (folder / "checkpoint/config.json", folder / "config.json"):
         if config.exists():
             return json.loads(config.read_text()).get("model_type", "nanovlm")
@@ -34,7 +34,7 @@ def family_of_folder(folder: pathlib.Path) -> str:
 
 
 def find_family(path: pathlib.Path, root: pathlib.Path) -> str | None:
-    """Returns the family whose data the file is; None: of none."""
+    """Returns the family of a data file; None if it belongs to no family."""
     names = path.relative_to(root).parts
     for folder in FOLDERS:
         below = names[len(folder) :]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/compare_builds.py, of a build with itself: nothing differs; a value changed on one side is reported, also under a rename.
+"""Tests scripts/compare_builds.py by comparing a build with itself: no case differs, and a changed value is reported, also if renamed.
 
     python3 tests/compare_builds_test.py VLMTRAIN
 """
@@ -44,8 +44,8 @@ def main():
         code, output = compare(vlmtrain, vlmtrain, out)
         demand(code == 0 and "2 of 2 cases equal, 0 not" in output, f"a build differs from itself, exit code {code}:\n{output}")
         gpu = json.loads((out / "old" / "card-h100-smolvlm-bf16.json").read_text())
-        demand(gpu["launches"]["launches"] > 1000 and gpu["launches"]["counts"][COUNTED] > 0, "the virtual card's trace has no launches")
-        demand(gpu["metrics"][-1]["predicted_peak_bytes"] == gpu["metrics"][-1]["reserved_peak_bytes"], "the run had no twin")
+        demand(gpu["launches"]["launches"] > 1000 and gpu["launches"]["counts"][COUNTED] > 0, "the virtual GPU's trace has no launches")
+        demand(gpu["metrics"][-1]["predicted_peak_bytes"] == gpu["metrics"][-1]["reserved_peak_bytes"], "the run had no look-ahead")
 
         old = out / "old" / "train-smolvlm-bf16.json"
         trained = json.loads(old.read_text())
@@ -56,15 +56,15 @@ def main():
         change(old, ["metrics", 2, "loss"], trained["metrics"][2]["loss"] * (1 + 2 ** -50))
         change(out / "old" / "card-h100-smolvlm-bf16.json", ["launches", "counts", COUNTED], 0)
         code, output = compare(out / "old", vlmtrain, out)
-        demand(code == 1 and "0 of 2 cases equal, 2 not" in output, f"changes are not noticed, exit code {code}:\n{output}")
+        demand(code == 1 and "0 of 2 cases equal, 2 not" in output, f"changes are not reported, exit code {code}:\n{output}")
         for place in ("metrics[2].loss", f"weights.last.model.safetensors.{tensor}", f"launches.counts.{COUNTED}"):
-            demand(place in output, f"{place} is not named:\n{output}")
+            demand(place in output, f"{place} is not reported:\n{output}")
 
     check_renames(vlmtrain)
 
 
 def check_renames(vlmtrain):
-    """An old outcome in earlier names equals the new one by a table of them; a value or count under a renamed name still counts."""
+    """Checks that an outcome with old names equals the new one under a rename table, and that changed values are still reported."""
     name, rate = CASES[1], "earlier_rate"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
@@ -93,10 +93,10 @@ def check_renames(vlmtrain):
         path.write_text(json.dumps(outcome))
         code, output = compare(out / "old", vlmtrain, out, [name], table)
         for place in ("metrics[1].learning_rate", f"launches.counts.{kernels[0]}"):
-            demand(code == 1 and place in output, f"{place} is not named, exit code {code}:\n{output}")
+            demand(code == 1 and place in output, f"{place} is not reported, exit code {code}:\n{output}")
         table.write_text("\n".join([*lines, "field\tstep\tlearning_rate"]) + "\n")
         code, output = compare(out / "old", vlmtrain, out, [name], table)
-        demand(code == 2 and "stands in an earlier line" in output, f"two names for one were taken, exit code {code}:\n{output}")
+        demand(code == 2 and "occurs in an earlier line" in output, f"two names for one were accepted, exit code {code}:\n{output}")
 
 
 if __name__ == "__main__":

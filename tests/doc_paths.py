@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that every file which README.md and docs/*.md name, in backticks or as a link, exists.
+"""Checks that every file that README.md and docs/*.md mention, in backticks or as a link, exists.
 
     doc_paths.py CHECKOUT
 """
@@ -16,11 +16,11 @@ def missing(root: pathlib.Path) -> list[str]:
         for in_backticks, linked in NAMED.findall(document.read_text()):
             path = root / in_backticks if in_backticks else document.parent / linked
             if not path.exists():
-                result.append(f"{document.relative_to(root)}: names {in_backticks or linked}, which is not there")
+                result.append(f"{document.relative_to(root)}: {in_backticks or linked} does not exist")
     return result
 
 
 if __name__ == "__main__":
     problems = missing(pathlib.Path(sys.argv[1]))
-    print("\n".join(problems) or "documents: every file named is there")
+    print("\n".join(problems) or "documents: all mentioned files exist")
     sys.exit(bool(problems))

@@ -1,4 +1,4 @@
-"""Tests of the GPU queue's comparisons with others: tables of kernel_speed, work done by both sides, wheels, records of one length."""
+"""Tests the GPU queue's comparisons with other programs: tables of kernel_speed, equal work, wheels, records of one length."""
 
 import json
 import sys

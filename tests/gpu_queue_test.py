@@ -1,4 +1,4 @@
-"""Tests of scripts/gpu_queue without a GPU and without the program: states, order, archive, page, packing."""
+"""Tests scripts/gpu_queue without a GPU and without the program: states, order, archive, page, packing."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ from entries import ENTRIES  # noqa: E402
 from harness import inputs, program, results  # noqa: E402
 from harness.check import Check, Entry  # noqa: E402
 
-# The command itself, whose file is called __main__.py.
+# The command itself; its file is __main__.py.
 SPEC = importlib.util.spec_from_file_location("gpu_queue_command", ROOT / "scripts" / "gpu_queue" / "__main__.py")
 command = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(command)
@@ -149,7 +149,7 @@ class States(RepositoryCase):
 
 
 class FakeBench:
-    """As much of a Bench as the runner itself uses."""
+    """A Bench with only the members that the runner uses."""
 
     def __init__(self, out):
         self.out, self.device, self.clock, self.threads = out, "cuda", program.Clock(100), None

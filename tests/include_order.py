@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves the order of the parts: a part includes only its own files and the public headers of parts above it in parts.txt.
+"""Checks the order of the parts: a part includes only its own files and the public headers of parts above it in parts.txt.
 
     include_order.py CHECKOUT
 """
@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 
-# The stand-ins for CUDA's libraries must not drag LibTorch or our libraries into themselves; nor must a plug-in.
+# Stub libraries and plug-ins must not depend on LibTorch or the other parts.
 ONLY = {"vgpu": {"vlmtrain/memory/gpu_table.h"}, "parquet": {"vlmtrain/io/row_file.h"},
         "nccl": {"vlmtrain/distributed/nccl.h"}}
 
@@ -34,15 +34,15 @@ def violations(root: pathlib.Path) -> list[str]:
                 if not public and (other != part or public_header):
                     result.append(f"{source.relative_to(root)}: includes a private header of {other}")
                 elif public and place[other] > place[part]:
-                    result.append(f"{source.relative_to(root)}: {part} includes {other}, which stands below it")
+                    result.append(f"{source.relative_to(root)}: {part} includes {other}, which is below it in parts.txt")
                 elif part in ONLY and other != part and public + other + rest not in ONLY[part]:
-                    result.append(f"{source.relative_to(root)}: {part} may include of ours only {sorted(ONLY[part])}")
+                    result.append(f"{source.relative_to(root)}: {part} may include only {sorted(ONLY[part])} of other parts")
     return result
 
 
 def self_test() -> None:
-    """The check must fail where it should: a part that looks down, one that looks into another's private files, and one
-    that includes more than it may."""
+    """Checks that violations are found: an include of a lower part, of another part's private header, and of a header that
+    ONLY does not list."""
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         (root / "parts.txt").write_text("base\nio\nvgpu\n")
@@ -55,11 +55,11 @@ def self_test() -> None:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text)
         result = violations(root)
-        assert len(result) == 3 and "stands below" in result[0] and "private" in result[1] and "only" in result[2], result
+        assert len(result) == 3 and "below it in parts.txt" in result[0] and "private" in result[1] and "may include only" in result[2], result
 
 
 if __name__ == "__main__":
     self_test()
     problems = violations(pathlib.Path(sys.argv[1]))
-    print("\n".join(problems) or "include order: every part looks up only")
+    print("\n".join(problems) or "include order: every part includes only parts above it")
     sys.exit(bool(problems))

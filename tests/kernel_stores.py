@@ -1,5 +1,5 @@
-"""Kernels that read and write packs of 16-bit values must store no single one of them: nvcc, left alone, may make eight
-stores of one, and a card then writes at a third of its speed, with the same result.
+"""Checks that kernels with packs of 16-bit values store no single values. nvcc may split a store into eight, which reduces a
+GPU's write bandwidth to a third with the same result.
 
     python3 tests/kernel_stores.py NVCC SOURCE_DIR
 """
@@ -10,14 +10,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-# A kernel's entry in PTX up to the end of its body; of its mangled name a pack's count, as in `rope_kernel<__half, 8>`.
+# A kernel's entry in PTX up to the end of its body; and the size of its pack in the mangled name, as in `rope_kernel<__half, 8>`.
 ENTRY = re.compile(r"\.entry (\w+)\(.*?\n}\n", re.DOTALL)
 COUNT = re.compile(r"(?:6__half|13__nv_bfloat16)Li(\d+)E")
 SINGLE = re.compile(r"st\.global(?:\.\w+)*\.[bus]16")
 
 
 def single_stores(ptx):
-    """(kernel, how many) of those that have packs, and how many kernels were looked at."""
+    """Returns (kernel, number of single stores) of violating kernels with packs, and the number of kernels with packs."""
     bad, seen = [], 0
     for entry in ENTRY.finditer(ptx):
         count = COUNT.search(entry.group(1))
@@ -43,7 +43,7 @@ def main():
             stores, looked_at = single_stores(ptx.read_text())
             bad, seen = bad + stores, seen + looked_at
     for name, singles in bad:
-        print(f"{name}: {singles} stores of single values of 16 bits, which store() (src/kernels/cuda/primitives.h) joins")
+        print(f"{name}: {singles} stores of single 16-bit values; use store() of src/kernels/cuda/primitives.h")
     print(f"{seen} kernels with packs")
     return 1 if bad or seen < 20 else 0
 

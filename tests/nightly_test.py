@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests scripts/nightly on a temporary repository: what is recorded, resumed and stale.
+"""Tests scripts/nightly on a temporary repository: recorded, resumed and stale results.
 
     nightly_test.py CHECKOUT
 """

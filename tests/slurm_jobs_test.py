@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that the jobs in scripts/slurm, each of which is complete, say the same where they are to.
+"""Checks that the jobs in scripts/slurm, each of which is self-contained, are equal from the marked line on.
 
     slurm_jobs_test.py CHECKOUT
 """
@@ -13,14 +13,14 @@ IN_ALL_HEADERS = ["--signal=USR1@120", "--requeue", "--open-mode=append", "--tim
 def differences(folder: pathlib.Path) -> list[str]:
     jobs = {path.name: path.read_text() for path in sorted(folder.glob("*.sbatch"))}
     endings = {name: text.partition(SAME_FROM_HERE)[2] for name, text in jobs.items()}
-    result = [f"{name}: its end is not that of one_gpu.sbatch" for name, text in endings.items() if not text or text != endings["one_gpu.sbatch"]]
+    result = [f"{name}: its end differs from one_gpu.sbatch" for name, text in endings.items() if not text or text != endings["one_gpu.sbatch"]]
     for name, text in jobs.items():
         result += [f"{name}: lacks #SBATCH {option}" for option in IN_ALL_HEADERS if f"#SBATCH {option}\n" not in text]
-        result += [f"{name}: an option behind the first command, where sbatch does not look"] * ("\n#SBATCH" in text.partition("set -uo")[2])
+        result += [f"{name}: has an option after the first command, which sbatch ignores"] * ("\n#SBATCH" in text.partition("set -uo")[2])
     return result
 
 
 if __name__ == "__main__":
     problems = differences(pathlib.Path(sys.argv[1]) / "scripts/slurm")
-    print("\n".join(problems) or "jobs: all say the same")
+    print("\n".join(problems) or "jobs: all ends are equal")
     sys.exit(bool(problems))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Holds bench/step_parts.py and bench/kernel_times.py against a small recording of Qwen2.5-VL-3B with LoRA: names and grids as
-the virtual GPU and cuBLAS of an H200 have them.
+"""Tests bench/step_parts.py and bench/kernel_times.py with a small recording of Qwen2.5-VL-3B with LoRA: names and grids of the
+virtual GPU and of cuBLAS on an H200.
 
     step_parts_test.py CHECKOUT
 """
@@ -32,7 +32,7 @@ XMMA = "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_stage4_warpsiz
 REDUCE = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(cublasLt::cublasSplitKParams)"
 PERSISTENT = (132, 1, 1)
 
-# Each line: what the virtual GPU records; the kernels of the GPU with microseconds; the part they belong to.
+# Each line: the virtual GPU's record; the GPU's kernels with microseconds; their part.
 STEP = [
     (Product(1280, PATCHES, 1176), [(NVJET, 300)], step_parts.BASE),
     (Launch(NORM, (PATCHES, 1, 1)), 90, step_parts.NORMS),
@@ -85,7 +85,7 @@ class Parts(unittest.TestCase):
         self.assertAlmostEqual(sum(part["ms"] for part in summary["parts"].values()), whole)
 
     def test_products_that_do_not_match_are_not_separated(self):
-        """Where the GPU has a product more than the record, no size is assigned."""
+        """If the GPU has one product more than the record, no size is assigned."""
         more = count_launches(STEP)
         more.insert(8, Launch(NARROW, PERSISTENT, 1000))
         summary = step_parts.summarize(more, RECORD, SHAPES)
@@ -125,7 +125,7 @@ class Files(unittest.TestCase):
         self.path = Path(self.folder.name) / "times.txt"
 
     def write(self, launches, with_grid=True):
-        """Writes updates before and after the launches; between updates lie at least 500 kernels."""
+        """Writes updates before and after the launches, with at least 500 kernels between updates."""
         filler = [Launch(FILL, (1, 1, 1), 0)] * kernel_times.BETWEEN_STEPS
         everything = [UPDATE, *filler, UPDATE, *filler, *launches, UPDATE]
         names, lines, now = {}, [], 1000

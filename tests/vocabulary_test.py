@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tests/vocabulary.py finds each kind of planted fault in a small checkout, and nothing in a clean one."""
+"""Tests that tests/vocabulary.py finds each kind of violation in a small checkout, and none in a clean one."""
 
 import subprocess
 import sys

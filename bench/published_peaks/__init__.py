@@ -1,4 +1,4 @@
-"""Published peaks of real cards, one module a source; bench/published_peaks.py replays them on the virtual GPU."""
+"""Published memory peaks of real GPUs, one module per source; bench/published_peaks.py replays them on the virtual GPU."""
 
 SOURCES = [
     "liger_kernel",
@@ -9,5 +9,5 @@ SOURCES = [
     "vit_finetuning",
 ]
 
-# The virtual GPU's libraries, which a process preloads (docs/virtual-gpu.md).
+# The virtual GPU's libraries that a process preloads (docs/virtual-gpu.md).
 STAND_INS = ["libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libnvidia-ml.so.1"]

@@ -1,4 +1,4 @@
-"""What a source is made of: processes on one card, each with its points in the order in which they are measured."""
+"""The parts of a source: processes on one GPU, each with its points in the order of measurement."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Point:
-    """`published` is the figure as printed, in the unit of its process."""
+    """A measured setting. `published` is the figure as printed, in the unit of its process."""
 
     setting: str
     published: float
@@ -19,10 +19,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Process:
-    """`measure()` runs in a process of its own on the virtual card `card` and returns one number of bytes for each point.
+    """A process on the virtual GPU `gpu`. `measure()` returns one number of bytes for each point.
 
-    `stated_card` is what the source says it measured on, `unit` and `unit_bytes` the unit of its figures, `packages` the
-    versions of Python packages that it needs besides PyTorch (name: version).
+    `stated_gpu` is the GPU that the source states, `unit` and `unit_bytes` the unit of its figures, `packages` the versions
+    of Python packages that it needs besides PyTorch (name: version).
     """
 
     title: str
@@ -36,7 +36,7 @@ class Process:
 
 
 def measure_peak(run):
-    """The peak of allocated bytes while `run()` runs, what was allocated before included."""
+    """Returns the peak of allocated bytes during `run()`, earlier allocations included."""
     import torch
 
     torch.cuda.reset_peak_memory_stats()

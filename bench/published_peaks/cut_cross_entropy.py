@@ -44,7 +44,7 @@ def measure():
         both, _ = grown(lambda: head(embedding, classifier, targets).backward())
         return [forward, backward, both]
 
-    repetition()  # theirs has one for warming up too: the products' workspaces are there afterwards
+    repetition()  # a warm-up run, as theirs has; it allocates the products' workspaces
     return repetition()
 
 

@@ -1,8 +1,8 @@
 """A Linear and CrossEntropyLoss in float32, the "torch" rows of three CSV files that are exact to the byte.
 
 mgmalek/efficient_cross_entropy, benchmark_data/{n_classes,n_tokens,dim}.csv with benchmark.py and modules.py (February 2024),
-in GB (10^9). The card is not stated; 3.3 TFLOP in 0.188 s are 17.6 TFLOP/s in float32, an A100's. A figure is the growth of
-the peak over what was allocated before input, module, forward and backward; the points follow each other in one process.
+in GB (10^9). The GPU is not stated; 3.3 TFLOP in 0.188 s are 17.6 TFLOP/s in float32, an A100's. A figure is the growth of
+the peak over the memory allocated before input, module, forward and backward; the points run in sequence in one process.
 """
 
 from published_peaks.common import GB, Point, Process

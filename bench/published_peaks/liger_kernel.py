@@ -2,10 +2,9 @@
 
 linkedin/Liger-Kernel, benchmark/data/all_benchmark_data.csv: rows with metric "memory" and provider "huggingface" or "torch";
 benchmark/scripts/benchmark_*.py at the date of the row, and _test_memory in utils.py: the median over ten runs of the peak
-of allocated memory, in MiB (2^20), gradients adding up from run to run, what is resident included. Scripts that create the
-Liger module beside the measured one are followed in that its parameters are resident here too. All but that of tvd measure
-speed first, at all sizes; each size runs once here before the first is measured, since what the allocator then holds decides
-how the blocks of the measured runs are cut.
+of allocated memory, in MiB (2^20), resident memory included, with gradients accumulated from run to run. If a script also
+creates the Liger module, its parameters are resident here too. All scripts except tvd's measure speed first, at all sizes.
+Here each size runs once before the first is measured, because the allocator's cached segments decide how blocks are split.
 """
 
 import statistics
@@ -21,7 +20,7 @@ def median_peak(run):
 
 
 def full(forward, gradient=None):
-    """A forward and a backward, with a gradient made on the spot if none is given."""
+    """Runs forward and backward, with a new gradient if none is given."""
     import torch
 
     y = forward()
@@ -58,7 +57,7 @@ def cross_entropy(vocabulary):
 
 
 def gated_mlp(batch, hidden, inner, activation, mode, tokens):
-    """The MLP of Llama in bf16; mode is full, forward or backward."""
+    """Llama's MLP in bf16; mode is full, forward or backward."""
     import torch
     from torch.nn import functional
 
@@ -80,7 +79,7 @@ def gated_mlp(batch, hidden, inner, activation, mode, tokens):
 
 
 def rms_norm(hidden):
-    """Llama's: bf16 input, float32 weight."""
+    """Llama's RMSNorm: bf16 input, float32 weight."""
     import torch
 
     weight = torch.nn.Parameter(torch.ones(hidden, device="cuda"))
@@ -127,7 +126,7 @@ def group_norm(channels):
 
 
 def jensen_shannon(log_q, log_p, dtype):
-    """Of log probabilities, with weight 1/2, the mean over the rows."""
+    """Returns the Jensen-Shannon divergence of log probabilities with weight 1/2, averaged over the rows."""
     import torch
 
     kl = torch.nn.KLDivLoss(reduction="none", log_target=True)
@@ -176,12 +175,12 @@ A100, H100, B200, RTX4090 = ("A100-SXM4-80GB", "a100-80"), ("H100 80GB HBM3", "h
 
 
 def process(name, gpu, run, variable, published, speed_first=True):
-    """published: {value of the variable: MiB}, measured one after the other in one process."""
+    """Returns a process. published: {value of the variable: MiB}, measured in sequence in one process."""
     return modes_process(name, gpu, {"full": run}, variable, {"full": published}, speed_first)
 
 
 def modes_process(name, gpu, runs, variable, published, speed_first=True):
-    """published: {mode: {value of the variable: MiB}}, in the order of the script."""
+    """Returns a process. published: {mode: {value of the variable: MiB}}, in the order of the script."""
 
     def measure():
         calls = [(runs[mode], value) for mode, row in published.items() for value in row]

@@ -1,9 +1,9 @@
-"""Training steps of GPT-2 124M, from code as in a textbook to PyTorch's own layers and attention, with AdamW.
+"""Training steps of GPT-2 124M with AdamW, from textbook code to PyTorch's layers and attention.
 
 Sebastian Raschka, LLMs-from-scratch, ch05/10_llm-training-speed: README.md with 00_orig.py and 01_opt_single_gpu.py (A100,
 PyTorch 2.6.0, CUDA 12.4). The figures are memory_reserved() and memory_allocated() after the first epoch, in GiB (2^30):
-51 steps on batches of 8 × 1,024, an evaluation of a batch of each set after every 15th step, and 50 words generated at the
-end. Only the first and the last version of the code are published; the ones between are written after their description.
+51 steps on batches of 8 × 1,024, an evaluation of a batch of each set after every 15th step, and 50 tokens generated at the
+end. Only the first and the last version of the code are published; the others are written from their description.
 """
 
 from functools import partial
@@ -123,7 +123,7 @@ def model(vocabulary, stored_mask, native_layers, native_attention):
 
 
 def after_an_epoch(stored_mask=False, fused=True, bf16=False, native_layers=False, native_attention=False):
-    """(reserved, allocated) after the first epoch."""
+    """Returns (reserved, allocated) bytes after the first epoch."""
     import torch
 
     vocabulary = 50_257

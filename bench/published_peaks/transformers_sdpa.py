@@ -3,9 +3,9 @@
 The model pages of Hugging Face Transformers' documentation, "Using Scaled Dot Product Attention (SDPA)", table "Training":
 BERT base on an A100 80 GB (PyTorch 2.2.0; pull request 28802), OPT 350M on an L40S (PyTorch 2.4.0; pull request 33298) and
 Pythia 410M on an RTX 3080 Ti (PyTorch 2.2.1; pull request 31031). All name one script (by fxmarty); it sums the logits, has no
-optimizer, and prints max_memory_allocated() of 100 steps after 10 for warming up, in MB (10^6). A step here is theirs.
+optimizer, and prints max_memory_allocated() of 100 steps after 10 warm-up steps, in MB (10^6). A step here is theirs.
 
-The RTX 3080 Ti (sm_86) is not among the virtual cards; the RTX 3090 (sm_86) stands for it.
+The RTX 3080 Ti (sm_86) is not among the virtual GPUs; the RTX 3090 (sm_86) replaces it.
 """
 
 from published_peaks.common import MB, Point, Process
@@ -14,7 +14,7 @@ WARM_UP, STEPS = 2, 3
 
 
 def answer_as_the_mask_would():
-    """Transformers reads back whether a mask is all ones, to leave it out; a virtual card would answer that it is not."""
+    """Makes transformers drop masks of ones. It decides by reading the mask back, but a virtual GPU's values are zeros."""
     from transformers import modeling_attn_mask_utils as masks
     from transformers.models.bert import modeling_bert
 
@@ -46,7 +46,7 @@ def measure(make_model, points):
                     torch.cuda.reset_peak_memory_stats()
                     torch.cuda.empty_cache()
                 model.zero_grad()
-                outputs = model(input_ids=ids)  # those of the step before live until here
+                outputs = model(input_ids=ids)  # the previous step's outputs live until here
                 loss = outputs.logits.sum()
                 loss.backward()
             del outputs, loss
@@ -94,8 +94,8 @@ def pythia_410m(attention):
 
 
 OOM = None
-# (batch, tokens): (eager, sdpa), as printed; what ran out of memory is left out. So are OPT's sdpa figures at 4 × 2048 and
-# 8 × 2048: the table repeats there, time and memory, the row before (eager had run out of memory).
+# (batch, tokens): (eager, sdpa), as printed, without runs that ran out of memory. OPT's sdpa figures at 4 × 2048 and
+# 8 × 2048 are omitted: the table repeats the time and memory of the preceding row (eager had run out of memory).
 OPT_350M = {
     (1, 128): (1474.611, 1474.32),
     (1, 256): (1498.541, 1499.49),

@@ -4,8 +4,8 @@ Sebastian Raschka, pytorch-memory-optim (logs.md, 01_pytorch-vit.py to 06_sgd-wi
 nightly with CUDA 11.8; the blog post "Optimizing Memory Usage for Training LLMs and Vision Transformers in PyTorch" names
 the A100). The figures are max_memory_reserved() after training and validation, in GB (10^9).
 
-The patch embedding is a convolution, which the virtual card has not: PyTorch's own convolution without cuDNN takes its place.
-It runs once in a step; cuDNN's workspace for it is not known and not replayed. torchvision's model, PyTorch's Adam.
+The virtual GPU has no cuDNN, so the patch embedding uses PyTorch's own convolution. It runs once in a step; cuDNN's
+workspace for it is unknown and not replayed. The model is torchvision's, the optimizer PyTorch's Adam.
 """
 
 from functools import partial
@@ -17,8 +17,8 @@ STEPS = 12
 
 
 def train(batch, precision="fp32", accumulate=1, sgd=False):
-    """precision: fp32, fp16-mixed (autocast and loss scaling) or bf16 (weights too). accumulate = 1: gradients are cleared
-    between forward and backward; otherwise after each optimizer step, the first of which comes after the first batch."""
+    """Returns the reserved peak. precision: fp32, fp16-mixed (autocast and loss scaling) or bf16 (weights too). accumulate = 1:
+    gradients are cleared between forward and backward; otherwise after each optimizer step, the first after one batch."""
     import torch
     from torchvision.models import vit_l_16
 

@@ -1,1 +1,1 @@
-"""Published training speeds; bench/published_speeds.py replays them by vlmtrain's cost model."""
+"""Published training speeds; bench/published_speeds.py compares them with vlmtrain's cost model."""

@@ -1,5 +1,4 @@
-"""Published speeds and their settings. The rule by which they were taken, and what was left out: docs/benchmarks/
-published-speeds.md."""
+"""Published speeds and their settings. docs/benchmarks/published-speeds.md has the rule of selection and the exclusions."""
 
 from dataclasses import dataclass
 
@@ -14,21 +13,21 @@ QWEN = "https://github.com/QwenLM/Qwen/blob/03cd81f5e4da/README.md"
 
 @dataclass(frozen=True)
 class Case:
-    """`tokens_per_second` of one card, as published. `kernels`: fused or eager, as work.py counts what they move."""
+    """A published run. `tokens_per_second`: of one GPU. `kernels`: fused or eager, which decides the bytes work.py counts."""
 
     who: str
     source: str
-    gpu: str  # of vlmtrain's table
+    gpu: str  # name in vlmtrain's table
     model: str
-    tokens: int  # of a sample
-    samples: int  # of a micro-batch
-    passes: int  # of an optimizer step
+    tokens: int  # per sample
+    samples: int  # per micro-batch
+    passes: int  # micro-batches per optimizer step
     tokens_per_second: float
     kernels: str = "fused"
-    lora_rank: int = 0  # 0: all weights are trained
-    recomputed: float = 0  # share of the blocks
-    ranks: int = 1  # that share weights and optimizer states
-    state_bytes: int = 16  # moved a trained parameter by the optimizer, gradient included
+    lora_rank: int = 0  # 0: full training
+    recomputed: float = 0  # fraction of the blocks
+    ranks: int = 1  # ranks that share weights and optimizer states
+    state_bytes: int = 16  # bytes that the optimizer moves per trained parameter, gradient included
 
     @property
     def key(self):
@@ -36,7 +35,7 @@ class Case:
 
 
 def llmq(gpu, model, samples, tokens_per_second, file="README.md"):
-    """2^19 tokens a step; bf16 weights and moments; nothing recomputed, and nothing kept on the host."""
+    """Returns an LLMQ case: 2^19 tokens a step, bf16 weights and moments, no recomputation, no offloading."""
     return Case("LLMQ", LLMQ + file, gpu, model, 1024, samples, 512 // samples, tokens_per_second)
 
 
@@ -84,6 +83,6 @@ CASES = [
 
 
 def halves():
-    """The cases in the order of their keys: every other one is for the fit, the others are held out."""
+    """Returns the cases in the order of their keys, split into fitted and held-out ones alternately."""
     ordered = sorted(CASES, key=lambda case: case.key)
     return ordered[0::2], ordered[1::2]

@@ -1,4 +1,4 @@
-"""Data sheets, as src/memory/gpu_table.cpp has them."""
+"""Values of data sheets, equal to those of src/memory/gpu_table.cpp."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ class Gpu:
     bf16: float  # operations a second
     fp32: float
     bandwidth: float  # bytes a second
-    has_hopper_products: bool = False  # of which FlashAttention-2's kernels make no use
+    has_hopper_products: bool = False  # unused by FlashAttention-2's kernels
 
     @property
     def kind(self):
-        """half rate: tensor cores that do at most twice what the other units do, as cost_recorder.cpp tells them."""
+        """Returns the kind of a GPU. half rate: tensor cores at most twice as fast as the other units, as in cost_recorder.cpp."""
         return "half rate" if self.bf16 <= 2 * self.fp32 else "full rate"
 
 

@@ -1,4 +1,4 @@
-"""The published language models, each as a checkpoint folder of vlmtrain's with that text model and an unused tower."""
+"""The published language models, each as a vlmtrain checkpoint folder with that text model and an unused tower."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -9,9 +9,9 @@ PRESETS = Path(__file__).resolve().parents[2] / "configs" / "models"
 
 @dataclass(frozen=True)
 class Model:
-    """`parameters`: published, of the language model, for a check of what is replayed."""
+    """A language model. `parameters`: the published number, which checks the model."""
 
-    preset: str  # whose config.json gives the rest
+    preset: str  # its config.json gives the other values
     parameters: float
     hidden_size: int
     num_hidden_layers: int
@@ -35,7 +35,7 @@ class Model:
 
     @property
     def linears(self):
-        """Inputs and outputs of a block's seven linear layers."""
+        """Returns the input and output sizes of a block's seven linear layers."""
         h, k, f = self.hidden_size, self.key_width, self.intermediate_size
         return [(h, h), (h, k), (h, k), (h, h), (h, f), (h, f), (f, h)]
 

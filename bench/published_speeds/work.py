@@ -1,5 +1,5 @@
-"""What a published run does a step: products and attention as vlmtrain rehearses them, since the model fixes them, and
-the bytes that its own kernels move, counted by hand from the model's sizes."""
+"""The work of a step of a published run: products and attention, counted by vlmtrain's dry run, and the bytes that the
+published program's kernels move, computed from the model's sizes."""
 
 import json
 import os
@@ -15,18 +15,18 @@ ELEMENT_BYTES = 2  # bf16
 
 @dataclass(frozen=True)
 class Work:
-    products: float  # operations a token
-    attention: float  # operations a token
-    moved: float  # bytes a token
-    own_tokens_per_second: float  # that vlmtrain's plan predicts for its own kernels
+    products: float  # operations per token
+    attention: float  # operations per token
+    moved: float  # bytes per token
+    own_tokens_per_second: float  # prediction of vlmtrain's plan with its fused kernels
     trained_parameters: int
 
 
 def block_elements(kernels, model):
-    """Elements that the element-wise kernels of a block read and write for a token, forward and backward.
+    """Returns the elements that the element-wise kernels of a block read and write per token, forward and backward.
 
-    fused: RMSNorm with the sum before it, rotary embedding of queries and keys, SwiGLU, each one kernel.
-    eager: sums by themselves; rotary embedding in fp32 (a cast, a product, a cast); SiLU and its product apart.
+    fused: RMSNorm with the preceding residual addition, RoPE of queries and keys, and SwiGLU take one kernel each.
+    eager: separate additions; RoPE in fp32 (a cast, a product, a cast); separate SiLU and product.
     """
     h, f = model.hidden_size, model.intermediate_size
     rotated = model.query_width + model.key_width
@@ -36,13 +36,14 @@ def block_elements(kernels, model):
 
 
 def loss_elements(kernels, model):
-    """Logits: read, then overwritten by their gradients; eager: a cast to fp32, log-softmax, and both backwards."""
+    """Returns the elements that the loss moves per token. fused: logits are read and overwritten by their gradients. eager: a cast to fp32,
+    log-softmax, and their backward passes."""
     return (3 if kernels == "fused" else 16) * model.vocab_size
 
 
 def lora_elements(model):
-    """Beside each linear: its input is read for A, forward and backward, and its gradient added to; the output added
-    to, and its gradient read for B."""
+    """Returns the elements that LoRA moves per linear layer: it reads the input for A, forward and backward, adds to the
+    input's gradient and to the output, and reads the output's gradient for B."""
     return sum(4 * inputs + 3 * outputs for inputs, outputs in model.linears)
 
 
@@ -59,7 +60,7 @@ def moved_bytes(case):
 
 
 def dry_run(case, build):
-    """The plan, with all fixed that it could choose; whether it fits the card does not matter."""
+    """Returns a plan with every choice fixed, whether or not it fits the GPU."""
     model = MODELS[case.model]
     blocks = round(model.num_hidden_layers * case.recomputed)
     method = ["--finetune", "lora", f"lora.rank={case.lora_rank}"] if case.lora_rank else ["--finetune", "full"]

@@ -1,4 +1,4 @@
-// {fmt} and spdlog as a part of the program: Debian has no static archives of them, but ships their sources as headers.
+// {fmt} and spdlog, compiled into the program: Debian has no static archives of them, but their sources as headers.
 #include <fmt/format-inl.h>
 #include <spdlog/async_logger-inl.h>
 #include <spdlog/common-inl.h>

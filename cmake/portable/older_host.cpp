@@ -16,14 +16,14 @@
 #include <sstream>
 #include <string>
 
-// What this program uses of glibc and libstdc++ and older hosts lack (cmake/Portable.cmake): the linker's --wrap sends
-// each reference to __wrap_NAME. Where an older version of the symbol does the same, older_symbols.S binds to that.
+// Functions of glibc and libstdc++ that older hosts lack (cmake/Portable.cmake). The linker's --wrap redirects each
+// reference to __wrap_NAME. If an older version of the symbol does the same, older_symbols.S binds to it.
 
 #pragma GCC visibility push(hidden)
 
 extern "C" {
 
-// Whether the process has one thread, by which libstdc++'s headers save atomic operations. "No" is always right.
+// True if the process has one thread, which lets libstdc++'s headers skip atomic operations. False is always correct.
 char __wrap___libc_single_threaded = 0;
 
 pid_t __wrap_gettid() {
@@ -40,7 +40,7 @@ int __wrap_lstat(const char* path, struct stat* result) {
 int __wrap_fstat(int descriptor, struct stat* result) {
   return static_cast<int>(syscall(SYS_fstat, descriptor, result));
 }
-// As FFmpeg, which asks for 64 bits everywhere, calls them.
+// FFmpeg calls the 64-bit variants.
 int __wrap_stat64(const char* path, struct stat* result) {
   return __wrap_stat(path, result);
 }
@@ -51,7 +51,7 @@ int __wrap_fstat64(int descriptor, struct stat* result) {
   return __wrap_fstat(descriptor, result);
 }
 
-// Waits by the wall clock, as libstdc++ itself does where there is no such function. Callers ask again what time it is.
+// Waits by the wall clock, as libstdc++ does without this function. Callers check the time again.
 int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                   const timespec* until) {
   constexpr int64_t kSecond = 1'000'000'000;
@@ -70,7 +70,7 @@ int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
   throw std::bad_array_new_length();
 }
 
-// What was inline before GCC 9.
+// Functions that are inline before GCC 9.
 __attribute__((visibility("default"))) void __wrap__ZNSt7__cxx1119basic_ostringstreamIcSt11char_traitsIcESaIcEEC1Ev(
     void* place) {
   new (place) std::ostringstream(std::ios_base::out);
@@ -89,10 +89,10 @@ locale_t plain_locale() {
   return kPlain;
 }
 
-/// printf's of a finite number, with a point whatever the locale is.
+/// Formats a finite number with printf, with a decimal point in every locale.
 std::to_chars_result print_real(char* first, char* last, const char* format, int precision, double value) {
   const locale_t before = uselocale(plain_locale());
-  char text[1600];  // the largest number has 309 digits, the smallest 1074 behind its point
+  char text[1600];  // the largest number has 309 digits, the smallest 1074 decimals
   const int length = std::snprintf(text, sizeof text, format, precision, value);
   uselocale(before);
   if (length < 0 || length >= static_cast<int>(sizeof text) || length > last - first)
@@ -101,7 +101,7 @@ std::to_chars_result print_real(char* first, char* last, const char* format, int
   return {first + length, std::errc{}};
 }
 
-/// How many digits behind the first one give the number again.
+/// Returns the minimum number of decimals that reproduces the number.
 int digits_after_first(double value) {
   constexpr int kAlwaysEnough = 16;
   char text[32];
@@ -138,7 +138,7 @@ std::from_chars_result from_chars_by_strtod(
     const char* first, const char* last, double& value,
     std::chars_format) __asm__("__wrap__ZSt10from_charsPKcS0_RdSt12chars_format");
 std::from_chars_result from_chars_by_strtod(const char* first, const char* last, double& value, std::chars_format) {
-  // strtod takes blanks, a plus sign and hexadecimal digits, which from_chars does not.
+  // strtod accepts blanks, a plus sign and hexadecimal digits, which from_chars rejects.
   const locale_t kPlain = plain_locale();
   const std::string text = std::string(first, last).substr(0, std::string(first, last).find_first_of("xX"));
   if (text.empty() || text.front() == '+' || (text.front() >= 0 && text.front() <= ' ')) {
@@ -149,7 +149,7 @@ std::from_chars_result from_chars_by_strtod(const char* first, const char* last,
   const double number = strtod_l(text.c_str(), &end, kPlain);
   if (end == text.c_str()) return {first, std::errc::invalid_argument};
   const char* const stop = first + (end - text.c_str());
-  // Subnormal numbers are out of range for strtod alone.
+  // Only strtod reports subnormal numbers as out of range.
   if (errno == ERANGE && (number == 0 || std::isinf(number))) return {stop, std::errc::result_out_of_range};
   value = number;
   return {stop, std::errc{}};

@@ -1,5 +1,5 @@
-// A program's own initialisers are run by glibc from 2.34 on and by the program itself before. Given a function for
-// them, both call it.
+// From 2.34 on, glibc runs a program's initializers; before, the program itself does. Both call a given function for
+// them.
 
 extern "C" {
 

@@ -1,4 +1,4 @@
-"""The cases: trainings and uses of a checkpoint on the CPU, plans, trainings on virtual cards."""
+"""The compared cases: training, evaluation and generation on the CPU, plans, training on virtual GPUs."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Callable
 from material import PRESETS, SEED, inputs
 from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, digest, json_lines, page_data, run_files, trace, without
 
-# Four steps of four samples in two micro-batches; all that depends on time or on the machine's memory is fixed.
+# Four steps of four samples in two micro-batches; everything that depends on time or on the machine's memory is fixed.
 TRAINING = {
     "data.train": f"{INPUTS}/data/mixed.json", "data.image_root": f"{INPUTS}/data", "data.chat_template_date": "2026-01-01",
     "training.global_batch_size": 4, "training.micro_batch_size": 2, "training.max_steps": 4, "training.learning_rate": 1e-3,
@@ -21,7 +21,7 @@ LORA = {"lora.rank": 4, "lora.alpha": 8, "lora.dropout": 0.1}
 NF4 = {**LORA, "model.quantization": "nf4", "training.precision": "bf16"}
 EVALUATION = {"data.eval": f"{INPUTS}/data/held_out.json", "training.eval_steps": 2, "training.eval_max_new_tokens": 6}
 MANY = {"training.global_batch_size": 8}
-# 24 samples at once need 0.65 GB of a card, context included, one at a time 0.59 GB.
+# 24 samples at once need 0.65 GB of GPU memory, context included; one at a time 0.59 GB.
 TOO_LARGE = {"training.precision": "bf16", "training.global_batch_size": 24, "training.micro_batch_size": 24, "memory.allow_splits": "true",
              "memory.limit_gb": 0.64, "memory.mode": "aggressive"}
 
@@ -41,7 +41,7 @@ def cut(words):
 
 # name → preset, settings
 TRAININGS = {
-    # scripts/quickstart.sh, shortened; its data are drawn with Pillow, so these stand for them.
+    # scripts/quickstart.sh, shortened, with other data, because the quickstart's need Pillow.
     "quickstart": ("smolvlm-tiny", {"training.global_batch_size": 8, "training.micro_batch_size": 8, "training.max_steps": 12,
                                     "training.adam_beta2": 0.99, "training.weight_decay": 0.05, "output.save_steps": 4, "output.keep": 1,
                                     "data.max_length": 1024, "data.eval": f"{INPUTS}/data/held_out.json", "memory.recompute": "auto"}),
@@ -81,7 +81,7 @@ TRAININGS = {
     "nanovlm-lora-8bit": ("nanovlm-tiny", {**SINGLE, **LORA, **states("8bit")}),
 }
 
-# name → card, preset, settings, environment
+# name → GPU, preset, settings, environment
 VIRTUAL_GPU_RUNS = {
     "h100-smolvlm-bf16": ("h100", "smolvlm-tiny", precision("bf16"), {}),
     "a100-40-qwen2.5-vl-lora": ("a100-40", "qwen2.5-vl-tiny", {**precision("bf16"), **LORA, **EVALUATION}, {}),
@@ -113,11 +113,11 @@ WITHOUT_BF16 = {"t4"}
 @dataclass(frozen=True)
 class Case:
     name: str
-    outcome: Callable  # of a runs.Program
+    outcome: Callable  # runs.Program → JSON-like outcome
 
 
 def summary(out, measured=MEASURED):
-    """What `--json` printed; the exit code has to do where it was nothing."""
+    """Returns the JSON of `--json` without measured values; None if the program printed nothing."""
     return without(json.loads(out), measured) if out.strip() else None
 
 
@@ -130,13 +130,13 @@ def train(program, folder, preset, settings, device="cpu", **how):
 def training(name, preset, settings):
     def outcome(program):
         folder = program.fresh_folder(name)
-        # What a run on the CPU may take decides on its cut where that is auto.
+        # The memory limit determines the automatic micro-batch size on the CPU.
         return {"exit code": train(program, folder, preset, {"memory.limit_gb": 4, **settings}), **run_files(folder / "run")}
     return Case(name, outcome)
 
 
 def extended(program):
-    """Three steps, then three more; the second start is a change of the configuration."""
+    """Runs three steps, then three more; the second start changes the configuration."""
     folder = program.fresh_folder("train/resume-extended")
     settings = {"memory.limit_gb": 4, **precision("bf16")}
     codes = [train(program, folder, "smolvlm-tiny", {**settings, "training.max_steps": 3}),
@@ -145,7 +145,7 @@ def extended(program):
 
 
 def stopped(program):
-    """Stopped by a signal at a step that time decides on, and taken up again: the whole run counts, not where it was stopped."""
+    """Stops a run by a signal at a step that depends on timing, and resumes it. Returns the whole run's outcome without that step."""
     folder = program.fresh_folder("train/resume-stopped")
     settings = {"memory.limit_gb": 4, "training.max_steps": 60, "training.task_weighting": "gradnorm", "output.keep": 1}
     codes = [train(program, folder, "smolvlm-tiny", settings, expected=(75,), stop_after=(folder / "run" / "metrics.jsonl", 5)),
@@ -182,7 +182,7 @@ def new_checkpoints(program):
 
 
 def use(preset):
-    """Evaluation and answers of a checkpoint."""
+    """Returns a case that evaluates a checkpoint and generates an answer."""
     name = f"use/{preset}"
 
     def outcome(program):

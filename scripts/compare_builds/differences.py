@@ -1,8 +1,8 @@
-"""What differs between two outcomes: nested dictionaries, lists and values, as JSON has them."""
+"""Differences between two outcomes: nested dictionaries, lists and values of JSON."""
 
 
 def between(old, new, place=""):
-    """A sentence for each value that differs, with its place. Numbers are equal or not: there is no tolerance."""
+    """Returns a line per differing value, with its path. Numbers are compared exactly."""
     if isinstance(old, dict) and isinstance(new, dict):
         return [line for key in [*old, *(key for key in new if key not in old)]
                 for line in of_key(old, new, key, f"{place}.{key}" if place else str(key))]

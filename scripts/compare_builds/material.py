@@ -1,4 +1,4 @@
-"""What the cases train on: tiny checkpoints of all families that have one, drawn pictures, conversations. Made once in a folder."""
+"""Inputs of the cases: tiny checkpoints of every family with a tiny preset, synthetic images, conversations."""
 
 import json
 import random
@@ -19,7 +19,7 @@ SEED = 5
 
 
 def make(vlmtrain, folder):
-    """Checkpoints are made by `vlmtrain`, one of the two builds; that both make the same is a case of its own."""
+    """Creates the inputs once, with `vlmtrain`, one of the two builds. The case `init` compares the checkpoints of both."""
     if (folder / "done").exists():
         return
     for preset in PRESETS:
@@ -30,8 +30,8 @@ def make(vlmtrain, folder):
 
 
 def write_data(folder):
-    """mixed.json: 48 samples of no to two pictures and answers of 2 to 120 words, in three tasks; single.json: 24 with one picture
-    and one task; videos.json: 12 with pictures, videos or both; held_out.json: 8 with short answers."""
+    """Writes mixed.json: 48 samples in three tasks, with up to two images and answers of 2 to 120 words; single.json: 24 with one
+    image and one task; videos.json: 12 with images, videos or both; held_out.json: 8 with short answers."""
     folder.mkdir(parents=True, exist_ok=True)
     for i, (width, height) in enumerate(SIZES):
         inputs.write_waves(folder / f"{i}.png", width, height, i)

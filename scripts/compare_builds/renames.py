@@ -5,15 +5,15 @@ from pathlib import Path
 
 TABLE = Path(__file__).resolve().parent / "renames.tsv"
 KINDS = ("field", "field_alias", "page_field", "config", "kernel")
-CUSTOM_KERNEL = "launch vlmtrain "  # how a trace's counts name our own kernels
+CUSTOM_KERNEL = "launch vlmtrain "  # prefix of custom kernels in a trace's counts
 
 
 class NotOneToOne(Exception):
-    """Two names would become one, so that a difference between them could not be seen."""
+    """Raised if two names would map to one, which would hide a difference between them."""
 
 
 def load(path=TABLE):
-    """Returns {kind: {old: new}}. Raises NotOneToOne for a name that stands twice on either side."""
+    """Returns {kind: {old: new}}. Raises NotOneToOne for a name that occurs twice on either side."""
     table = {kind: {} for kind in KINDS}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -23,13 +23,13 @@ def load(path=TABLE):
             raise ValueError(f"{path}:{number}: unknown kind {kind}; the kinds are {', '.join(KINDS)}")
         group = {**table["field"], **table["field_alias"]} if kind.startswith("field") else table[kind]
         if old in group or new in group.values():
-            raise NotOneToOne(f"{path}:{number}: {old} or {new} stands in an earlier line")
+            raise NotOneToOne(f"{path}:{number}: {old} or {new} occurs in an earlier line")
         table[kind][old] = new
     return table
 
 
 def apply(outcome, table):
-    """Returns the old build's outcome in the new build's names. Raises NotOneToOne where it has the new name already."""
+    """Returns the old build's outcome with the new build's names. Raises NotOneToOne if it already has the new name."""
     if isinstance(outcome, list):
         return [apply(entry, table) for entry in outcome]
     if not isinstance(outcome, dict):
@@ -47,7 +47,7 @@ def apply(outcome, table):
             names.append(alias)
         for name in names:
             if name in renamed or name != key and name in outcome:
-                raise NotOneToOne(f"{name}: the old build has it next to {key}")
+                raise NotOneToOne(f"{name}: the old build has both this name and {key}")
             renamed[name] = value
     return renamed
 

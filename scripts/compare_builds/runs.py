@@ -1,4 +1,4 @@
-"""One build at work: runs it, and says what came out, less what may differ from run to run (times, the host's memory)."""
+"""Runs a build and collects the outcomes of its cases, without values that vary between runs (times, host memory)."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ import struct
 import subprocess
 import time
 
-INPUTS = "../../inputs"  # as a case's folder sees them: the same words in both builds' files
+INPUTS = "../../inputs"  # relative to a case's folder, so that both builds' files have the same path
 TIMEOUT_SECONDS = 300
 
 # Measured, not computed. Predicted times of plans (step_seconds) are computed, and compared.
@@ -20,11 +20,11 @@ MEASURED_IN_RUNS = MEASURED | {"step_seconds", "tokens_per_second"}
 
 
 class Failed(Exception):
-    """A program ended otherwise than it had to, so that there is nothing to compare."""
+    """Raised if a program ends with an unexpected exit code."""
 
 
 class Program:
-    """An executable, and the folder in which its cases run, each in a folder of its own."""
+    """An executable and the folder of its cases; each case has its own subfolder."""
 
     def __init__(self, vlmtrain, folder):
         self.vlmtrain, self.folder = vlmtrain, folder
@@ -37,8 +37,8 @@ class Program:
         return folder
 
     def run(self, folder, words, expected=(0,), environment=None, stop_after=None):
-        """Its exit code, one of `expected`, and stdout. On one thread: how sums are split among threads is not what is compared.
-        `stop_after`: SIGTERM once that file has so many lines."""
+        """Returns the exit code, one of `expected`, and stdout. Runs on one thread, so that the order of sums does not vary.
+        `stop_after`: (file, lines); sends SIGTERM once the file has that many lines. Raises Failed for another exit code."""
         process = subprocess.Popen([str(word) for word in [self.vlmtrain, *words]], cwd=folder, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=(folder / "stderr.txt").open("a"), text=True,
                                    errors="replace", env={**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "VLMTRAIN_PAST_RUNS": "off", **(environment or {})})
@@ -51,7 +51,7 @@ class Program:
                 process.kill()
                 process.communicate()
         if process.returncode not in expected:
-            output = (folder / "stderr.txt").read_text().strip().splitlines() or ["nothing was said"]
+            output = (folder / "stderr.txt").read_text().strip().splitlines() or ["no output"]
             raise Failed(f"exit code {process.returncode}: {output[-1]}")
         return process.returncode, out
 
@@ -88,7 +88,7 @@ def digest(data):
 
 
 def tensors(path):
-    """Of each tensor: type, shape and a digest of its bytes."""
+    """Returns {name: [data type, shape, digest of the bytes]} of a safetensors file."""
     data = path.read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8:8 + length])
@@ -98,7 +98,7 @@ def tensors(path):
 
 
 def checkpoint(folder):
-    """Its tensors one by one, and every other file as a whole."""
+    """Returns the digests of a checkpoint: each tensor separately, every other file as a whole."""
     files = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -119,7 +119,7 @@ def last_checkpoint(run):
 
 
 def run_files(run):
-    """All that a run left: each step's figures, events, answers, samples, the plan, the last checkpoint."""
+    """Returns the contents of a run folder: metrics, events, predictions, samples, the plan, the last checkpoint."""
     config = run / "config.yaml"
     return {
         "metrics": json_lines(run / "metrics.jsonl", MEASURED_IN_RUNS),
@@ -135,8 +135,8 @@ def run_files(run):
 
 
 def trace(path):
-    """Returns what a virtual GPU was asked to do: the count of each request, and a digest of all in their order. Custom kernels enter
-    the digest by the order of their first launches and by grid, block and shared bytes, so that it does not depend on their names."""
+    """Returns a virtual GPU's requests: the count of each, and a digest of their sequence. The digest identifies custom kernels by
+    the order of their first launches and by grid, block and shared bytes, so that it does not depend on their names."""
     if not path.exists():
         return None
     lines = path.read_text().splitlines()

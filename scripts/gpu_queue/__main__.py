@@ -2,14 +2,14 @@
 
     scripts/gpu_queue.sh list                        entries, their state and seconds; names: their names alone
     scripts/gpu_queue.sh pack [ENTRY …]              here: reduces the checkout, prepares gpu-queue/call-N, prints sizes and calls
-    scripts/gpu_queue.sh run --seconds 540           on the GPU machine: runs what is due; also without the word run
+    scripts/gpu_queue.sh run --seconds 540           on the GPU machine: runs due entries; `run` is the default command
     scripts/gpu_queue.sh keep                        there: keeps carried folders for a later call
     scripts/gpu_queue.sh unpack                      here: restores the checkout
     scripts/gpu_queue.sh collect ARCHIVE             here: adds the results to docs/benchmarks/gpu and renders the page
     scripts/gpu_queue.sh render                      docs/benchmarks/gpu.md from docs/benchmarks/gpu
-    scripts/gpu_queue.sh self-test                   plants faults into the checks of values, on the CPU
+    scripts/gpu_queue.sh self-test                   injects faults into the checks of values, on the CPU
 
---dry runs entries on a virtual GPU or the CPU and keeps no result. Exit codes: 0 nothing failed; 1 a check failed; 2 wrong usage; 3 nothing
+--dry runs entries on a virtual GPU or the CPU and discards the results. Exit codes: 0 nothing failed; 1 a check failed; 2 wrong usage; 3 nothing
 failed, but entries remain.
 """
 
@@ -43,7 +43,7 @@ STARTED = time.monotonic()
 def read_arguments():
     parser = argparse.ArgumentParser(prog="gpu_queue.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command, then entries by name; default: run, and all entries")
-    parser.add_argument("--dry", action="store_true", help="run on a virtual GPU or the CPU; results are not kept")
+    parser.add_argument("--dry", action="store_true", help="run on a virtual GPU or the CPU; discard the results")
     parser.add_argument("--seconds", type=float, default=HOURS, help="budget; entries that do not fit remain")
     parser.add_argument("--device", help="cuda, cuda:N, virtual:NAME or cpu; default: cuda, with --dry what each entry names")
     parser.add_argument("--out", type=Path, default=KEPT / "results", help=f"folder of results, which later calls continue; default: {KEPT}/results")
@@ -72,7 +72,7 @@ def read_arguments():
 
 
 def packed_state():
-    """Returns what `pack` wrote, if this is a copy without the repository's history, and unpacks what the call carries."""
+    """Unpacks this call's folders. Returns the state that `pack` wrote, if this is a copy without the repository's history."""
     if (inputs.ROOT / ".git").exists():
         return None
     calls = sorted(carried.CALLS.glob("call-*/queue.json"))
@@ -98,7 +98,7 @@ def make_bench(arguments, device, out):
 
 def finish(arguments, parser, done, remains):
     if arguments.only and not done and not remains:
-        parser.error(f"--only {arguments.only}: no due check has this in its name; a result of OUT names checks, and --again repeats them")
+        parser.error(f"--only {arguments.only}: no due check has this in its name; results in OUT list the checks, and --again repeats them")
     failures = [(result, check) for result in done for check in result["checks"] if check["state"] == results.FAILED]
     states = [check["state"] for result in done for check in result["checks"]]
     say("\n" + (", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "no check was run"))
@@ -128,7 +128,7 @@ def run(arguments, parser):
 
 
 def dry(arguments, parser):
-    """Runs each entry where no GPU is: it must go through, and its checks must not fail."""
+    """Runs each entry without a GPU: it must complete, and its checks must not fail."""
     done, remains, ends, benches = [], False, time.monotonic() + arguments.seconds, {}
     with tempfile.TemporaryDirectory() as folder:
         arguments.work = arguments.work or Path(folder) / "work"
@@ -182,7 +182,7 @@ def pack_queue(arguments, _):
 
 
 def keep(*_):
-    """Takes what this call carries out of the checkout, where the next call's carry would replace it."""
+    """Moves this call's folders out of the checkout, where the next call would replace them."""
     say("kept: " + (", ".join(carried.receive()) or "pieces only"))
     return 0
 
@@ -212,9 +212,9 @@ def collect(arguments, parser):
     for name, (content, result) in calls.items():
         present = read_result(RESULTS, name)
         if not result["device"].startswith("cuda"):
-            say(f"left out {name}: it is of {result['gpu']}, not of a GPU")
+            say(f"skipped {name}: it is a result of {result['gpu']}, not of a GPU")
         elif present and is_complete(present) and not is_complete(result):
-            say(f"left out {name}: it is incomplete, and docs/benchmarks/gpu has a complete one")
+            say(f"skipped {name}: it is incomplete, and docs/benchmarks/gpu has a complete one")
         else:
             (RESULTS / f"{name}.json").write_bytes(content)
             say(f"collected {name}: {page.summary(result)}")
@@ -222,7 +222,7 @@ def collect(arguments, parser):
 
 
 def read_archive(path):
-    """Returns content and value of each result in an archive, by entry. Raises if one of them is broken."""
+    """Returns content and value of each result in an archive, by entry. Raises if one of them is invalid."""
     calls = {}
     names = {f"{entry.name}.json": entry.name for entry in ENTRIES}
     with tarfile.open(path) as opened:
@@ -243,7 +243,7 @@ def read_archive(path):
 
 
 def self_test(arguments, _):
-    """Plants each fault of each check of values on the CPU: the check must fail, and pass without it."""
+    """Injects each fault of each check of values on the CPU: the check must fail, and pass without it."""
     bench = make_bench(arguments, "cpu", arguments.out)
     bad = count = 0
     for entry in arguments.entries or ENTRIES:
@@ -267,7 +267,7 @@ ACTIONS = {"list": list_entries, "names": print_names, "pack": pack_queue, "run"
 
 
 def stop(number, _):
-    """Ends the programs that run before the queue itself ends, so that none keeps the GPU."""
+    """Kills running programs before the queue ends, so that none keeps the GPU."""
     program.end_all()
     os._exit(128 + number)
 

@@ -1,4 +1,4 @@
-"""Folders that travel to a GPU machine: compressed, cut into pieces that fit a call, and joined there."""
+"""Folders that are copied to a GPU machine: compressed, split into pieces that fit a call, and joined there."""
 
 import hashlib
 import io
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import inputs
 
-# Here: one folder per call, which the call carries. There: the same, and what earlier calls brought.
+# On this machine, one folder per call. On the GPU machine, the current call's folder and the kept pieces of earlier calls.
 CALLS = inputs.ROOT / "gpu-queue"
 KEPT = Path(tempfile.gettempdir()) / "vlmtrain-gpu-queue"
 PIECE = re.compile(r"(?P<name>[\w-]+)\.tar\.xz\.(?P<number>\d+)of(?P<count>\d+)")
@@ -51,7 +51,7 @@ def write_calls(archives, room, folder):
 
 
 def receive(folder=CALLS, results_folder=KEPT):
-    """Takes what this call carries out of the checkout, and unpacks the archives of which all pieces have arrived.
+    """Moves this call's folder out of the checkout, and unpacks the archives whose pieces are complete.
 
     Returns the names of the folders in `kept`/carried.
     """

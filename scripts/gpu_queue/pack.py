@@ -11,9 +11,9 @@ from state import current_commit, git
 STAGE = inputs.ROOT / "build" / "gpu-queue"
 LIMIT_BYTES = 64 * 2 ** 20
 MARGIN_BYTES = 2 ** 20  # names, folders and queue.json
-# What the queue reads of the checkout: scripts, presets, the peers.
+# Paths of the checkout that the queue reads: scripts, presets, the peers.
 CHECKOUT = ["/*", "!/src/", "!/include/", "!/docs/", "!/packaging/", "!/tests/", "/tests/parity/reference/", "/tests/real_weights/"]
-# What gpu_tests read: cases of models, without the tensors that only parity tests compare.
+# Paths that gpu_tests read: cases of models, without the tensors that only parity tests compare.
 GPU_TESTS = ["/tests/gpu/", "/tests/parity/data/*/", "!/tests/parity/data/*/expected.safetensors", "!/tests/parity/data/lora/",
              "!/tests/parity/data/sam/", "!/tests/parity/data/tiny_vit/", "!/tests/parity/data/volume_tower/"]
 
@@ -27,13 +27,13 @@ def measure_size(paths):
 
 
 def checkout_bytes():
-    """Returns the size of the files that travel: tracked or not ignored."""
+    """Returns the size of the files that are copied: tracked or not ignored."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").stdout.split("\0")
     return measure_size([inputs.ROOT / name for name in set(listed) if name and (inputs.ROOT / name).is_file()])
 
 
 def reduce_checkout(names):
-    """Removes from the working tree what the entries with these folders do not read. `restore_checkout` brings it back."""
+    """Removes the files that the entries with these folders do not read from the working tree. `restore_checkout` restores them."""
     ended = git("sparse-checkout", "set", "--no-cone", *CHECKOUT, *(GPU_TESTS if "gpu_tests" in names else []))
     if ended.returncode != 0:
         raise PackFailed(f"git sparse-checkout: {ended.stderr.strip()}")
@@ -46,7 +46,7 @@ def restore_checkout():
 
 
 def build_portable(folder):
-    """Builds the portable programs and the two that measure kernels; gpu_tests go into a folder of their own."""
+    """Builds the portable programs and the two that measure kernels; gpu_tests have a separate folder."""
     build = inputs.ROOT / "build" / "portable"
     subprocess.run(["scripts/make_portable.sh", folder], cwd=inputs.ROOT, check=True)
     subprocess.run(["cmake", "--build", build, "--target", "kernel_speed", "kernel_times"], cwd=inputs.ROOT, check=True)
@@ -71,7 +71,7 @@ PROGRAM_PATHS = ("src", "include", "cmake", "CMakeLists.txt", "bench/kernel_spee
 
 
 def check_portable():
-    """Raises PackFailed unless build/gpu-queue/portable was built from the present sources."""
+    """Raises PackFailed unless build/gpu-queue/portable was built from the current sources."""
     path = STAGE / "portable" / "commit"
     if not path.exists():
         raise PackFailed("build/gpu-queue/portable: does not exist or does not name its commit; run pack without --no-build")

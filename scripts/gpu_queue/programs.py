@@ -12,11 +12,11 @@ from harness import inputs
 
 
 class Unusable(Exception):
-    """The program, LibTorch or the device is missing."""
+    """Raised if the program, LibTorch or the device is missing."""
 
 
 def add_libtorch(folder):
-    """Adds LibTorch to LD_LIBRARY_PATH, where portable programs look after their own rpath."""
+    """Adds LibTorch to LD_LIBRARY_PATH, which portable programs search after their own rpath."""
     folder = folder / "torch" if (folder / "torch" / "lib").exists() else folder
     if not (folder / "lib" / "libtorch_cpu.so").exists():
         raise Unusable(f"{folder}: has no lib/libtorch_cpu.so; --libtorch names the folder of LibTorch")

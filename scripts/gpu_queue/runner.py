@@ -1,4 +1,4 @@
-"""Runs entries within a time budget. Every outcome is on the disk before the next check starts."""
+"""Runs entries within a time budget. Every outcome is written to disk before the next check starts."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from harness.bench import RunFailed
 ARCHIVE = "gpu-queue-results.tar.gz"
 # A GPU machine returns files of at most 16 MiB.
 ARCHIVE_BYTES = 15 * 2 ** 20
-# Ends a check that hangs; an entry's seconds are what an H200 takes.
+# Time limit of a hanging check, as a multiple of its seconds on an H200.
 PATIENCE = 2.5
 
 
@@ -22,7 +22,7 @@ LOG = None
 
 
 def set_log_file(path):
-    """Appends everything that `say` prints to a file as well."""
+    """Also appends everything that `say` prints to a file."""
     global LOG
     LOG = open(path, "a")
 
@@ -34,7 +34,7 @@ def say(text):
 
 
 def describe_outcome(check, bench):
-    """Runs one check. A check that breaks does not end the queue."""
+    """Runs one check. An exception in a check does not end the queue."""
     try:
         return check.do(bench)
     except program.OutOfTime:
@@ -46,7 +46,7 @@ def describe_outcome(check, bench):
 
 
 class EntryRun:
-    """One entry's result while it grows."""
+    """The growing result of an entry."""
 
     def __init__(self, entry, bench, machine, commit, finished):
         self.entry, self.bench = entry, bench
@@ -118,7 +118,7 @@ def write_archive(out, file):
 
 
 def run_queue(queue, entries, bench, machine, seconds, archive, again=False, only=""):
-    """Runs `entries` in order until the time is over. Returns the results and whether something remains."""
+    """Runs `entries` in order until the time is up. Returns the results and whether entries remain."""
     deadline = program.Clock(seconds)
     done, remains = [], False
     for entry in entries:

@@ -31,7 +31,7 @@ def current_commit():
 
 
 def read_result(folder, name):
-    """Returns the JSON object of an entry, or None if it has no result. A broken file counts as none, and is reported."""
+    """Returns the JSON object of an entry, or None if it has no result. An invalid file is reported and counts as no result."""
     path = Path(folder) / f"{name}.json"
     if not path.exists():
         return None
@@ -89,10 +89,10 @@ def find_state(entry, result):
 
 
 class Queue:
-    """Which entries are due, in which order, and which checks of them remain.
+    """The due entries in their order, and their remaining checks.
 
-    On a machine without the repository's history, `packed` has what `scripts/gpu_queue.sh pack` found: the commit and, for each
-    entry, its state and its result if that is incomplete. `newer` is a folder of results that have not been collected;
+    On a machine without the repository's history, `packed` is the state that `scripts/gpu_queue.sh pack` wrote: the commit and, for
+    each entry, its state and its result if that is incomplete. `newer` is a folder of results that have not been collected;
     those of the same commit and `device` count.
     """
 
@@ -111,7 +111,7 @@ class Queue:
                 self.states[entry.name] = DONE if is_complete(running) else INCOMPLETE
 
     def due(self):
-        """Returns the entries to run: those without a whole result before stale ones."""
+        """Returns the entries to run: those without a complete result before stale ones."""
         unmeasured = [entry for entry in self.entries if self.states[entry.name] in (NEVER, INCOMPLETE)]
         return unmeasured + [entry for entry in self.entries if self.states[entry.name] == STALE]
 

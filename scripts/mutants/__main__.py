@@ -1,12 +1,12 @@
-"""How many faults the tests of train, planner and engine would notice (docs/mutants.md).
+"""Measures how many injected faults the tests of train, planner and engine detect (docs/mutants.md).
 
     python3 -m venv build/mutants-venv && build/mutants-venv/bin/pip install clang==14.0
-    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants make      draws and builds the mutants
+    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants make      samples and builds the mutants
     PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants run       runs the tests that reach them
-    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants run --survivors    of these only
-    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants report    the tables for docs/mutants.md
+    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants run --survivors    runs only undetected ones
+    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants report    prints the tables of docs/mutants.md
 
-Everything is in build/mutants. clang's Python package must be of the version of the libclang that is installed.
+All files are in build/mutants. clang's Python package must have the version of the installed libclang.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def make(arguments):
     clang.cindex.Config.set_library_file(arguments.libclang)
     before = {identity(mutant): mutant["number"] for mutant in read("mutants.json", [])}
     after = building.make(ROOT, BUILD, arguments.count, arguments.seed, arguments.jobs, find_programs(arguments))
-    # What was seen of mutants that are still there stays true as far as the code does; `run --survivors` looks again.
+    # Results of mutants that still exist are kept; `run --survivors` repeats undetected ones.
     numbers = {before[identity(mutant)]: mutant["number"] for mutant in after if identity(mutant) in before}
     results = read("results.json", {})
     write("results.json", {str(new): results[str(old)] for old, new in numbers.items() if str(old) in results})
@@ -166,14 +166,14 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--libclang", default="/usr/lib/llvm-14/lib/libclang.so.1")
     parser.add_argument("--also", nargs="*", default=[], metavar="PROGRAM", help="make: other test programs to build")
-    parser.add_argument("--programs", nargs="*", help="run: these in place of the parts' own")
-    parser.add_argument("--filter", default="*", help="run: of these programs only such tests, as --gtest_filter has it")
+    parser.add_argument("--programs", nargs="*", help="run: programs to use instead of the parts' own")
+    parser.add_argument("--filter", default="*", help="run: only these tests, as a --gtest_filter")
     parser.add_argument("--numbers", nargs="*", type=int, help="run: these mutants")
-    parser.add_argument("--budget", type=float, default=0, help="run: seconds of tests a mutant; 0: all that reach it")
-    parser.add_argument("--survivors", action="store_true", help="run: again where nothing was caught")
+    parser.add_argument("--budget", type=float, default=0, help="run: seconds of tests per mutant; 0: all tests that reach it")
+    parser.add_argument("--survivors", action="store_true", help="run: only mutants that no test caught")
     parser.add_argument("--part", default="in all", help="report: the part that --least is for")
     parser.add_argument("--least", type=float, default=0, metavar="PERCENT", help="report: exit 1 if fewer are caught by the part's program")
-    parser.add_argument("--fresh", nargs="*", metavar="WORD", help="run: see again what tests with these words reach")
+    parser.add_argument("--fresh", nargs="*", metavar="WORD", help="run: measure the coverage of tests with these words again")
     arguments = parser.parse_args()
     {"make": make, "run": run, "report": report}[arguments.command](arguments)
 

@@ -1,4 +1,4 @@
-"""One build with all mutants in it."""
+"""Builds one program that contains all mutants."""
 
 import json
 import multiprocessing
@@ -34,7 +34,7 @@ def _write_sources(root, texts, sources, sampled):
 
 
 def _refused(sampled, output):
-    """The mutants that the compiler's errors are about."""
+    """Returns the mutants that the compiler's errors refer to."""
     refused = set()
     for path, line in re.findall(r"(src/[\w/]+\.cpp):(\d+):\d+: (?:error|note)", output):
         refused |= {m.key() for m in sampled if m.path == path and m.line <= int(line) <= m.last_line}
@@ -44,13 +44,13 @@ def _refused(sampled, output):
 
 
 def make(root, build, count, seed, jobs, targets):
-    """Draws and builds; what was drawn, as written to mutants.json."""
+    """Samples and builds mutants; returns the contents of mutants.json."""
     configure(root, build)
     texts = _texts(root)
     with multiprocessing.Pool(jobs) as pool:
         all_candidates = candidates.find(root, build, pool)
     lines = {path: texts[path].count(b"\n") for path in {c.path for c in all_candidates}}
-    # A named one is the only one of its lines.
+    # A named mutant excludes others on its lines.
     extra = list(named.named(root))
     all_candidates = [c for c in all_candidates if not any(c.path == n.path and c.line == n.line for n in extra)]
     refused = set()
@@ -60,7 +60,7 @@ def make(root, build, count, seed, jobs, targets):
         for mutant in sampled:
             mutant.last_line = mutant.line + texts[mutant.path][mutant.start : mutant.end].count(b"\n")
         if _texts(root) != texts:
-            raise SystemExit("the sources have changed meanwhile; start again")
+            raise SystemExit("the sources changed during the build; start again")
         _write_sources(root, texts, sources, sampled)
         configure(root, build, f"-DVLMTRAIN_MUTANTS={sources}")
         done = subprocess.run(["cmake", "--build", build, f"-j{jobs}", "--target", *targets, "--", "-k", "0"],

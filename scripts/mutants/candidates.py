@@ -1,4 +1,4 @@
-"""What could be changed in a source file: read from clang's syntax tree."""
+"""Candidate mutations of a source file, from clang's syntax tree."""
 
 import dataclasses
 import json
@@ -19,17 +19,17 @@ OPERATORS = {
 }
 COMPARISONS = {"<", "<=", ">", ">=", "==", "!="}
 
-# What only changes words, or only how fast something is, is no useful mutant.
+# Mutations that only change texts or speed are not useful.
 WORDS = re.compile(r"(spdlog::|fmt::|log_run\b|note_|user_error|usage_error|data_error|run_error|config_error|VLMTRAIN_CHECK)")
 ONLY_FASTER = re.compile(r"(\.|->)(reserve|shrink_to_fit)\(")
-# Numbers in them are no values of the program.
+# Kinds whose numbers are no values of the program.
 NO_VALUES = {Kind.STATIC_ASSERT, Kind.ENUM_DECL, Kind.CASE_STMT, Kind.TYPE_REF, Kind.TEMPLATE_REF, Kind.CXX_THROW_EXPR,
              Kind.TEMPLATE_NON_TYPE_PARAMETER, Kind.STRING_LITERAL, Kind.ALIGNED_ATTR}
 
 
 @dataclasses.dataclass
 class Candidate:
-    """A change of one place. `pieces` are the byte ranges of the operands, which may hold other changes."""
+    """A mutation at one place. `pieces` are the byte ranges of the operands, which may contain other mutations."""
 
     path: str
     kind: str
@@ -39,8 +39,8 @@ class Candidate:
     pieces: list
     before: str
     after: str
-    how: str  # of rewrite.py
-    constexpr_at: int = -1  # of the keyword that has to go
+    how: str  # kind of change, see rewrite.py
+    constexpr_at: int = -1  # offset of the keyword to remove
     function: str = ""
     number: int = 0
 
@@ -53,7 +53,7 @@ def _resource_folder():
 
 
 def _arguments(build, part):
-    """What the preprocessor and the language need of the compiler's arguments for the files of a part."""
+    """Returns the compiler's preprocessor and language arguments for the files of a part."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         if f"CMakeFiles/vlmtrain_{part}.dir/" in entry["command"]:
             words = shlex.split(entry["command"])
@@ -232,8 +232,8 @@ def _read(argument):
 
 
 def find(root, build, pool):
-    """All candidates of the parts, file by file. Names do not collide within a part, so that several files are read as one:
-    most of the time goes into LibTorch's headers."""
+    """Returns all candidates of the parts, file by file. Parses several files of a part as one, because LibTorch's headers take
+    most of the time and names do not collide within a part."""
     jobs = []
     for part in PARTS:
         paths = sorted(str(path.relative_to(root)) for path in (root / "src" / part).rglob("*.cpp"))

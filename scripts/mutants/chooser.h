@@ -1,5 +1,5 @@
 #pragma once
 
-/// Whether this process is to be the mutant `number`: VLMTRAIN_MUTANT says which. With VLMTRAIN_MUTANT_RECORD the
-/// number is also appended to the file of that name when it is asked for first.
+/// Returns whether this process is the mutant `number`, which VLMTRAIN_MUTANT selects. At the first call for a number,
+/// also appends it to the file VLMTRAIN_MUTANT_RECORD, if set.
 bool vlmtrain_mutant(int number);

@@ -1,11 +1,11 @@
-"""Which candidates are made: so many a file as it has lines, the same ones at each run over the same files."""
+"""Samples candidates in proportion to the lines of each file; deterministic for the same files."""
 
 import collections
 import random
 
 
 def quotas(lines, count):
-    """`count` shared out by the files' `lines`, each file at least one: by largest remainder."""
+    """Distributes `count` over files in proportion to their `lines`, at least one each, by largest remainder."""
     exact = {path: count * n / sum(lines.values()) for path, n in lines.items()}
     shares = {path: max(1, int(share)) for path, share in exact.items()}
     by_remainder = sorted(lines, key=lambda path: (shares[path] - exact[path], path))
@@ -19,8 +19,7 @@ def quotas(lines, count):
 
 
 def order(candidates, seed):
-    """The candidates of one file in the order in which they are drawn: each kind is as likely as any other, and no line has
-    two."""
+    """Yields the candidates of one file in sampling order: all kinds are equally likely, and no line has two."""
     generator = random.Random(f"{seed}:{candidates[0].path}")
     kinds = collections.defaultdict(list)
     for candidate in candidates:
@@ -37,14 +36,14 @@ def order(candidates, seed):
 
 
 def draw(candidates, lines, count, seed, refused):
-    """`refused`: keys of candidates that do not compile; another of the same file takes the place."""
+    """Returns the sampled candidates. `refused`: keys of candidates that do not compile; others of the same file replace them."""
     files = collections.defaultdict(list)
     for candidate in candidates:
         files[candidate.path].append(candidate)
     usable = {path: [candidate for candidate in order(all_candidates, seed) if candidate.key() not in refused]
               for path, all_candidates in files.items()}
     shares = quotas({path: lines[path] for path in files}, count)
-    # What a file cannot give, those with most left to choose from give.
+    # If a file has too few candidates, the files with most unused ones contribute more.
     for path in usable:
         while shares[path] > len(usable[path]):
             shares[path] -= 1

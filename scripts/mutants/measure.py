@@ -1,4 +1,4 @@
-"""Which test catches which mutant."""
+"""Finds the tests that catch each mutant."""
 
 import concurrent.futures
 import json
@@ -32,7 +32,7 @@ class Program:
         return [name for name in names if "DISABLED_" not in name]
 
     def run(self, names, limit_seconds, **environment):
-        """The exit status (None: it ran past the limit), the seconds and the output."""
+        """Returns the exit status (None after a timeout), the seconds and the output."""
         start = time.monotonic()
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             process = subprocess.Popen([self.path, "--gtest_filter=" + ":".join(names), "--gtest_fail_fast"],
@@ -42,7 +42,7 @@ class Program:
                 status = process.wait(timeout=limit_seconds)
             except subprocess.TimeoutExpired:
                 status = None
-            # What it started goes with it.
+            # Also kills its children.
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -53,7 +53,7 @@ class Program:
 
 
 def cover(program, jobs, known, pattern="*"):
-    """For each test its seconds, whether it passes, and the mutants it reaches. `known`: what an earlier run has found."""
+    """Returns for each test its seconds, whether it passes, and the mutants that it reaches. `known`: results of an earlier run."""
     def one(name):
         if name in known:
             return name, known[name]
@@ -76,8 +76,8 @@ def _find_catching_tests(status, output, names):
 
 
 def hunt(program, coverage, number, budget_seconds):
-    """What catches a mutant: a test's name; "" if nothing does; None if no test reaches it; False if nothing did in tests that
-    take `budget_seconds` together without a mutant."""
+    """Returns the name of a test that catches a mutant; "" if none does; None if no test reaches it; False if none did among tests
+    that take `budget_seconds` together without a mutant."""
     tests = sorted((test["seconds"], name) for name, test in coverage.items() if test["passes"] and number in test["reached"])
     if not tests:
         return None
@@ -97,7 +97,7 @@ def hunt(program, coverage, number, budget_seconds):
 
 
 def hunt_all(hunts, jobs, budget_seconds, save):
-    """`hunts`: (mutant, program, coverage). Calls save(mutant, what) as soon as it is known."""
+    """Runs `hunts`: (mutant, program, coverage). Calls save(mutant, result) after each."""
     lock = threading.Lock()
 
     def one(hunt_):

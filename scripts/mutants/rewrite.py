@@ -1,12 +1,12 @@
-"""Source files in which each drawn candidate is behind a question to the chooser."""
+"""Rewrites source files so that a run-time condition selects each sampled candidate."""
 
 
 def _rewritten(text, mutants, start, end):
-    """text[start:end] with these mutants, of which none crosses the range's ends."""
+    """Returns text[start:end] with these mutants, none of which crosses the range's ends."""
     out, at = b"", start
     inside = [mutant for mutant in mutants if start <= mutant.start and mutant.end <= end]
     while inside:
-        # The outermost of those that begin first.
+        # The outermost mutant of those that begin first.
         outer = min(inside, key=lambda mutant: (mutant.start, -mutant.end))
         inside.remove(outer)
         nested = [mutant for mutant in inside if mutant.end <= outer.end]
@@ -40,8 +40,8 @@ def _one(text, mutant, nested):
 
 
 def rewrite(text, mutants, header):
-    """The lines keep their numbers, so that a compiler's message still says which mutant it means."""
-    # A constant that depends on the chooser is none any more.
+    """Returns the rewritten file. Line numbers do not change, so that compiler errors identify the mutant."""
+    # An expression with a run-time condition is no constant expression.
     marked = bytearray(text)
     for mutant in mutants:
         if mutant.constexpr_at >= 0:

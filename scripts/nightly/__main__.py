@@ -1,8 +1,8 @@
-"""Runs what takes too long for every change, in parts of at most an hour.
+"""Runs the checks that take too long for every change, in parts of at most an hour.
 
-    scripts/nightly.sh                            every part without a result that holds, in order
+    scripts/nightly.sh                            every part without a valid result, in order
     scripts/nightly.sh --part NAME --seconds N    one part, for at most N seconds; the next call resumes it
-    scripts/nightly.sh debug asan                 all parts whose names start so
+    scripts/nightly.sh debug asan                 all parts whose names start like this
     scripts/nightly.sh --list                     the parts, the number of their steps and the paths that they cover
     scripts/nightly.sh --status                   for each part: passed, failed, stale or never; and whether all have passed
     scripts/nightly.sh --render                   docs/benchmarks/nightly.md from the results, after a merge
@@ -11,7 +11,7 @@ Steps that are done are in build/nightly/PART, with their logs. The result of a 
 docs/benchmarks/nightly/PART.json, and docs/benchmarks/nightly.md is rendered; commit both. A result is stale if `git diff COMMIT`
 of the part's paths is not empty. VLMTRAIN_FUZZ_SECONDS: how long each fuzz target runs.
 
-Exit codes: 0 all parts asked for have passed; 1 one has failed, or --status: not all have passed; 2 wrong usage; 75 out of time, call again.
+Exit codes: 0 all selected parts have passed; 1 one has failed, or --status: not all have passed; 2 usage error; 75 out of time, call again.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def print_status(root, parts):
 
 
 def select_parts(parts, names):
-    """Returns the parts of these names, and those of which a name is the beginning."""
+    """Returns the parts with these names, or with names that begin with one of them."""
     status_by_part = []
     for name in names:
         matching = [part for part in parts if part.name == name or part.name.startswith(name + "-")]

@@ -1,4 +1,4 @@
-"""The parts of the nightly run, in their order: what each covers and its steps."""
+"""The parts of the nightly run, in order, with their covered paths and steps."""
 
 import dataclasses
 import os
@@ -11,7 +11,7 @@ FUZZ_SECONDS = 300
 TIDY_FILES = 8  # a step of clang-tidy: about two minutes
 LEAST_MUTANTS_CAUGHT = 85  # percent; docs/mutants.md has the score
 
-# What a sanitizer needs: some tests ask malloc for what it refuses, LibTorch leaks, the virtual GPU is preloaded.
+# Options of the sanitizers: some tests request huge allocations, LibTorch leaks, the virtual GPU is preloaded.
 ASAN = {
     "GTEST_FILTER": "-OutOfMemoryDetectionTest.DetectsHostErrors:HostMallocTest.*",
     "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0:allocator_may_return_null=1:verify_asan_link_order=0",
@@ -32,9 +32,9 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part passes if all steps do. Its result holds as long as nothing in `paths` changes.
+    """A part passes if all steps do. Its result is valid until something in `paths` changes.
 
-    limits: settings with which it checks less than it should, so that no result is written.
+    limits: settings that reduce its checks; with them, no result is written.
     """
 
     name: str
@@ -55,7 +55,7 @@ def programs(root, group):
 
 
 def debug(root, parts):
-    # Without debugging information, which nobody reads and which doubles the time.
+    # Without debug information, which doubles the build time.
     configure = Step("configure", "cmake --preset debug -B build/nightly/debug -DCMAKE_CXX_FLAGS_DEBUG=-O0", needed=True)
     targets = {name: ["--target", *programs(root, group)] for name, group in groups(parts).items()} | {"rest": []}
     for name, target in targets.items():

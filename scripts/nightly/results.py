@@ -1,4 +1,4 @@
-"""What is recorded of the parts: results in the repository, and the steps that are done in build/nightly."""
+"""Records of the parts: results in the repository, and completed steps in build/nightly."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def is_clean(root, paths):
 
 
 def read_json(path):
-    """Returns the object of a file, or None if it does not exist or is broken, which is reported."""
+    """Returns the object of a file; None if it does not exist or is invalid, which is reported."""
     if not path.exists():
         return None
     try:
@@ -41,7 +41,7 @@ def read_json(path):
 
 
 def write_json(path, value):
-    """Replaces a file at once, so that a killed call leaves the old one."""
+    """Replaces a file atomically, so that a killed call leaves the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(value, indent=1) + "\n")
@@ -65,7 +65,7 @@ def status(root, part):
 
 
 class State:
-    """Which steps of a part are done at a commit. Saved after each, so that a part that is interrupted resumes."""
+    """The completed steps of a part at a commit. Saved after each step, so that an interrupted part resumes."""
 
     def __init__(self, root, part):
         self.path = root / STATES / part.name / "state.json"
@@ -77,7 +77,7 @@ class State:
             self.commit, self.steps = head(root), {}
 
     def outcome(self, step):
-        """Returns passed, failed, or None if the step is not done with its present command."""
+        """Returns passed, failed, or None if the step has not run with its current command."""
         done = self.steps.get(step.name, {})
         return done["outcome"] if done.get("command") == step.command else None
 
@@ -91,6 +91,6 @@ class State:
         self.save()
 
     def save(self):
-        # A change that no commit has cannot be recognized again: nothing done with it counts in the next call.
+        # An uncommitted change cannot be recognized later, so steps completed with it do not count in the next call.
         commit = self.commit if self.is_clean else ""
         write_json(self.path, {"commit": commit, "steps": self.steps})

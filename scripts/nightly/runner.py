@@ -30,7 +30,7 @@ def end(process):
 
 
 def run_step(root, step, log, seconds):
-    """Returns passed, failed, or None if the seconds were not enough."""
+    """Returns passed, failed, or None after a timeout."""
     command = ["bash", "-euo", "pipefail", "-c", step.command]
     with open(log, "w") as output:
         process = subprocess.Popen(command, cwd=root, env=os.environ | step.environment, stdin=subprocess.DEVNULL,
@@ -44,7 +44,7 @@ def run_step(root, step, log, seconds):
 
 
 def run_steps(root, part, state, seconds):
-    """Returns passed, failed, or unfinished if the seconds were not enough."""
+    """Returns passed, failed, or unfinished after a timeout."""
     deadline = time.monotonic() + seconds
     for index, step in enumerate(part.steps):
         if state.outcome(step) is None:
@@ -69,7 +69,7 @@ def run(root, part, parts, seconds):
     outcome = run_steps(root, part, state, seconds)
     if outcome == "unfinished":
         return outcome
-    reason = part.limits or ("" if state.is_clean else "its paths have changes that are not committed")
+    reason = part.limits or ("" if state.is_clean else "its paths have uncommitted changes")
     if reason:
         print(f"nightly: {part.name}: no result is written: {reason}", flush=True)
     else:

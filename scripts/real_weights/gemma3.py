@@ -13,7 +13,7 @@ TOWER = random_parts.Tower(image_size=224, patch_size=14, hidden_size=256, inter
 TOKENS_PER_IMAGE = 16  # means of 4 × 4 patches
 IMAGE_TOKEN = {"<image_soft_token>": 262144}
 MARKS = ("<start_of_image>", "<end_of_image>")
-# What llama.cpp has in its code instead of in the file (src/llama-model.cpp, LLM_ARCH_GEMMA3).
+# Values that llama.cpp has in its code, not in the file (src/llama-model.cpp, LLM_ARCH_GEMMA3).
 SLIDING_WINDOW_PATTERN, LOCAL_ROPE_THETA = 6, 10000.0
 BLOCK_NAMES = {
     "attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
@@ -24,7 +24,7 @@ BLOCK_NAMES = {
 
 
 def config(model):
-    """The preset's, with the sizes of the file."""
+    """Returns the preset's config with the sizes of the file."""
     base = checkpoint.read_preset(PRESET, "config.json")
     text = base["text_config"] | {
         "head_dim": model.value("attention.key_length"), "hidden_size": model.value("embedding_length"),
@@ -46,7 +46,7 @@ def text_tensors(model, rows, generator):
     for layer in range(model.value("block_count")):
         for own, name in BLOCK_NAMES.items():
             values = model.tensor(f"blk.{layer}.{own}.weight")
-            # The converter adds the 1 that Gemma's norms leave out.
+            # The converter adds the 1 that Gemma's norms omit.
             tensors[f"{prefix}layers.{layer}.{name}.weight"] = values - 1 if own.endswith("norm") else values
     return tensors | {prefix + "norm.weight": model.tensor("output_norm.weight") - 1}, embedding
 
@@ -57,7 +57,7 @@ def write_checkpoint(path, out, dtype, seed):
     settings = config(model) | {"dtype": dtype}
     text, embedding = text_tensors(model, settings["text_config"]["vocab_size"], generator)
     width = embedding.shape[1]
-    # Image features have the size of the embeddings that they stand among, which the model multiplies by √width.
+    # Image features have the magnitude of the surrounding embeddings, which the model multiplies by √width.
     deviation = random_parts.root_mean_square(embedding) * width**0.5 / TOWER.hidden_size**0.5
     vision = TOWER.tensors("vision_tower.vision_model.", generator)
     vision["multi_modal_projector.mm_input_projection_weight"] = random_parts.normal(generator, (TOWER.hidden_size, width), deviation)

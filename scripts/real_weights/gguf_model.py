@@ -10,7 +10,7 @@ NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 
 
 class GgufModel:
-    """Keys of the architecture are named without it: value("block_count")."""
+    """Reads a GGUF file. Keys of the architecture omit its name: value("block_count")."""
 
     def __init__(self, path, architecture):
         self.reader = gguf.GGUFReader(path)
@@ -33,5 +33,5 @@ class GgufModel:
         return values.reshape([int(size) for size in reversed(tensor.shape)])
 
     def tokens(self):
-        """Texts, and their types."""
+        """Returns the texts of the tokens, and their types."""
         return self.field("tokenizer.ggml.tokens"), self.field("tokenizer.ggml.token_type")

@@ -6,7 +6,7 @@ import numpy as np
 
 # Standard deviation of SigLIP's Linears (initializer_range).
 DEVIATION = 0.02
-# New rows of an embedding differ from the mean of the others by so many standard deviations.
+# Noise of new embedding rows around the mean of the others, in standard deviations.
 ROW_NOISE = 0.1
 
 
@@ -27,7 +27,7 @@ class Tower:
                 "num_attention_heads": self.heads, "num_channels": 3, "num_hidden_layers": self.layers, "patch_size": self.patch_size}
 
     def tensors(self, prefix, generator):
-        """By transformers' names after `prefix`. Biases are 0, gains of norms are 1."""
+        """Returns tensors by transformers' names after `prefix`. Biases are 0, weights of norms are 1."""
         result = {}
 
         def linear(name, rows, columns):
@@ -64,7 +64,7 @@ def root_mean_square(values):
 
 
 def with_more_rows(embedding, rows, generator):
-    """The embedding with as many rows as asked for: the new ones are the mean of the others and a little noise."""
+    """Returns the embedding extended to the given number of rows: new rows are the mean of the others plus noise."""
     more = (rows - embedding.shape[0], embedding.shape[1])
     noise = normal(generator, more, ROW_NOISE) * embedding.std(axis=0)
     return np.concatenate([embedding, embedding.mean(axis=0) + noise])

@@ -1,4 +1,4 @@
-"""Tensors to a safetensors file, without PyTorch: NumPy has no bfloat16."""
+"""Writes tensors to a safetensors file without PyTorch, also as bfloat16, which NumPy lacks."""
 
 import json
 
@@ -17,7 +17,7 @@ def to_bytes(values, dtype):
 
 
 def write(path, tensors, dtype):
-    """`tensors`: name → fp32 array. https://github.com/huggingface/safetensors describes the format."""
+    """Writes a safetensors file. `tensors`: name → fp32 array. https://github.com/huggingface/safetensors describes the format."""
     width = 4 if dtype == "float32" else 2
     header, end = {"__metadata__": {"format": "pt"}}, 0
     for name, values in tensors.items():

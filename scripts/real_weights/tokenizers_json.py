@@ -1,4 +1,4 @@
-"""tokenizer.json from the tokens, merges and scores of a GGUF file."""
+"""Builds tokenizer.json from the tokens, merges and scores of a GGUF file."""
 
 from gguf_model import CONTROL, USER_DEFINED
 
@@ -11,7 +11,8 @@ def added_token(number, content, is_special):
 
 
 def byte_level(model, added):
-    """Of a byte-level BPE with the pre-tokenizer "smollm": single digits, then GPT-2's words. `added`: further tokens with their ids."""
+    """Returns tokenizer.json of a byte-level BPE with the pre-tokenizer "smollm": single digits, then GPT-2's words.
+    `added`: further tokens with their ids."""
     tokens, types = model.tokens()
     kind, pre_tokenizer = model.field("tokenizer.ggml.model"), model.field("tokenizer.ggml.pre")
     assert (kind, pre_tokenizer) == ("gpt2", "smollm"), f"the tokenizer is {kind} with the pre-tokenizer {pre_tokenizer}"
@@ -46,11 +47,11 @@ def sentencepiece_merges(vocabulary, scores, user_defined):
 
 
 def sentencepiece(model, beginning, special, added):
-    """Of Gemma's SentencePiece BPE. `beginning`: the token that opens every text; `special`: texts of user-defined tokens that are not
-    text; `added`: further tokens with their ids."""
+    """Returns tokenizer.json of Gemma's SentencePiece BPE. `beginning`: the first token of every text; `special`: texts of
+    user-defined tokens that are not text; `added`: further tokens with their ids."""
     tokens, types = model.tokens()
     assert model.field("tokenizer.ggml.model") == "llama" and not model.field("tokenizer.ggml.add_space_prefix")
-    # The converter wrote the spaces of user-defined pieces as such.
+    # The converter wrote the spaces of user-defined pieces literally.
     pieces = [text.replace(" ", SPACE) if types[number] == USER_DEFINED else text for number, text in enumerate(tokens)]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
     scores = dict(zip(pieces, model.field("tokenizer.ggml.scores"), strict=True))

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Tries each script of this folder with a SLURM of two nodes on this machine, on the CPU. The nodes are network namespaces with
-# names and addresses of their own (scripts/hosts.sh). What is compared are losses, to the last digit where as many ranks
-# were at work, of runs that are put back in the queue, lose a rank or are never stopped.
+# Tests each script of this folder with a SLURM of two nodes on this machine, on the CPU. The nodes are network namespaces with
+# their own names and addresses (scripts/hosts.sh). Compares the losses of runs that are requeued, lose a rank or run
+# uninterrupted, to the last digit if the numbers of ranks are equal.
 #
 #   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge iproute2 python3-numpy python3-pil
 #   VLMTRAIN=build/release/vlmtrain scripts/slurm/try.sh [JOB …]
 #
-# Run it as root. The daemons and all files live in a temporary folder, which goes at the end; what the machine has of
-# SLURM is not touched. KEEP=1 keeps the folder. It takes fifteen minutes: a run is as long as SECONDS_OF_RUN (200) holds
-# steps of one process.
+# Run it as root. The daemons and all files are in a temporary folder, which is removed at the end; an installed SLURM is not
+# changed. KEEP=1 keeps the folder. It takes fifteen minutes: a run has the number of steps that one process completes in
+# SECONDS_OF_RUN (200).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/hosts.sh
@@ -54,7 +54,7 @@ are_idle() { [[ $(sinfo --noheader --Node --format=%T | grep -cx idle) == "$1" ]
 start_cluster() {
   local node
   mkdir "$dir/state" "$dir/spool-1" "$dir/spool-2"
-  # Credentials that live for ten seconds: SLURM holds a job that goes back to the queue for as long.
+  # Credentials expire after ten seconds; SLURM holds a requeued job for as long.
   cat >"$dir/slurm.conf" <<CONFIG
 ClusterName=two
 SlurmctldHost=$(hostname -s)($(address_of 0))
@@ -144,7 +144,7 @@ process_of() {  # name, rank
   done
 }
 
-finish() {  # name, requeues at least; the job has to complete all its steps
+finish() {  # name, minimum number of requeues; the job must complete all steps
   wait_until 1500 "end of $1" is_over "$1"
   echo "$1: $(value_of "$1" JobState) after $(value_of "$1" Restarts) requeues, $(wc -l <"$dir/$1/metrics.jsonl") of ${steps_wanted[$1]} steps"
   grep -h "back in the queue" "$dir/$1.log" | sed 's/^/  /' || true
@@ -158,7 +158,7 @@ compare() {  # one run, another, "equal" or the largest relative difference of t
 import json, sys
 
 KEYS = ("step", "loss", "grad_norm", "learning_rate", "tokens", "samples")
-FIRST = 20  # rounding grows with the steps
+FIRST = 20  # rounding differences grow with the steps
 a, b, wanted, folder = sys.argv[1:]
 one, other = ([[json.loads(line)[key] for key in KEYS] for line in open(f"{folder}/{name}/metrics.jsonl")] for name in (a, b))
 differing = [x[0] for x, y in zip(one, other, strict=True) if x != y]
@@ -174,13 +174,13 @@ else:
 PYTHON
 }
 
-# The time limit's signal comes 60 to 90 seconds before this limit of two minutes ends, since SLURM looks every 30 seconds
-# and adds a minute: each turn has at least 30 seconds.
+# SLURM sends the time limit's signal 60 to 90 seconds before the limit of two minutes, because it checks every 30 seconds and
+# adds a minute. So each turn has at least 30 seconds.
 try_one_gpu() {
   submit stopped one_gpu "$steps" --time=2 --signal=USR1@30
   train_to stopped 1
   sleep 5
-  scancel --signal=USR1 "${number[stopped]}"   # by hand, beside those of the time limit
+  scancel --signal=USR1 "${number[stopped]}"   # in addition to those of the time limit
   finish stopped 2
   submit whole one_gpu "$steps" --time=60
   finish whole 0
@@ -197,7 +197,7 @@ try_cancelled() {
   echo "cancelled: $(value_of cancelled JobState) after $(value_of cancelled Restarts) requeues, $(ls "$dir/cancelled/checkpoints")"
 }
 
-# Three turns of two ranks: asked to stop, put back by who runs the cluster, without being asked, and to the end.
+# Three turns of two ranks: stopped on request, requeued by an administrator without a request, and run to completion.
 try_one_node() {
   local few=$((steps / 3)) options=(--ntasks=2 --time=60)
   submit ranks one_node "$few" "${options[@]}" -- output.save_steps=10
@@ -216,7 +216,7 @@ try_one_node() {
   compare one-whole ranks-whole 1e-5
 }
 
-# Rank 2 of four is killed, then rank 0, then rank 1 is stopped: srun ends what does not end by itself.
+# Rank 2 of four is killed, then rank 0, then rank 1 is stopped; srun kills processes that do not end.
 try_lost() {
   local few=$((steps / 6)) options=(--ntasks=4 --time=60) rank turn=0 begin
   submit lost one_node "$few" "${options[@]}" -- output.save_steps=5
@@ -248,7 +248,7 @@ try_several_nodes() {
   compare nodes four equal
 }
 
-# The second of three is stopped; the others go on.
+# The second of three is stopped; the others continue.
 try_array() {
   local run few=$((steps / 3))
   for run in 1 2 3; do echo "output.dir=$dir/array-$run training.learning_rate=${run}.0e-4"; done >"$dir/runs.txt"

@@ -72,7 +72,7 @@ class BrainScansTest : public CommandTest {
   static std::string make_scan_name(int subject, const std::string& modality) {
     return "sub-" + std::to_string(subject) + "_" + modality + ".nii.gz";
   }
-  /// Writes a scan into scans/, compressed where the name says so.
+  /// Writes a scan into scans/, compressed if its name ends with .gz.
   void write_scan(const std::string& name, const ScanSettings& settings) const {
     const std::string bytes = scan_bytes(settings);
     write_text(folder() / "scans" / name, name.ends_with(".gz") ? gzip(bytes) : bytes);

@@ -38,8 +38,8 @@ inline at::Tensor fetch_result(const at::Tensor& tensor) {
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (vgpu::find_interface() != nullptr) GTEST_SKIP() << "the GPU is a virtual one";
-    if (device_name() != "cpu" && memory::open_device("auto").is_cpu()) GTEST_SKIP() << "there is no GPU";
+    if (vgpu::find_interface() != nullptr) GTEST_SKIP() << "the GPU is virtual";
+    if (device_name() != "cpu" && memory::open_device("auto").is_cpu()) GTEST_SKIP() << "this machine has no GPU";
     device_ = memory::open_device(device_name());
   }
   void TearDown() override { deviations_.report(); }

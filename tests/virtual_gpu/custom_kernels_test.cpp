@@ -114,7 +114,7 @@ TEST(CustomKernelsOnGpu, DropoutOfAllAdaptersTakesOneLaunch) {
   EXPECT_FALSE(dropout.release_masks().defined());
 }
 
-/// As many tensors as a model of 7 B parameters trains, updated from prepare() on.
+/// The number of trained tensors of a model of 7 B parameters, updated from prepare() on.
 TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
   const auto options = at::TensorOptions(at::Device(at::kCUDA, 0));
   if (!has(Kernel::kAdamW, at::empty({1}, options))) GTEST_SKIP() << "custom kernels are not built, or disabled";
@@ -149,7 +149,7 @@ TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
     constexpr uint64_t kExpected =
         (kMatrices + kMaxAdamWTensors - 1) / kMaxAdamWTensors + (kVectors + kMaxAdamWTensors - 1) / kMaxAdamWTensors;
     EXPECT_EQ(num_adamw, kExpected);
-    EXPECT_LE(num_total - num_adamw, 20U) << "the counts of steps";
+    EXPECT_LE(num_total - num_adamw, 20U) << "the step counters";
   }
 }
 

@@ -56,7 +56,7 @@ TEST(OomGuardTest, RetriesStepOnSmallGpu) {
 
   filler.reset();
   memory::release_unused(device);
-  EXPECT_EQ(step().failed_attempts, 0) << "with room again";
+  EXPECT_EQ(step().failed_attempts, 0) << "with enough memory again";
 }
 
 /// A guard over a small run with successful steps, on a GPU with injected faults.
@@ -113,7 +113,7 @@ TEST_F(FaultyGpuTest, FailedLaunchIsRetriedUntilWeightsChange) {
     try {
       const CompletedStep result = step();
       EXPECT_EQ(result.failed_attempts, 1) << launch_index;
-      EXPECT_EQ(result.layout, layout_) << "an emptied cache is all that a driver needs";
+      EXPECT_EQ(result.layout, layout_) << "emptying the cache suffices for the driver";
       EXPECT_EQ(reason_, "CUDA error: out of memory");
       EXPECT_EQ(num_partial, 0) << launch_index << " of " << launches;
       ++num_retried;

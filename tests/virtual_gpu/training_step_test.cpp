@@ -90,7 +90,7 @@ TEST_P(TrainingStepTest, AppliesUpdateWithoutAllocating) {
     const HostAllocations on_host;
     run_.apply(update);
     EXPECT_EQ(on_host.count(), 0);
-    EXPECT_EQ(trace.events().size(), events) << "memory was taken or given back";
+    EXPECT_EQ(trace.events().size(), events) << "memory was allocated or freed";
   }
 }
 

@@ -1,4 +1,4 @@
-"""The memory that a run takes of a GPU outside PyTorch's allocator: before its first tensor, after its first step and at its end."""
+"""The GPU memory of a run outside PyTorch's allocator: before its first tensor, after its first step and at its end."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from programs import describe_machine
 
 STEPS = 6
 FIX = "the context in src/memory/gpu_list.h and kLoadedLater in src/planner/model/target_gpu.cpp (or another process on the GPU)"
-# What a context takes at least: less is another change of the GPU's memory.
+# The minimum size of a context; a smaller change of the GPU's memory has another cause.
 LEAST_CONTEXT = 100 * 2 ** 20
 BARE_CONTEXT = """
 import sys
@@ -25,7 +25,7 @@ print(total - free - torch.cuda.memory_reserved())
 
 
 def used_bytes(device):
-    """Returns the memory in use on a GPU according to nvidia-smi; None where that does not answer."""
+    """Returns the memory in use on a GPU according to nvidia-smi; None if nvidia-smi fails."""
     query = ["nvidia-smi", f"--id={device.partition(':')[2] or 0}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         return int(subprocess.run(query, capture_output=True, text=True, check=True, timeout=10).stdout) * 2 ** 20
@@ -34,7 +34,7 @@ def used_bytes(device):
 
 
 class UsedMemory:
-    """The GPU's memory in use while a process runs, less what was in use before. None in place of a list without nvidia-smi."""
+    """Samples the GPU's memory in use while a process runs, minus the memory in use before. None without nvidia-smi."""
 
     def __init__(self, device):
         self.device, self.ended = device, threading.Event()
@@ -54,7 +54,7 @@ class UsedMemory:
         self.thread.join(timeout=15)
 
     def first_plateau(self):
-        """Returns the first amount that was seen twice in a row: a run has a context, and no tensors, while it plans."""
+        """Returns the first amount that occurs twice in a row: while it plans, a run has a context and no tensors."""
         samples = self.samples or []
         return next((a for a, b in zip(samples, samples[1:]) if a == b and a >= LEAST_CONTEXT), None)
 
@@ -80,7 +80,7 @@ def bare_context_bytes(bench):
 
 
 def measure_context(name, preset, overrides):
-    """The context of a run at three moments against the plan's."""
+    """Compares the context of a run at three moments with the plan's."""
 
     def do(bench):
         job = Job(preset, {"training.max_steps": STEPS, "memory.empty_cache_above": 1, **overrides}, images=1, words=20, global_batch=2)

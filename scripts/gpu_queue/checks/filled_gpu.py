@@ -16,7 +16,7 @@ def has_torch():
 
 
 class Filler:
-    """For a `with` statement: what the process took is free again at its end."""
+    """A context manager around gpu_filler.py; on exit, the process frees its memory."""
 
     def __init__(self, device):
         program = Path(__file__).resolve().parents[1] / "harness" / "gpu_filler.py"
@@ -31,7 +31,7 @@ class Filler:
         return self
 
     def ask(self, word, size):
-        """Returns the bytes that it took."""
+        """Sends a request and returns the bytes that the process allocated."""
         print(word, size, file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline().split()
         if len(answer) != 2 or answer[0] != "took":
@@ -49,7 +49,7 @@ class Filler:
 
 
 class FillDuringRun:
-    """Fills the GPU once the run has done some steps. `request`: what to ask of the Filler, from the bytes that the run has reserved."""
+    """Fills the GPU once the run has done some steps. `request` maps the run's reserved bytes to a request to the Filler."""
 
     def __init__(self, filler, run_folder, steps, request):
         self.filler, self.path, self.steps, self.request = filler, run_folder / "metrics.jsonl", steps, request

@@ -8,7 +8,7 @@ from harness.check import Check
 
 
 def find_parts(output):
-    """(name, state, message) of each test that ran."""
+    """Returns (name, state, message) of each test that ran."""
     parts, message = [], []
     for line in output.splitlines():
         ended = re.match(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:,.*)? \(\d+ ms\)$", line)
@@ -25,7 +25,7 @@ def find_parts(output):
 def suite(name):
     def do(bench):
         if bench.gpu_tests is None:
-            return results.skipped("gpu_tests is not there: build it, or name it with --gpu-tests")
+            return results.skipped("gpu_tests: does not exist; build it, or pass its path with --gpu-tests")
         if bench.is_virtual:
             return results.dry()
         environment = {"VLMTRAIN_SOURCE_DIR": str(inputs.ROOT), "VLMTRAIN_GPU_TESTS_DEVICE": bench.device}

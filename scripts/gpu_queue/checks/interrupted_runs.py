@@ -1,4 +1,4 @@
-"""Runs that get a signal, and what they leave."""
+"""Runs that receive a signal, and their files."""
 
 import hashlib
 import json
@@ -9,13 +9,13 @@ from harness import inputs
 
 
 def read_lines(path):
-    """Returns the whole lines of metrics.jsonl; the last may be half written."""
+    """Returns the complete lines of metrics.jsonl; the last may be partial."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
 
 def checkpoints(run_folder):
-    """Returns the steps of the whole checkpoints, and whether another is being written."""
+    """Returns the steps of the complete checkpoints, and whether another is being written."""
     folder = run_folder / "checkpoints"
     names = os.listdir(folder) if folder.exists() else []
     steps = sorted(int(name.removeprefix("step-")) for name in names if name.startswith("step-"))
@@ -40,7 +40,7 @@ class Interruption:
                 return
 
     def finish(self):
-        """Reads what the ended run left."""
+        """Reads the files of the ended run."""
         self.ended.set()
         self.thread.join()
         self.lines = read_lines(self.folder / "metrics.jsonl")
@@ -48,7 +48,7 @@ class Interruption:
 
 
 def interrupt(bench, folder, settings, what, is_due):
-    """Runs until the signal ends it. Returns how it ended, and the Interruption."""
+    """Runs until the signal ends the run. Returns its program.Ended and the Interruption."""
     inputs.clear(folder)
     watchers = []
 

@@ -1,4 +1,4 @@
-"""Runs that are killed, or asked to stop, and started again; checkpoints that are written while steps go on."""
+"""Runs that are killed or terminated, and resumed; checkpoints that are written while training continues."""
 
 import signal
 
@@ -13,22 +13,22 @@ from harness.comparison import FP32_LATER_LOSS, FP32_WEIGHTS, Verdict
 PRESET = "smolvlm-tiny"
 STEPS, SAVE_STEPS, STEPS_BEFORE = 20, 5, 12
 SMALL = {"training.max_steps": STEPS, "output.save_steps": SAVE_STEPS, "training.learning_rate": "1.0e-4"}
-# A run that was interrupted may differ from one that was not by a few times what two runs that were not differ by.
+# Maximum difference of an interrupted run, as a multiple of the difference of two uninterrupted runs.
 REPEAT_FACTOR = 4
-RESUME = "src/train/checkpoint/resume.cpp and src/train/checkpoint/run_checkpoint.cpp; on a GPU, what the state does not hold; the runs lie in {}"
-SAVER = "src/train/loop/run_saver.cpp: what is copied from the device, and when; the runs lie in {}"
+RESUME = "src/train/checkpoint/resume.cpp and src/train/checkpoint/run_checkpoint.cpp; on a GPU, values that the saved state lacks; the runs are in {}"
+SAVER = "src/train/loop/run_saver.cpp: the copies from the device and their order; the runs are in {}"
 CHANGED = {"a learning rate 1 % higher after it": {"training.resume": "changed", "training.learning_rate": "1.01e-4"},
            "without the checkpoint": {"without": "checkpoint"}}
 
 
 def has_same_bits(run, whole, step):
-    """Whether losses and all files of weights and optimizer states are the same to the bit."""
+    """Returns whether losses and all files of weights and optimizer states are bit-identical."""
     losses = [[line["loss"] for line in each.lines()] for each in (run, whole)]
     return losses[0] == losses[1] and digests(run, step) == digests(whole, step)
 
 
 def check_same(bench, verdict, run, whole, repeated):
-    """Adds to a verdict how far a run in fp32 is from one that was not interrupted. On the CPU the bits must be equal."""
+    """Adds the difference of an fp32 run from an uninterrupted one to a verdict. On the CPU the bits must be equal."""
     figures = [(FP32_LATER_LOSS, f"worst of {STEPS} losses", lambda one: max(comparison.losses_apart(one, whole))),
                (FP32_WEIGHTS, f"weights after {STEPS} steps", lambda one: comparison.weights_apart(one, whole, STEPS, first=SAVE_STEPS))]
     for bound, name, apart in figures:
@@ -43,7 +43,7 @@ def check_same(bench, verdict, run, whole, repeated):
 
 
 def interrupted(what, code):
-    """A run in fp32 that gets a signal after some steps has, once it was started again, the losses and weights of one that did not."""
+    """Returns a check: an fp32 run that is stopped by a signal and resumed has the losses and weights of an uninterrupted one."""
 
     def do(bench):
         whole, repeated = (bench.kept_run(side, bench.device, PRESET, SMALL) for side in ("whole", "repeated"))
@@ -53,7 +53,7 @@ def interrupted(what, code):
         ended, state = interrupt(bench, folder, settings, sent, lambda lines, saved, _: len(lines) >= STEPS_BEFORE and saved)
         fix = RESUME.format(folder)
         if ended.code != code:
-            return results.failed(f"{sent.name} after {len(state.lines)} of {STEPS} steps: exit code {ended.code}, and not {code}: "
+            return results.failed(f"{sent.name} after {len(state.lines)} of {STEPS} steps: exit code {ended.code} instead of {code}: "
                                   f"{ended.reason()}", fix)
         if not state.saved:
             return results.failed(f"{sent.name} after {len(state.lines)} steps left no checkpoint", fix)
@@ -74,7 +74,7 @@ def interrupted(what, code):
 
 
 def saved_alike(bench):
-    """Checkpoints that are written while steps go on have the values of those that steps wait for."""
+    """Checks that checkpoints written asynchronously have the values of those written synchronously."""
     waits = bench.kept_run("waits", bench.device, PRESET, {**SMALL, "output.async_save": False})
     goes_on = bench.kept_run("goes-on", bench.device, PRESET, {**SMALL, "output.async_save": True, **bench.fault})
     verdict, same_files = Verdict(), []
@@ -82,7 +82,7 @@ def saved_alike(bench):
         ours, theirs = digests(goes_on, step), digests(waits, step)
         same_files.append(f"{sum(ours.get(name) == digest for name, digest in theirs.items())} of {len(theirs)}")
         a, b = goes_on.optimizer(step), waits.optimizer(step)
-        difference = tensors.same_names(a, b) or ("" if b else "there are no optimizer states")
+        difference = tensors.same_names(a, b) or ("" if b else "no optimizer states")
         if difference:
             verdict.bad.append(f"step {step}: {difference}")
             continue
@@ -91,7 +91,7 @@ def saved_alike(bench):
     verdict.at_most(0 if bench.is_cpu else FP32_WEIGHTS, weights, f"weights after {STEPS} steps")
     copies = [run.plan()["measured"]["checkpoint_copies_bytes"] for run in (waits, goes_on)] if bench.is_cpu else None
     if copies and not copies[0] < copies[1]:
-        verdict.bad.append(f"copies of {copies[1]} bytes: it did not write from copies")
+        verdict.bad.append(f"copies of {copies[1]} bytes: the checkpoint was not written from copies")
     text = f"{verdict.text()}; files with the same bits: {', '.join(same_files)}"
     verdict.figures["same_files"] = same_files
     if verdict.bad:

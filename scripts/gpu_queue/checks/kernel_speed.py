@@ -16,13 +16,13 @@ FIRST_H200 = {
     "adamw, bf16": (2200, 3964, 0.96), "adamw, 8 bits": (1800, 2566, 0.62), "nf4": (170, 3199, 0.77),
     "int8": (204, 3508, 0.85), "activation, GELU": (427, 2015, 0.49), "activation, GELU, backwards": (640, 2576, 0.62),
     "dropout": (646, 2359, 0.57), "dropout, backwards": (969, 2987, 0.72), "patchify": (260, 865, 0.21),
-    # Not measured alone there: 308 GB of SwiGLU of the tower took 178 ms of a step of Qwen2.5-VL-3B, forwards and backwards together.
+    # Not measured separately: the tower's SwiGLU moved 308 GB in 178 ms of a step of Qwen2.5-VL-3B, forward and backward together.
     "gated_activation, 3420 features": (925, 1730, 0.42), "gated_activation, 3420 features, backwards": (1541, 1730, 0.42),
 }
-# Kernels that are not those that the first H200 ran.
+# Kernels that have changed since the first H200.
 CHANGED = ("gated_activation, 3420 features", "gated_activation, 3420 features, backwards", "qk_norm_rope, backwards", "RMSNorm", "RMSNorm and residual",
            "RMSNorm, backwards, and the stream's", "LayerNorm", "LayerNorm and residual", "LayerNorm, backwards, and the stream's")
-# A kernel below this part of its former share of the copy has become slower. Two runs of the first H200 differed by 0.97 to 1.03.
+# A kernel below this fraction of its earlier share of the copy counts as slower. Two runs of the first H200 differed by 0.97 to 1.03.
 SLOWER = 0.85
 
 
@@ -34,7 +34,7 @@ def virtual_environment(bench):
 
 
 def read_table(text):
-    """Returns megabytes, GB/s and share of the copy's by kernel."""
+    """Returns megabytes, GB/s and share of the copy's GB/s by kernel."""
     rows = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -44,7 +44,7 @@ def read_table(text):
 
 
 def different_work(rows):
-    """Returns the kernels that the program lacks, and those that move other bytes than on the first H200."""
+    """Returns the kernels that the program lacks, and those whose bytes differ from the first H200's."""
     return [name for name, (megabytes, _, _) in FIRST_H200.items() if name not in rows or rows[name]["megabytes"] != megabytes]
 
 

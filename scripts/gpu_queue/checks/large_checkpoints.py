@@ -13,13 +13,13 @@ from harness import results
 from harness.check import Check
 
 STEPS, SAVE_STEPS, WARM_UP = 12, 4, 2
-# Of losses in bf16 whose sums are added in another order.
+# Bound on the difference of bf16 losses with another order of sums.
 LOSS_TOLERANCE = 5e-3
-FIX = "src/train/loop/run_saver.cpp; the runs lie in {}"
+FIX = "src/train/loop/run_saver.cpp; the runs are in {}"
 
 
 class StepTimes:
-    """The time between a run's steps as its metrics.jsonl shows it, and whether a checkpoint was being written meanwhile."""
+    """Watches a run's metrics.jsonl: the time between steps, and whether a checkpoint is being written."""
 
     def __init__(self, run_folder):
         self.folder, self.at, self.was_saving, self.ended = run_folder, [], [], threading.Event()
@@ -42,12 +42,12 @@ class StepTimes:
         self.thread.join()
 
     def intervals(self):
-        """Returns for each step but the first: the seconds since the step before, and whether a checkpoint was being written."""
+        """Returns for each step after the first: the seconds since the preceding step, and whether a checkpoint was being written."""
         return [(after - before, saving) for before, after, saving in zip(self.at, self.at[1:], self.was_saving[1:])]
 
 
 def make_job(bench):
-    """Returns the work: on the CPU that of the tiny preset, in bf16 as well."""
+    """Returns the job; on the CPU that of the tiny preset, also in bf16."""
     overrides = {"training.max_steps": STEPS, "output.save_steps": SAVE_STEPS, "output.keep": 9, "data.num_workers": 2}
     if bench.is_cpu:
         return Job("smolvlm-tiny", overrides, images=1, words=20, global_batch=4)
@@ -55,7 +55,7 @@ def make_job(bench):
 
 
 def saved_run(bench, name):
-    """Returns a run that saves in the given way, its summary and its step times; done once for all checks that need it."""
+    """Returns a run that saves in the given way, its summary and its step times; runs once for all checks."""
     if not hasattr(bench, "saved_runs"):
         bench.saved_runs = {}
     if name not in bench.saved_runs:
@@ -78,7 +78,7 @@ def measure_size(run, step):
 
 
 def measure_times(times):
-    """Returns medians of a run's seconds between steps, and what all steps together took longer because of checkpoints."""
+    """Returns medians of a run's seconds between steps, and the total time lost to checkpoints."""
     intervals = times.intervals()[WARM_UP:]
     calm = [seconds for seconds, saving in intervals if not saving]
     busy = [seconds for seconds, saving in intervals if saving]
@@ -98,7 +98,7 @@ def described(name, problems):
 
 
 def step_times(bench):
-    """Step times while checkpoints are written, with steps that wait and with steps that go on."""
+    """Compares step times while checkpoints are written, synchronously and asynchronously."""
     figures, texts, bad = {}, [], []
     for name in ("waits", "goes-on"):
         run, times = saved_run(bench, name)
@@ -127,13 +127,13 @@ def step_times(bench):
 
 
 def killed_while_saving(bench):
-    """A run in bf16 that is killed while it writes its second checkpoint resumes from a whole one with the same losses."""
+    """Checks that a bf16 run killed while it writes its second checkpoint resumes from a complete one with the same losses."""
     whole, _ = saved_run(bench, "waits")
     folder = bench.work / "large-checkpoints" / "killed"
     settings = {**make_job(bench).settings(bench), "output.async_save": True}
 
     def is_due(lines, saved, is_saving):
-        # A small checkpoint may be written between two looks.
+        # A small checkpoint may be written between two polls.
         return bool(saved) and (is_saving and len(lines) >= 2 * SAVE_STEPS or len(lines) > 2 * SAVE_STEPS)
 
     fix = FIX.format(folder)

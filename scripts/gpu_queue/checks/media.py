@@ -9,10 +9,10 @@ from harness.comparison import Verdict
 
 MAX_LENGTH = 512
 MASKS = "prs-med-tiny"
-# A pixel whose logit is zero but for rounding may be on either side of the threshold. One of the smallest mask's 622 pixels moves its
+# A pixel whose logit is zero except for rounding may be on either side of the threshold. One of the smallest mask's 622 pixels moves its
 # Dice by 8e-4 and the mean of four or five masks by 2e-4; the bound is five such pixels. They move the Hausdorff distance by a pixel.
 SCORE_TOLERANCE, DISTANCE_TOLERANCE = 1e-3, 1.0
-# Until the model draws the two structures, which lie in one place in all images; scores of empty masks would show nothing.
+# Steps until the model segments the two structures, which have the same place in all images; scores of empty masks show nothing.
 SCORED_STEPS = 64
 SCORED = {"training.max_steps": SCORED_STEPS, "training.learning_rate": "2.0e-3", "training.micro_batch_size": 4, "output.save_steps": 0}
 LEAST_DICE = 0.2
@@ -22,7 +22,7 @@ WRITERS = {"video": media_inputs.write_video_data, "volume": media_inputs.write_
 
 
 def make_data(bench, kind):
-    """Returns the path of the records, which are written once."""
+    """Writes the records once and returns their path."""
     folder = bench.work / f"{kind}-data"
     with bench.lock(folder):
         return folder / "train.json" if (folder / "train.json").exists() else WRITERS[kind](folder)
@@ -40,7 +40,7 @@ def trained(preset, kind):
 
 
 def scored(bench):
-    """The scores of masks that a checkpoint draws which was trained on the device: the same weights on both devices."""
+    """Compares the mask scores of a checkpoint that was trained on the device, evaluated on both devices."""
     if bench.is_virtual:
         return results.dry(results.NO_VALUES + "; only training has a dry run")
     run = bench.kept_run("scored", bench.device, MASKS, {**make_overrides(bench, "mask"), **SCORED})
@@ -54,7 +54,7 @@ def scored(bench):
         evaluations.append(parse_json(bench.run(words, bench.environment(side)), "eval"))
     reference, gpu = evaluations
     verdict = Verdict()
-    # A loss near zero is a difference of numbers that are not.
+    # A loss near zero is a difference of larger numbers.
     verdict.at_most(comparison.FP32_LOSS, abs(gpu["loss"] - reference["loss"]) / max(1, reference["loss"]), "loss")
     groups = {"all": [each["masks"] for each in evaluations]}
     for name in reference["masks"]["by_structure"]:
@@ -63,7 +63,7 @@ def scored(bench):
         for score, bound in (("dice", SCORE_TOLERANCE), ("iou", SCORE_TOLERANCE), ("hausdorff95", DISTANCE_TOLERANCE)):
             if expected[score] is None or actual[score] is None:
                 if expected[score] != actual[score]:
-                    verdict.bad.append(f"{name}: {score} is {actual[score]}, and on the CPU {expected[score]}")
+                    verdict.bad.append(f"{name}: {score} is {actual[score]}; on the CPU {expected[score]}")
                 continue
             verdict.at_most(bound, abs(actual[score] - expected[score]), f"{score} of {name}")
     verdict.at_least(LEAST_DICE, reference["masks"]["dice"], "Dice of all, on the CPU")

@@ -1,4 +1,4 @@
-"""A run whose later steps need more memory than there is: the look-ahead splits them before, the guard after memory ran out."""
+"""A run whose later steps exceed the memory: the look-ahead splits them in advance, the guard after memory runs out."""
 
 import json
 import sys
@@ -12,10 +12,10 @@ from harness.check import Check
 from harness.comparison import FP32_LATER_LOSS, losses_apart
 
 LARGE_STEPS = 3
-# Of what all samples of a step take beyond one sample: about half of them fit.
+# Fraction of the memory that a whole step takes beyond one sample: about half of the samples fit.
 SHARE_THAT_FITS = 0.6
 AGGRESSIVE_SHARE = 0.98
-# Kernels that large steps load first, and the driver's own rounding, when another process has taken all but a rest.
+# Free bytes that the other process leaves: for kernels that only large steps load, and the driver's rounding.
 LOADED_LATER_BYTES = 300 * 2 ** 20
 STEPS_BEFORE_FILLING = 5
 DRIVER_WITHOUT_MEMORY = {"VLMTRAIN_VGPU_FAIL": "launch@gather_kernel:10"}
@@ -25,13 +25,13 @@ LOOK_AHEAD = "src/train/step/look_ahead_client.cpp, src/planner/dry_run/look_ahe
 
 
 class Work:
-    """Some steps of short texts, then steps with an image each. Small on a virtual GPU, where memory is in tens of MB."""
+    """A job with some steps of short texts, then steps with an image per sample; small on a virtual GPU."""
 
     def __init__(self, bench):
         self.preset = "smolvlm-tiny" if bench.is_virtual else "smolvlm-256m"
         self.batch, self.images = (32, 2) if bench.is_virtual else (4, 1)
         self.words = {"small": 50, "large": 200} if bench.is_virtual else {"small": 400, "large": 400}
-        # Small steps last longer than the look-ahead needs for them (0.1 s), and all of them longer than it takes to fill the GPU.
+        # A small step takes longer than its look-ahead (0.1 s), and all small steps together longer than filling the GPU.
         self.small_steps = 8 if bench.is_virtual else 40
         self.folder = bench.work / "memory-shortage"
 
@@ -75,7 +75,7 @@ class Work:
 
 
 class Needs:
-    """The undisturbed run, and the limit of memory in which its large steps do not fit whole. Measured once for all checks."""
+    """The undisturbed run, and a memory limit below its large steps. Measured once for all checks."""
 
     def __init__(self, bench, work):
         self.undisturbed = work.run(bench, "undisturbed")
@@ -96,7 +96,7 @@ def find_needs(bench, work):
 
 
 def describe_outcome(bench, work, run, forecast, fix, text="", **figures):
-    """`foreseen`: the large steps have to be split before they run; otherwise memory has to run out in one of them at least."""
+    """Checks a run. `forecast`: the large steps must be split in advance; otherwise at least one must run out of memory."""
     needs, lines, measured = find_needs(bench, work), run.lines(), run.plan()["measured"]
     small, large = lines[:work.small_steps], lines[work.small_steps:]
     splits = {kind: [sum(line[kind] for line in part) for part in (small, large)] for kind in ("foreseen_splits", "oom_splits")}
@@ -129,7 +129,7 @@ def describe_outcome(bench, work, run, forecast, fix, text="", **figures):
 
 
 def look_ahead(bench):
-    """Below a limit that the program knows, large steps are split before they run."""
+    """Checks that large steps are split in advance below a limit that is configured."""
     work = Work(bench)
     needs = find_needs(bench, work)
     limit_gb = (needs.limit + needs.plan["memory"]["context_bytes"]) / AGGRESSIVE_SHARE / 1e9
@@ -138,7 +138,7 @@ def look_ahead(bench):
 
 
 def guard(bench):
-    """Below a limit of the allocator that the program does not know, the guard does the step again in smaller pieces."""
+    """Checks that the guard repeats a step in smaller micro-batches below an allocator limit that is not configured."""
     work = Work(bench)
     needs = find_needs(bench, work)
     run = work.run(bench, "guard", {"memory.twin": False}, {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(needs.limit)})
@@ -146,9 +146,9 @@ def guard(bench):
 
 
 def filled_by_another(forecast):
-    """Another process takes the GPU's memory while steps are small; `foreseen`: with the look-ahead, else with the guard alone.
+    """Returns a check: another process fills the GPU during the small steps. `forecast`: with the look-ahead; else only the guard.
 
-    A virtual GPU has one process. There a launch finds no memory once, and the other process takes memory of the host.
+    A virtual GPU has one process. There one launch fails for lack of memory, and the other process fills host memory.
     """
 
     def do(bench):

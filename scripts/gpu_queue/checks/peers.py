@@ -1,4 +1,4 @@
-"""LoRA of Qwen2.5-VL-3B against transformers and PEFT as installed: the same GPU, checkpoint, samples and order."""
+"""Compares LoRA of Qwen2.5-VL-3B with the installed transformers and PEFT: the same GPU, checkpoint, samples and order."""
 
 import importlib.util
 import json
@@ -17,25 +17,25 @@ PEER = inputs.ROOT / "bench" / "peer_lora.py"
 PACKAGES = ("torch", "transformers", "peft", "PIL")
 RANK, WARM_UP = 16, 3
 LOSS_TOLERANCE = 2e-2
-# In fp32 on the CPU both compute the same sums in other orders.
+# In fp32 on the CPU, both compute the same sums in different orders.
 CPU_LOSS_TOLERANCE = 1e-4
 FIX = "bench/peer_lora.py, or the processor of the family"
-# Tokens per second of others, as published, on one H100: other models and texts, so no bound.
+# Published tokens per second on one H100; models and texts differ, so they are no bound.
 PUBLISHED = [{"who": "Unsloth, measured by Surogate, August 2026", "setting": "Qwen3-8B, text, LoRA 16, packed 2,048, 2 x 4",
               "bf16": 8900, "nf4": 8200}]
 
 
 @dataclass(frozen=True)
 class Work:
-    """What both sides train on."""
+    """The training job of both sides."""
 
     preset: str
     global_batch: int
-    micro_batches: str  # of the peer, of which the faster one counts
-    sizes: tuple  # of images, one per sample, in turn
-    words: tuple  # the least and the most of an answer, and their median
+    micro_batches: str  # micro-batch sizes of the peer; the fastest counts
+    sizes: tuple  # sizes of images, one image per sample, in turn
+    words: tuple  # minimum, maximum and median tokens of an answer
     steps: int
-    workers: int  # of the peer: processes that make batches ahead
+    workers: int  # loader processes of the peer
 
 
 GPU_WORK = Work("qwen2.5-vl-3b", 8, "1,4", ((1024, 768), (768, 768), (896, 640), (640, 480)), (20, 600, 110), 8, 4)
@@ -43,7 +43,7 @@ CPU_WORK = Work("qwen2.5-vl-tiny", 2, "1,2", ((160, 120), (120, 120)), (4, 40, 1
 
 
 def write_data(folder, work):
-    """Answers whose lengths are spread log-normally, with one image each."""
+    """Writes records with one image and an answer of log-normal length."""
     folder.mkdir(parents=True, exist_ok=True)
     for i, (width, height) in enumerate(work.sizes):
         inputs.write_noise(folder / f"{i}.png", width, height, i)
@@ -76,7 +76,7 @@ def tokens_per_second(lines):
 
 
 def run_vlmtrain(bench, work, quantization):
-    """Returns vlmtrain's run and its settings; trained once for all peers."""
+    """Returns vlmtrain's run and its settings; runs once for all peers."""
     done = bench.__dict__.setdefault("peer_runs", {})
     if quantization not in done:
         job = settings(bench, work, {} if quantization == "none" else {"model.quantization": quantization})
@@ -113,7 +113,7 @@ def run_peer(bench, work, run, job, quantization, liger):
 
 
 def differences(lines, plan, peer, tolerance):
-    """Returns what shows that the two did not do the same work."""
+    """Returns the signs that the two sides did not do the same work."""
     problems = []
     apart = abs(peer["first_loss"] - lines[0]["loss"]) / lines[0]["loss"]
     if not apart <= tolerance:
@@ -157,7 +157,7 @@ def against(quantization="none", liger=False):
                 f"{apart:.1e} apart; micro-batches of {plan['micro_batch_size']} and {peer['micro_batch']}, SDPA's {peer['attention']} attention")
         if "bf16_adapters_tokens_per_second" in peer:
             text += f"; {peer['bf16_adapters_tokens_per_second']:.0f} with adapters in bf16"
-        # bitsandbytes computes NF4's outputs from its own sums of absolute maxima.
+        # bitsandbytes computes NF4's outputs from its own absolute maxima.
         tolerance = CPU_LOSS_TOLERANCE if bench.is_cpu and quantization == "none" else LOSS_TOLERANCE
         if problems := differences(lines, plan, peer, tolerance):
             return results.failed(f"{text}; the two did not do the same work: {'; '.join(problems)}", FIX, **figures)

@@ -1,4 +1,4 @@
-"""Planned against measured memory and step times at caps of the GPU's memory."""
+"""Compares planned with measured memory and step times at limits on the GPU's memory."""
 
 import statistics
 
@@ -6,32 +6,33 @@ from checks.planned_job import WARM_UP, Job, plan_arguments, context_bytes, giga
 from harness import results
 from harness.check import Check
 
-# Each step is the worst batch, which is what a plan is of. The rest is the driver's rounding.
+# Each step is the worst batch, as in the plan. The remaining difference is the driver's rounding.
 PEAK_TOLERANCE = 0.03
-# A model of some MB needs tens of MB of activations, and the allocator takes 20 MiB at a time.
+# A model of a few MB needs tens of MB of activations, and the allocator takes 20 MiB at a time.
 PEAK_TOLERANCE_OF_TINY_MODELS = 0.1
-# Predicted times compare plans on one GPU; where they are off by more than this they mislead.
+# Predicted times rank plans on one GPU; a larger factor than this makes them misleading.
 TIME_FACTOR = 2.0
-# The caps in GB, and those of a dry run, whose tiny models need little more than the context of 0.87 GB.
-# With more the tiny models are planned as on the whole GPU.
+# The limits in GB, and those of --dry, whose tiny models need little more than the context of 0.87 GB.
+# Above this, tiny models are planned as on the whole GPU.
 DRY_CAPS = {8: 1.05, 16: 1.2, 24: 1.4, 40: 1.4}
-# Long answers in a dry run, so that activations are large next to the 20 MiB that the allocator takes at a time.
+# Long answers with --dry, so that activations are large compared with the allocator's 20 MiB.
 DRY_WORDS, DRY_LENGTH = 1500, 8192
-# Half of the samples of a smaller model, so that a step takes about as long.
+# Half the samples of a smaller model, so that a step takes about as long.
 LARGE_BATCH = 8
-# Creating a checkpoint with random weights, on an H200's machine; weights of 3 and 7 billion parameters in 16 bits.
+# Seconds to create a checkpoint with random weights on an H200's machine, with 3 and 7 billion 16-bit parameters.
 CREATION_SECONDS = {"qwen2.5-vl-3b": 20, "llava-1.5-7b": 50, "smolvlm-256m": 4, "smolvlm-500m": 6}
 TINY = {"smolvlm-256m": "smolvlm-tiny", "smolvlm-500m": "smolvlm-tiny", "qwen2.5-vl-3b": "qwen2.5-vl-tiny", "llava-1.5-7b": "llava-tiny"}
 
 
 def dry_job(job):
-    """Returns the same work on the tiny preset of the family."""
+    """Returns the same job on the tiny preset of the family."""
     overrides = {**job.overrides, "data.max_length": DRY_LENGTH, **({"lora.rank": 4} if "lora.rank" in job.overrides else {})}
     return Job(TINY[job.preset], overrides, job.images, DRY_WORDS, job.global_batch, dtype=job.dtype)
 
 
 def at_cap(job, cap, next_larger=False):
-    """A run at a cap, or on the whole GPU, takes the planned memory and time. `next_larger`: the next larger micro-batch does not fit."""
+    """Checks that a run at a limit, or on the whole GPU, takes the planned memory and time. `next_larger`: also that the next larger
+    micro-batch does not fit."""
 
     def do(bench):
         job_settings, limit_gb = (dry_job(job), DRY_CAPS.get(cap)) if bench.is_virtual else (job, cap)
@@ -44,7 +45,7 @@ def at_cap(job, cap, next_larger=False):
         if ended.code == 3 and plan is None:
             return results.measured(f"the plan refuses it: {ended.reason()}", refused=True)
         if ended.code == 3:
-            return results.failed(f"planned, and then: {ended.reason()}", "src/planner/model/target_gpu.cpp, and what the guard says in events.jsonl")
+            return results.failed(f"planned, and then: {ended.reason()}", "src/planner/model/target_gpu.cpp, and the guard's lines in events.jsonl")
         lines = run.lines()
         whole = total_bytes(plan, lines)
         tolerance = PEAK_TOLERANCE_OF_TINY_MODELS if bench.is_virtual else PEAK_TOLERANCE
@@ -65,7 +66,7 @@ def at_cap(job, cap, next_larger=False):
 
 
 def compare(plan, lines, has_times, tolerance=PEAK_TOLERANCE):
-    """Returns the figures of a run and, under `bad`, what differs from its plan."""
+    """Returns the figures of a run and, under `bad`, its differences from the plan."""
     memory, measured, recompute = plan["memory"], plan["measured"], plan["recompute"]
     comparison = {"micro_batch": plan["micro_batch_size"], "accumulation": plan["gradient_accumulation_steps"],
              "recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}",
@@ -106,9 +107,9 @@ def describe(comparison):
 
 
 def next_larger_fails(bench, job, name, plan, whole_bytes):
-    """Runs the next larger micro-batch with the plan's other choices under an allocator that is capped as the plan was.
+    """Runs the next larger micro-batch with the plan's other choices and the plan's limit on the allocator.
 
-    The program does not know of that cap: it must retry, split or fail. Returns whether it did, and the observation.
+    That limit is not configured, so the program must retry, split or fail. Returns whether it did, and the observation.
     """
     micro, accumulation = plan["micro_batch_size"], plan["gradient_accumulation_steps"]
     batch = micro * accumulation
@@ -121,14 +122,14 @@ def next_larger_fails(bench, job, name, plan, whole_bytes):
     capped = {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(reach)}
     run, ended, _ = job.run(bench, name + "-larger", choices, environment=capped, expected=(0, 3, 5))
     if ended.code == 3 and run.plan() is None:
-        # It takes at most that many times as much.
+        # Its memory grows at most by this factor.
         most = larger / micro * plan["memory"]["reserved_peak_bytes"] + plan["memory"]["context_bytes"]
         return most > 0.98 * whole_bytes, f"{larger}: not tried, the planner refuses it ({ended.reason()})"
     if ended.code != 0:
         return True, f"{larger}: exit code {ended.code}, {ended.reason()}"
     retries, splits = run.plan()["measured"]["allocation_retries"], sum(line["oom_splits"] for line in run.lines())
     measured_value = f"{larger}: {retries} retries, {splits} splits"
-    # A micro-batch that fits only into the margin, which the plan keeps free, is not one that the plan missed.
+    # A micro-batch that fits only within the margin is not one that the plan missed.
     limit = plan["limit_bytes"]
     if not (retries or splits) and run.plan()["measured"]["reserved_peak_bytes"] + plan["memory"]["context_bytes"] > limit:
         return True, measured_value + ", inside the margin"
@@ -150,7 +151,7 @@ def make_title(job):
 
 
 def caps_in_order():
-    """The grid of jobs and caps. First each model once, then the caps where a plan has to save most, then those with memory to spare."""
+    """The grid of jobs and limits: each model once, then the tightest limits, then those with memory to spare."""
     return [(LORA, 40), (FULL, 16), (QUANTIZED, 16), (LORA, 16), (QUANTIZED, 8), (FULL, 8), (LORA, 80), (QUANTIZED, 40), (FULL, 40),
             (LORA, 60), (FULL, 80), (QUANTIZED, 80), (FULL, 60), (QUANTIZED, 60), (LORA, 8)]
 

@@ -1,4 +1,4 @@
-"""A run on samples that are all alike, so that each step is the one that was planned, and what its files report."""
+"""A run on identical samples, so that each step is the planned one, and the figures of its files."""
 
 import re
 import statistics
@@ -16,9 +16,9 @@ IMAGES, ANSWER_WORDS = 2, 200
 
 
 class GpuMemory:
-    """The most device memory that a process held according to NVML.
+    """Records a process's maximum device memory according to NVML.
 
-    None without nvidia-smi, and where the driver does not know the process by its number (in most containers).
+    None without nvidia-smi, and if the driver does not list the process by its number (as in most containers).
     """
 
     def __init__(self, process):
@@ -42,7 +42,7 @@ class GpuMemory:
 
 
 class Job:
-    """The work of a run: a preset with random weights on samples that are all alike. `dtype`: of the checkpoint's weights."""
+    """A job: a preset with random weights on identical samples. `dtype`: data type of the checkpoint's weights."""
 
     def __init__(self, preset, overrides=None, images=IMAGES, words=ANSWER_WORDS, global_batch=GLOBAL_BATCH, model=None, dtype="float32"):
         self.preset, self.overrides, self.model, self.dtype = preset, overrides or {}, model, dtype
@@ -60,7 +60,7 @@ class Job:
                 "output.report": False, "output.tensorboard": False, **self.overrides}
 
     def run(self, bench, name, overrides, environment=None, expected=(0,)):
-        """Returns the run, how its program ended, and the most memory that NVML reported.
+        """Returns the run, its program.Ended, and the maximum memory that NVML reported.
 
         Raises RunFailed unless the exit code is one of `expected`.
         """
@@ -84,18 +84,18 @@ def gigabytes(size):
 
 
 def gpu_bytes(device):
-    """Returns the whole GPU's memory according to nvidia-smi; None where that does not answer."""
+    """Returns the whole GPU's memory according to nvidia-smi; None if nvidia-smi fails."""
     size = re.search(r"(\d+) MiB", describe_machine(device)["gpu"])
     return int(size[1]) * 2 ** 20 if size else None
 
 
 def total_bytes(plan, lines):
-    """Returns the whole GPU's memory as the program reports it, also where memory.limit_gb is less."""
+    """Returns the whole GPU's memory as the program reports it, also if memory.limit_gb is less."""
     return plan["measured"]["device_used_bytes"] + min(line["device_free_bytes"] for line in lines)
 
 
 def context_bytes(line, whole_bytes):
-    """Returns the part of the GPU's memory that is in use outside PyTorch's allocator at the end of a step."""
+    """Returns the GPU memory in use outside PyTorch's allocator at the end of a step."""
     return whole_bytes - line["device_free_bytes"] - line["reserved_bytes"]
 
 
@@ -109,5 +109,5 @@ def plan_arguments(plan):
 
 
 def measure_seconds(lines):
-    """Returns the median seconds of a step after warm-up, without the time to decode images, which no plan has."""
+    """Returns the median seconds of a step after warm-up, without image decoding, which plans do not include."""
     return statistics.median(line["step_seconds"] - line["data_wait_seconds"] for line in lines[WARM_UP:])

@@ -1,4 +1,4 @@
-"""Settings that others have published for text models on one H100, run with Qwen2.5-VL's text model: the same sizes and lengths."""
+"""Published settings for text models on one H100, run with Qwen2.5-VL's text model of the same sizes and lengths."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ DRY_PRESET, DRY_SEQUENCE = "qwen2.5-vl-tiny", 1024
 
 @dataclass(frozen=True)
 class Setting:
-    """A published setting, what is run, and what differs."""
+    """A published setting, the job that is run, and their differences."""
 
     title: str
     preset: str
@@ -70,7 +70,7 @@ def run_setting(setting):
         lines, plan = run.lines(), run.plan()
         expected = sequence * setting.global_batch
         if any(line["tokens"] != expected for line in lines):
-            return results.failed(f"{lines[0]['tokens']} tokens per step, and not {expected}",
+            return results.failed(f"{lines[0]['tokens']} tokens per step instead of {expected}",
                                   "TEMPLATE_TOKENS in scripts/gpu_queue/checks/published_settings.py")
         recompute = plan["recompute"]
         choices = f"micro-batches of {plan['micro_batch_size']}, {recompute['language_blocks']} blocks recomputed"

@@ -1,4 +1,4 @@
-"""What a second GPU costs: NCCL's memory against the estimate, collectives against the predicted time, each rank's peak."""
+"""The cost of a second GPU: NCCL's memory and the collectives' time against their predictions, and each rank's peak."""
 
 import re
 import statistics
@@ -12,33 +12,33 @@ from checks.planned_job import GLOBAL_BATCH, WARM_UP, Job, context_bytes, gigaby
 
 SECONDS = 120
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
-MEMORY = "what NCCL holds outside PyTorch's memory: kNcclBytesPerChannelAndPeer in src/planner/model/target_gpu.cpp"
-COUNTED = "StepSums in src/planner/search/plan_evaluator.cpp against the buckets that src/engine sums"
+MEMORY = "NCCL's memory outside PyTorch's allocator: kNcclBytesPerChannelAndPeer in src/planner/model/target_gpu.cpp"
+COUNTED = "StepSums in src/planner/search/plan_evaluator.cpp against the buckets that src/engine reduces"
 
 
 def make_job(bench, ranks):
-    """The same work for each rank."""
+    """Returns the same work for each rank."""
     if bench.is_cpu:
         return Job("smolvlm-tiny", {"training.precision": "fp32"}, images=1, words=20, global_batch=4 * ranks)
     return Job("smolvlm-256m", global_batch=GLOBAL_BATCH * ranks)
 
 
 def start_run(bench, ranks):
-    """Done once for the checks that need it."""
+    """Runs the job once for all checks."""
     if not hasattr(bench, "cost_runs"):
         bench.cost_runs = {}
     if ranks not in bench.cost_runs:
         folder = bench.work / "rank-costs" / str(ranks)
         inputs.clear(folder)
         settings, words = make_job(bench, ranks).settings(bench), LAUNCH if ranks > 1 else ()
-        with bench.at_most(SECONDS, f"the run of {ranks} (NCCL_DEBUG=INFO says what NCCL does; {folder})"):
+        with bench.at_most(SECONDS, f"the run of {ranks} (NCCL_DEBUG=INFO logs what NCCL does; {folder})"):
             bench.cost_runs[ranks] = bench.train(folder, bench.device, settings, words, bench.environment("ranks"))
         inputs.clear(folder / "run" / "checkpoints")
     return bench.cost_runs[ranks]
 
 
 def log_of_rank_1(run):
-    """What it reserved at most, and what was added up in a step, as its log has them: (bytes, bytes, calls)."""
+    """Returns rank 1's peak reserved bytes, and the bytes and number of sums per step, as logged; None for missing values."""
     text = (run.folder / "rank-1.log").read_text()
     reserved = re.search(r"([\d.]+) GB reserved", text)
     sums = re.search(r"ranks reduced ([\d.]+) (\w+) in ([\d.]+) all-reduces per step", text)
@@ -51,7 +51,7 @@ def memory(bench):
         return results.skipped("a CPU's memory is another matter")
     one, two = start_run(bench, 1), start_run(bench, 2)
     plan, planned = two.plan(), two.plan()["memory"]["reserved_peak_bytes"]
-    # What is beside PyTorch's memory on one GPU is its context; the rest came with NCCL.
+    # One GPU has only its context outside PyTorch's allocator; the rest is NCCL's.
     next_to = [context_bytes(run.lines()[-1], run.plan()["card_bytes"]) for run in (one, two)]
     nccl, estimate = next_to[1] - next_to[0], plan["memory"]["communication_bytes"]
     reserved = [plan["measured"]["reserved_peak_bytes"], log_of_rank_1(two)[0]]
@@ -62,11 +62,11 @@ def memory(bench):
                "reserved_measured_bytes": reserved}
     for rank, reserved_by_step in enumerate(reserved):
         if reserved_by_step is None:
-            bad.append(f"rank {rank} does not say what it reserved")
+            bad.append(f"rank {rank} does not log its reserved memory")
             continue
         text += f"; rank {rank} reserved {gigabytes(reserved_by_step)}, {100 * (reserved_by_step / planned - 1):+.1f} %"
         if rank > 0 and abs(reserved_by_step / planned - 1) > PEAK_TOLERANCE:
-            bad.append(f"the peak of rank {rank} is not the planned one")
+            bad.append(f"the peak of rank {rank} differs from the planned one")
     if bad:
         return results.failed("; ".join([*bad, text]), "src/planner, as in truth-1; rank-1.log has rank 1's", **figures)
     return results.dry(f"{text}; on a GPU as the plan describes it", **figures) if bench.is_virtual else results.measured(text, **figures)
@@ -77,7 +77,7 @@ def step_seconds(run):
 
 
 def waits_a_step(run):
-    """Of each rank; the lines have them since the start."""
+    """Returns the waiting seconds per step of each rank."""
     first, last = run.lines()[WARM_UP - 1], run.lines()[-1]
     steps = last["step"] - first["step"]
     return [(b - a) / steps for a, b in zip(first.get("rank_wait_seconds", []), last.get("rank_wait_seconds", []))]
@@ -89,7 +89,7 @@ def times(bench):
     figures, bad = {"rank_wait_seconds_a_step": waits, "summed_bytes_a_step": summed, "sums_a_step": calls}, []
     if len(waits) != 2:
         bad.append("metrics.jsonl has no rank_wait_seconds of two ranks")
-    text = f"{summed / 1e6:.1f} MB added up in {calls:.1f} sums a step" if summed else "rank-1.log does not say what was added up"
+    text = f"{summed / 1e6:.1f} MB added up in {calls:.1f} sums a step" if summed else "rank-1.log has no line about sums"
     if not bench.is_virtual:
         alone, both = step_seconds(one), step_seconds(two)
         figures.update(one_step_seconds=alone, two_step_seconds=both, throughput=2 * alone / both)

@@ -1,4 +1,4 @@
-"""One of two ranks is killed, stopped or asked to stop; two ranks see one GPU."""
+"""One of two ranks is killed, stopped or terminated; two ranks share one GPU."""
 
 import signal
 
@@ -10,14 +10,14 @@ from checks.rank_costs import make_job
 from checks.rank_processes import Ranks
 from checks.rank_values import with_mixed_data
 
-WATCH = "src/distributed/rank_monitor.cpp and leave() in src/train/run/rank_group.cpp; what each rank said lies in {}"
-# Each within what docs/several-ranks.md promises, and some seconds for the driver to let go of the GPU.
+WATCH = "src/distributed/rank_monitor.cpp and leave() in src/train/run/rank_group.cpp; the ranks' logs are in {}"
+# The limits of docs/several-ranks.md, and some seconds for the driver to release the GPU.
 SECONDS_TO_START, SECONDS_TO_END, SECONDS_TO_SAVE = 60, 30, 60
 STEPS_BEFORE = 4
 
 
 def endless(bench, name, settings=None):
-    """→ the folder of a run that ends by being ended."""
+    """Returns the folder of a run that does not end by itself."""
     folder = bench.work / "rank-faults" / name
     inputs.clear(folder)
     folder.mkdir(parents=True)
@@ -34,24 +34,24 @@ def outcome(bench, bad, text, fix, **figures):
 
 def described(ended, rank):
     if ended is None:
-        return f"rank {rank} went on"
+        return f"rank {rank} kept running"
     return f"rank {rank} ended after {ended.seconds:.1f} s with exit code {ended.code}: {ended.reason()}"
 
 
 def lost(name, what, words, has_long_steps=False):
-    """Rank 1 gets the signal `what`: rank 0 has to end, and say `words` of it. In a long step it is most likely lost in a pass,
-    while its peer's gpu waits in a kernel of NCCL; in a short one between two calls."""
+    """Returns a check: rank 1 receives the signal `what`; rank 0 must end and print `words` about it. In a long step the signal most
+    likely arrives during a pass, while the other GPU waits in an NCCL kernel; in a short step between two calls."""
 
     def do(bench):
         if has_long_steps and bench.is_cpu:
-            return results.skipped("no gpu that could wait in a kernel")
+            return results.skipped("no GPU that could wait in a kernel")
         folder = endless(bench, name, make_job(bench, 2).settings(bench) if has_long_steps else None)
         fix = WATCH.format(folder)
         with Ranks(bench, folder, "first") as ranks:
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
-                return results.failed(f"nothing was sent, since the ranks made no steps: {described(ranks.end_of(0, 10), 0)}", fix)
+                return results.failed(f"no signal was sent, because the ranks completed no step: {described(ranks.end_of(0, 10), 0)}", fix)
             ranks.send(1, bench.fault.get("signal", what))
-            # Rank 0 may save some GB of the larger model first.
+            # Rank 0 may first save some GB of the larger model.
             seconds = bench.fault.get("seconds", SECONDS_TO_SAVE if has_long_steps else SECONDS_TO_END)
             ended = ranks.find_end(0, seconds)
             number = ranks.processes[1].pid
@@ -60,8 +60,8 @@ def lost(name, what, words, has_long_steps=False):
             bad.append(f"not within {seconds} s")
         else:
             if ended.code != 5:
-                bad.append("the exit code has to be 5")
-            bad += [f"it does not say '{expected}'" for expected in (f"rank 1: process {number}", words) if expected not in ended.err]
+                bad.append("the exit code must be 5")
+            bad += [f"its log lacks '{expected}'" for expected in (f"rank 1: process {number}", words) if expected not in ended.err]
         return outcome(bench, bad, described(ended, 0), fix, code=ended and ended.code, seconds=ended and ended.seconds)
 
     return do
@@ -72,14 +72,14 @@ def newest_checkpoint(folder):
 
 
 def stop_and_resume(bench):
-    """TERM to rank 1, the same command again, TERM to rank 0."""
+    """Sends TERM to rank 1, runs the same command again, and sends TERM to rank 0."""
     folder = endless(bench, "asked")
-    fix = f"is_to_stop() in src/train/loop/training_loop.cpp, any_stops() in src/train/run/rank_group.cpp; what each rank said lies in {folder}"
+    fix = f"is_to_stop() in src/train/loop/training_loop.cpp, any_stops() in src/train/run/rank_group.cpp; the ranks' logs are in {folder}"
     bad, texts = [], []
     for name, rank in (("first", 1), ("second", 0)):
         with Ranks(bench, folder, name) as ranks:
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
-                return results.failed(f"the ranks of the {name} start made no steps: {described(ranks.end_of(0, 10), 0)}", fix)
+                return results.failed(f"the ranks of the {name} start completed no step: {described(ranks.end_of(0, 10), 0)}", fix)
             ranks.send(rank, bench.fault.get("signal", signal.SIGTERM))
             ended = ranks.ends(SECONDS_TO_SAVE)
             lines = ranks.lines()
@@ -87,11 +87,11 @@ def stop_and_resume(bench):
         checkpoint = newest_checkpoint(folder)
         texts.append(f"TERM to rank {rank}: exit codes {codes[0]} and {codes[1]}, {len(lines)} steps, checkpoint {checkpoint}")
         if codes != [75, 75]:
-            bad += ["both exit codes have to be 75", *(described(each, number) for number, each in enumerate(ended))]
+            bad += ["both exit codes must be 75", *(described(each, number) for number, each in enumerate(ended))]
         if not bench.is_virtual and (not lines or checkpoint != lines[-1]["step"]):
             bad.append("the last step has no checkpoint")
         if not bench.is_virtual and (lines[:len(ranks.started)] != ranks.started or [line["step"] for line in lines] != list(range(1, len(lines) + 1))):
-            bad.append(f"it did not go on from step {len(ranks.started)}, but began anew or left steps out")
+            bad.append(f"it did not resume from step {len(ranks.started)}: it started over or skipped steps")
         if bad:
             break
         if bench.fault.get("without a checkpoint"):
@@ -100,7 +100,7 @@ def stop_and_resume(bench):
 
 
 def shared_gpu(bench):
-    """Both ranks see one GPU: NCCL would hang or fail in words of its own."""
+    """Checks that two ranks on one GPU are rejected; NCCL would hang or fail with its own message."""
     if not bench.device.startswith("cuda"):
         return results.skipped("no real GPUs")
     folder = endless(bench, "shared")
@@ -108,11 +108,11 @@ def shared_gpu(bench):
         ended = ranks.ends(SECONDS_TO_SAVE)
     bad = []
     if [each and each.code for each in ended] != [2, 2]:
-        bad.append("both exit codes have to be 2")
+        bad.append("both exit codes must be 2")
     if not (ended[0] and "have the same GPU" in ended[0].err):
-        bad.append("rank 0 does not say that ranks have the same gpu")
+        bad.append("rank 0 does not report that ranks have the same GPU")
     return outcome(bench, bad, "; ".join(described(each, rank) for rank, each in enumerate(ended)),
-                   f"refuse_shared_card() in src/train/run/rank_group.cpp, bus_id() in src/memory/device.cpp; what each rank said lies in {folder}")
+                   f"refuse_shared_card() in src/train/run/rank_group.cpp, bus_id() in src/memory/device.cpp; the ranks' logs are in {folder}")
 
 
 def checks():

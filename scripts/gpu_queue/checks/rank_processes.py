@@ -1,4 +1,4 @@
-"""The two ranks of a run as processes of their own, started as torchrun does it, so that each can be hit and has an exit code."""
+"""The two ranks of a run as separate processes, started like torchrun's, so that each can be signaled and has an exit code."""
 
 import json
 import os
@@ -17,10 +17,10 @@ def free_port():
 
 
 class Ranks:
-    """Of `with`: what still runs at its end is killed, with all that it has started."""
+    """A context manager for two ranks; on exit, kills those that still run, with their children."""
 
     def __init__(self, bench, folder, name, environments=({}, {})):
-        """The configuration is folder/train.yaml, the run folder/run; `name`: of the files of what the ranks say."""
+        """Starts the ranks. The configuration is folder/train.yaml, the run folder folder/run, the logs folder/NAME-RANK.txt."""
         self.bench, self.folder, self.name = bench, folder, name
         self.run = bench.run_folder(folder / "run", bench.device)
         self.started = self.lines()
@@ -49,13 +49,13 @@ class Ranks:
         return self.folder / f"{self.name}-{rank}.txt"
 
     def lines(self):
-        """Of metrics.jsonl; the last may be half written."""
+        """Returns the complete lines of metrics.jsonl; the last may be partial."""
         path = self.run / "metrics.jsonl"
         text = path.read_text() if path.exists() else ""
         return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
     def make_steps(self, count, seconds):
-        """→ whether so many new steps were made within `seconds`, before any rank ended."""
+        """Returns whether the run completes `count` new steps within `seconds`, before any rank ends."""
         began = time.monotonic()
         while len(self.lines()) - len(self.started) < count:
             if self.bench.clock.remaining() <= 0:
@@ -69,7 +69,7 @@ class Ranks:
         self.processes[rank].send_signal(what)
 
     def find_end(self, rank, seconds):
-        """→ program.Ended; nothing where the rank goes on for longer than `seconds`."""
+        """Returns program.Ended; None if the rank runs for longer than `seconds`."""
         began = time.monotonic()
         try:
             code = self.processes[rank].wait(timeout=max(0, min(seconds, self.bench.clock.remaining())))
@@ -80,6 +80,6 @@ class Ranks:
         return program.Ended(code, "", self.log_path(rank).read_text(errors="replace"), time.monotonic() - began)
 
     def ends(self, seconds):
-        """Of both, within `seconds` in all."""
+        """Returns find_end of both ranks, within `seconds` together."""
         last = time.monotonic() + seconds
         return [self.find_end(rank, last - time.monotonic()) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""Memory runs out on rank 1 alone: its allocator is capped, which neither the plan nor the look-ahead knows."""
+"""Memory runs out on rank 1 only: its allocator has a limit that neither the plan nor the look-ahead includes."""
 
 import json
 
@@ -10,13 +10,13 @@ from checks.rank_faults import described, outcome
 from checks.rank_processes import Ranks
 from checks.planned_job import Job, gigabytes
 
-FIX = "src/train/step/oom_guard.cpp, and what ranks agree on in src/distributed/ranks.cpp; what each rank said lies in {}"
+FIX = "src/train/step/oom_guard.cpp, and the ranks' agreement in src/distributed/ranks.cpp; the ranks' logs are in {}"
 STEPS, SECONDS = 3, 90
-SHARE = 0.75  # of the peak: half of the micro-batch fits, since most of the peak are activations
+SHARE = 0.75  # fraction of the peak; half of the micro-batch fits, because most of the peak is activations
 
 
 def run(bench, name, limit):
-    """→ (its plan, its steps, how each rank ended)"""
+    """Returns (plan, steps, program.Ended of each rank)."""
     folder = bench.work / "rank-shortage" / name
     inputs.clear(folder)
     folder.mkdir(parents=True)
@@ -36,25 +36,25 @@ def losses_apart(a, b):
 
 
 def shortage(bench):
-    """Both do the step again; rank 1 in smaller pieces, and nothing of the result changes."""
+    """Checks that both ranks repeat the step, rank 1 in smaller micro-batches, with the same result."""
     if bench.is_cpu:
         return results.skipped("a CPU's memory is another matter")
     fix = FIX.format(bench.work / "rank-shortage")
     plan, free, ended = run(bench, "free", None)
     if [each and each.code for each in ended] == [3, 3]:
-        return results.skipped(f"does not fit without a cap: {ended[0].reason()}")
+        return results.skipped(f"does not fit without a limit: {ended[0].reason()}")
     if plan is None or [each and each.code for each in ended] != [0, 0]:
-        return results.failed("without a cap: " + "; ".join(described(each, rank) for rank, each in enumerate(ended)), fix)
+        return results.failed("without a limit: " + "; ".join(described(each, rank) for rank, each in enumerate(ended)), fix)
     limit = int(SHARE * plan["measured"]["reserved_peak_bytes"])
     _, capped, ended = run(bench, "capped", limit)
     again = sum(line["oom_splits"] for line in capped)
     text = (f"peak {gigabytes(plan['measured']['reserved_peak_bytes'])}, rank 1 capped at {gigabytes(limit)}: {len(capped)} steps, "
-            f"{again} times a step was done again")
+            f"{again} times a step was repeated")
     bad = []
     if [each and each.code for each in ended] != [0, 0]:
         bad += [described(each, rank) for rank, each in enumerate(ended)]
     if len(capped) != STEPS or not again:
-        bad.append(f"{STEPS} steps, and some done again, were to be seen")
+        bad.append(f"expected {STEPS} steps, some of them repeated")
     if not bench.is_virtual:
         apart = losses_apart(capped, free)
         text += f"; losses {apart:.1e} apart (at most {FP32_LATER_LOSS:.1e})"

@@ -1,5 +1,4 @@
-"""Two ranks against one process on the same device: they make the same steps, so losses, gradients and weights are the same
-but for rounding."""
+"""Compares two ranks with one process on the same device: losses, gradients and weights are equal except for rounding."""
 
 import json
 
@@ -10,16 +9,16 @@ from harness.check import Check
 from checks.values import FASTER, LORA, OTHER_ORDER, STEPS, fp32_outcome, dry_outcome, rounded_outcome
 
 LAUNCH = ["--launch", "2"]
-SUMS = ("what ranks add up: src/distributed/collectives.cpp, src/nccl/process_group.cpp, the buckets of gradients in src/engine; "
-        "the same with --device cpu says whether it is NCCL")
-REPEATED = "what ranks agree on: src/distributed/ranks.cpp, src/data/loader/loader.cpp"
-SECONDS = 60  # of a run of a tiny model, all in all
-HANGS = "the run of two ranks (NCCL_DEBUG=INFO says what NCCL does; rank-1.log in the newest folder of WORK/runs)"
+SUMS = ("the ranks' sums: src/distributed/collectives.cpp, src/nccl/process_group.cpp, the buckets of gradients in src/engine; "
+        "repeat with --device cpu to see whether it is NCCL")
+REPEATED = "the ranks' agreement: src/distributed/ranks.cpp, src/data/loader/loader.cpp"
+SECONDS = 60  # seconds of a run of a tiny model
+HANGS = "the run of two ranks (NCCL_DEBUG=INFO logs what NCCL does; rank-1.log in the newest folder of WORK/runs)"
 HALF = {"training.global_batch_size": 2, "training.micro_batch_size": 1}
 
 
 def with_mixed_data(bench, overrides):
-    """Every other sample has no images: in some steps only one rank has gradients of the vision tower."""
+    """Returns settings in which every second sample has no image, so in some steps only one rank has gradients of the tower."""
     folder = bench.work / "mixed-data"
     if not (folder / "train.json").exists():
         inputs.write_small_data(folder, inputs.MIXED_DATA)
@@ -36,7 +35,7 @@ def two_ranks(bench, preset, overrides, side="ranks"):
 
 
 def steps_of_uneven_ranks(bench, one):
-    """Steps in which one rank alone has images: rank r has every second sample from the r-th on."""
+    """Counts the steps in which only one rank has images: rank r has every second sample from the r-th on."""
     records = json.loads((bench.work / "mixed-data" / "train.json").read_text())
     has_images = {record["id"]: bool(record["image"]) for record in records}
     steps = [json.loads(line)["ids"] for line in (one.folder / "samples.jsonl").read_text().splitlines()]
@@ -44,7 +43,7 @@ def steps_of_uneven_ranks(bench, one):
 
 
 def same_in_fp32(preset, overrides=None, of_ranks=None):
-    """`of_ranks`: what the ranks do otherwise, which must not change anything."""
+    """Returns a check. `of_ranks`: settings of the ranks only, which must not change the result."""
     overrides = overrides or {}
 
     def do(bench):
@@ -74,7 +73,7 @@ def about_as_far(preset):
 
 
 def repetition(preset):
-    """To the bit on the CPU; NCCL promises no order of its sums."""
+    """Checks a repetition: bit-exact on the CPU; NCCL guarantees no order of its sums."""
 
     def do(bench):
         first, again = two_ranks(bench, preset, {}), two_ranks(bench, preset, bench.fault, side="ranks-again")

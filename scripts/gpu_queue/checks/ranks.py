@@ -1,4 +1,4 @@
-"""Two GPUs of this machine, by NCCL; on the CPU the same by Gloo."""
+"""Two GPUs of this machine with NCCL; on the CPU, the same checks with Gloo."""
 
 from harness import gpus
 from checks import rank_costs
@@ -13,7 +13,7 @@ def unusable(bench):
     if bench.device != "cuda":
         return f"--device {bench.device} is one GPU; call it with --device cuda"
     count = len(gpus.visible_gpus())
-    return "" if count >= 2 else f"{count} GPU{'' if count == 1 else 's'} can be seen (nvidia-smi -L, CUDA_VISIBLE_DEVICES), and it takes two"
+    return "" if count >= 2 else f"{count} GPU{'' if count == 1 else 's'} visible (nvidia-smi -L, CUDA_VISIBLE_DEVICES); two are needed"
 
 
 def checks(_):

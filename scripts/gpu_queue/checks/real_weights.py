@@ -12,7 +12,7 @@ MODEL = "smollm2"
 TRAINING_STEPS = 30
 MISSING_PACKAGE = 77
 FIX = "tests/real_weights: run it by hand with --only and --device"
-# Checks by the regular expression that chooses them, with their seconds on an H200: the checkpoint is part of the first.
+# Checks by the regular expression that selects them, with their seconds on an H200. The first includes creating the checkpoint.
 GROUPS = {"token ids and losses in five formats": ("token ids|formats|loss (?!scale)", 60), "greedy answers in five formats": ("answers", 40),
           "fp16's loss scale": ("loss scale", 20), "full training against transformers": ("training full", 40),
           "LoRA against transformers and PEFT": ("training lora", 40)}

@@ -17,7 +17,7 @@ import step_parts  # noqa: E402
 
 PRESET, DRY_PRESET = "qwen2.5-vl-3b", "qwen2.5-vl-tiny"
 RANK, GLOBAL_BATCH, IMAGES, WORDS, STEPS = 16, 16, 2, 100, 5
-# The first that fits is run: 8 takes 113 GB, which an H200 has and an H100 has not.
+# The first that fits is used: 8 takes 113 GB, which fits an H200 but not an H100.
 MICRO_BATCHES = (8, 4, 2)
 LIBRARY = "libvlmtrain_kernel_times.so"
 LORA = {"lora.rank": RANK, "memory.recompute": "none", "training.max_steps": STEPS}
@@ -25,13 +25,13 @@ LORA = {"lora.rank": RANK, "memory.recompute": "none", "training.max_steps": STE
 # docs/benchmarks/first-gpu-hour.md by operations and sizes. SwiGLU of the tower was 178 before it was read in packs of 8 bytes.
 INFERRED_LORA = {step_parts.BASE: 890, step_parts.LORA: 241, step_parts.NARROW_BASE: 309, step_parts.NARROW_LORA: 161,
                  step_parts.TEXT_ATTENTION: 165, step_parts.FULL_ATTENTION: 176, step_parts.WINDOWS: 132, step_parts.TOWER_GATE: 85}
-# On NF4 only totals of classes are known, measured there.
+# For NF4, only totals of classes are measured.
 CLASSES = {"products, aligned": (step_parts.BASE, step_parts.LORA),
            "products, misaligned": (step_parts.NARROW_BASE, step_parts.NARROW_LORA),
            "attention": (step_parts.TEXT_ATTENTION, step_parts.FULL_ATTENTION, step_parts.WINDOWS, step_parts.OTHER_ATTENTION)}
 FIRST_CLASSES = {"LoRA": {"products, aligned": 1133, "products, misaligned": 470, "attention": 469},
                  "LoRA on NF4": {"products, aligned": 924, "products, misaligned": 1027, "attention": 459}}
-# Below this share of products whose size is known, the split is not an answer.
+# Minimum share of products of known size for a meaningful split.
 LEAST_MATCHED = 0.9
 SHOWN_SIZES = 25
 VIRTUAL_NAMES = {"H200": "h200", "H100 PCIe": "h100-pcie", "H100": "h100", "B200": "b200", "A100": "a100-80"}
@@ -39,7 +39,7 @@ FIX = "bench/step_parts.py: the attached recording and record have the kernels i
 
 
 def virtual_name(gpu):
-    """Returns the virtual GPU that is like a GPU, by the name in its plan; None if there is none like it."""
+    """Returns the virtual GPU that corresponds to the GPU name of a plan; None if no virtual GPU does."""
     return next((name for word, name in VIRTUAL_NAMES.items() if word in gpu), None)
 
 

@@ -1,4 +1,4 @@
-"""Tokens per second against transformers: the same GPU, checkpoint, samples and order."""
+"""Compares tokens per second with transformers: the same GPU, checkpoint, samples and order."""
 
 import importlib.util
 import json

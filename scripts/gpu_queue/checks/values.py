@@ -1,4 +1,4 @@
-"""Loss, gradients, weights and answers on the GPU against the CPU: the same program, the same tiny random checkpoints."""
+"""Compares losses, gradients, weights and answers on the GPU with the CPU: the same program and tiny random checkpoints."""
 
 import json
 
@@ -23,15 +23,15 @@ def describe_outcome(verdict, fix=KERNELS):
 
 
 def dry_outcome(gpu):
-    """Of a run on a virtual GPU: all of its steps were done, and none has values."""
+    """Checks a run on a virtual GPU: it completed all steps, and none has values."""
     lines = gpu.lines()
     if len(lines) != STEPS or any(line["loss"] is not None for line in lines):
-        return results.failed(f"{len(lines)} of {STEPS} steps, or a loss where there is none", "the run on the virtual GPU")
+        return results.failed(f"{len(lines)} of {STEPS} steps, or a step with a loss", "the run on the virtual GPU")
     return results.dry()
 
 
 def fp32_outcome(gpu, reference, fix=KERNELS):
-    """Both runs did the same in fp32."""
+    """Checks that two fp32 runs agree."""
     verdict = Verdict()
     losses = comparison.losses_apart(gpu, reference)
     verdict.at_most(comparison.FP32_LOSS, losses[0], "first loss")
@@ -44,7 +44,7 @@ def fp32_outcome(gpu, reference, fix=KERNELS):
 
 
 def same_in_fp32(preset, overrides=None, gpu_overrides=None, fix=KERNELS):
-    """The GPU with `gpu_overrides` too against the CPU without them."""
+    """Compares the GPU with `gpu_overrides` and the CPU without them."""
     overrides = overrides or {}
 
     def do(bench):
@@ -57,12 +57,12 @@ def same_in_fp32(preset, overrides=None, gpu_overrides=None, fix=KERNELS):
 
 
 def rounded_outcome(gpu, exact, rounded, fix=KERNELS):
-    """`gpu` and `rounded` did in 16 bits what `exact` did in fp32."""
+    """Checks that `gpu` and `rounded` agree in 16 bits with `exact` in fp32."""
     own_gradients = comparison.whole_gradients_apart(rounded, exact)
     own_worst, _ = comparison.gradients_apart(rounded, exact)
     own_losses = comparison.losses_apart(rounded, exact)
     verdict = Verdict()
-    # The error of one loss may be small by chance; that of the gradients, which are many, is not.
+    # The error of one loss may be small by chance; that of many gradients is not.
     losses = comparison.losses_apart(gpu, exact)
     verdict.at_most(4 * max(own_losses[0], own_gradients / 8), losses[0], "first loss")
     gradients = comparison.whole_gradients_apart(gpu, exact)
@@ -77,7 +77,7 @@ def rounded_outcome(gpu, exact, rounded, fix=KERNELS):
 
 
 def about_as_far(preset, overrides, fix=KERNELS):
-    """In 16 bits the GPU is about as far from fp32 as the CPU is. Much nearer would mean that it did not run in 16 bits."""
+    """Checks that the GPU in 16 bits is about as far from fp32 as the CPU. A much smaller distance means that it did not use 16 bits."""
 
     def do(bench):
         gpu = bench.on_gpu(preset, overrides)
@@ -90,7 +90,7 @@ def about_as_far(preset, overrides, fix=KERNELS):
 
 
 def compressed_states(states, factor):
-    """The gpu's compressed moments against the CPU's, in parts of what compressing them changes on the CPU."""
+    """Compares the GPU's compressed moments with the CPU's, relative to the change that compression causes on the CPU."""
     fix = "src/engine/optimizer/moments.cpp and src/engine/optimizer/compressed_states.cpp"
 
     def do(bench):
@@ -112,7 +112,7 @@ def compressed_states(states, factor):
 
 
 def dropout(bench):
-    """What is dropped does not depend on how a step is cut. Card and CPU draw different masks, so the GPU is its own reference."""
+    """Checks that dropout does not depend on the split of a step. GPU and CPU draw different masks, so the GPU is its own reference."""
     overrides = {**LORA, "lora.dropout": 0.3}
     whole = bench.kept_run("gpu", bench.device, "smolvlm-tiny", {**overrides, "training.micro_batch_size": 4})
     cut = bench.on_gpu("smolvlm-tiny", {**overrides, "training.micro_batch_size": 1, "memory.recompute": "all"})
@@ -125,7 +125,7 @@ def dropout(bench):
     gradient, name = comparison.gradients_apart(cut, whole)
     verdict.at_most(comparison.FP32_GRADIENT, gradient, "worst gradient", name)
     verdict.at_least(1e-2, comparison.whole_gradients_apart(whole, none), "gradients against no dropout")
-    return describe_outcome(verdict, "src/nn/layers/dropout.cpp, and what recomputation remembers of it (src/nn/layers/recompute.cpp)")
+    return describe_outcome(verdict, "src/nn/layers/dropout.cpp, and the state that recomputation saves for it (src/nn/layers/recompute.cpp)")
 
 
 def parse_json(ended, what):
@@ -215,7 +215,7 @@ def variant_checks(_):
     add("qwen2.5-vl-tiny: nf4 with LoRA, bf16",
         about_as_far("qwen2.5-vl-tiny", {**LORA, "model.quantization": "nf4", **bf16}, "src/nn/weights/quantization.cpp"),
         fp32_in_its_place={"training.precision": "fp32"})
-    # Codes at a bound of two may fall either way; what bf16 states round is drawn, and the GPU draws otherwise.
+    # Codes at a rounding boundary may differ; bf16 states round stochastically, and the GPU draws other numbers.
     add("smolvlm-tiny: 8-bit optimizer states", compressed_states("8bit", 0.5), fp32_states={"training.optimizer_states": "fp32"})
     add("smolvlm-tiny: bf16 optimizer states", compressed_states("bf16", 2), a_learning_rate_1_percent_higher=FASTER)
     layouts = "src/nn/layers/recompute.cpp, src/engine/step/step.cpp: no layout of a step changes its result"

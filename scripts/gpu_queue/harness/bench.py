@@ -14,14 +14,14 @@ from harness import tensors
 
 
 class RunFailed(Exception):
-    """A program ended otherwise than it had to."""
+    """Raised if a program ends with an unexpected exit code."""
 
     def __init__(self, what, ended):
         super().__init__(f"{what}: exit code {ended.code}: {ended.reason()}")
 
 
 class Hung(RunFailed):
-    """A program that was killed because it ran longer than it may."""
+    """Raised if a program is killed because it exceeds its time limit."""
 
     def __init__(self, what, seconds):
         Exception.__init__(self, f"{what} ran for more than {seconds} s and was ended")
@@ -29,7 +29,7 @@ class Hung(RunFailed):
 
 @dataclass
 class Run:
-    """What a training run left."""
+    """The files of a training run."""
 
     folder: Path
     seconds: float
@@ -45,7 +45,7 @@ class Run:
         return tensors.read_joined(sorted((self.folder / "checkpoints" / f"step-{step}" / "trainer_state").glob("optimizer*.safetensors")))
 
     def weights(self, step):
-        """fp32 masters where there are any, else the checkpoint's own tensors."""
+        """Returns fp32 master weights if they exist, else the checkpoint's tensors."""
         masters = {name.removeprefix("master."): values for name, values in self.optimizer(step).items() if name.startswith("master.")}
         if masters:
             return masters
@@ -71,8 +71,8 @@ class Bench(UnderTest):
     """The programs, the device and the working folders of a queue run.
 
     `device` is under test: cuda, cuda:N, virtual:NAME, or cpu, which is compared with itself on two threads. `portable` holds the
-    measuring programs next to vlmtrain, `carried` the folders that travelled to the GPU machine, `out` the results. `fault`: in
-    a self-test, overrides of the side under test that a check has to notice. Checks of one entry may run in several threads.
+    measuring programs next to vlmtrain, `carried` the folders copied to the GPU machine, `out` the results. `fault`: in
+    a self-test, overrides of the side under test that a check must detect. Checks of one entry may run in several threads.
     """
 
     def __init__(self, vlmtrain, device, work, gpu_tests=None, program_identity="", carried=None, out=None):
@@ -82,7 +82,7 @@ class Bench(UnderTest):
         self.carried = carried
         self.out = out or work
         self.clock = program.Clock(0)
-        self.tokenizer = None  # tokenizer.json for presets without one; inputs.write_tokenizer makes it otherwise
+        self.tokenizer = None  # tokenizer.json for presets without one; otherwise inputs.write_tokenizer creates one
         self.fault = {}
         self.threads = None  # OMP_NUM_THREADS of programs, when several checks run at the same time
         self.locks = {}
@@ -117,7 +117,7 @@ class Bench(UnderTest):
 
     @contextlib.contextmanager
     def at_most(self, seconds, what):
-        """What hangs costs one check and not the rest of the part."""
+        """Limits a block to `seconds`, so that a hanging program costs one check only. Raises Hung."""
         whole = self.clock
         self.clock = program.Clock(min(seconds, whole.remaining()))
         try:
@@ -158,7 +158,7 @@ class Bench(UnderTest):
         inputs.write_config(path, settings)
 
     def settings(self, preset, overrides):
-        """Of a small run: each step's values count, so all of them are saved and nothing else is written."""
+        """Returns the settings of a small run: every step is saved, and nothing else is written."""
         data = self.small_data()
         return {"model.path": self.checkpoint(preset), "data.train": data / "train.json", "training.precision": "fp32",
                 "training.global_batch_size": 4, "training.micro_batch_size": 2, "training.max_steps": 5,
@@ -168,15 +168,15 @@ class Bench(UnderTest):
                 "output.tensorboard": False, **overrides}
 
     def reference(self, preset, overrides=None):
-        """The run on the CPU; done once for all checks that need it."""
+        """Returns the run on the CPU; runs once for all checks."""
         return self.kept_run("reference", "cpu", preset, overrides or {})
 
     def on_gpu(self, preset, overrides=None):
-        """The run on the device under test."""
+        """Returns the run on the device under test."""
         return self.kept_run("gpu", self.device, preset, {**(overrides or {}), **self.fault})
 
     def kept_run(self, side, device, preset, overrides, words=()):
-        """`words`: further ones of the command; a side has the same in all of its runs."""
+        """Returns the run of a side; runs once. `words`: further arguments of the command, the same in all runs of a side."""
         settings = self.settings(preset, overrides)
         key = json.dumps([self.program_identity, side, device, preset, {name: str(value) for name, value in settings.items()}], sort_keys=True)
         folder = self.work / "runs" / f"{side}-{preset}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -197,7 +197,7 @@ class Bench(UnderTest):
         return folder / device.replace(":", "-") if device.startswith("virtual:") else folder
 
     def train(self, folder, device, settings, words=(), environment=None, watch=None, expected=(0,)):
-        """A training run in a fresh `folder`. Raises RunFailed unless it ends with one of `expected`."""
+        """Trains in a new `folder` and returns the run. Raises RunFailed unless the exit code is one of `expected`."""
         ended, run = self.try_train(folder, device, settings, words, environment, watch)
         if ended.code not in expected:
             raise RunFailed(f"the run on {device}", ended)

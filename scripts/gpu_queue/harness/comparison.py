@@ -1,11 +1,11 @@
-"""How far a run on the GPU may be from the same run on the CPU, and how far it is.
+"""Distances between a run on the GPU and the same run on the CPU, and their bounds.
 
-Two sums of n rounded terms in another order differ by about sqrt(n) units of roundoff. What a tiny model's gradients are made
-of are sums of some thousand terms, one after the other through about sixteen operations: in fp32 (a unit is 2^-24) that is
-64 * 16 units, FP32_GRADIENT. The loss is a mean over label tokens in which most of it cancels: an eighth of that.
+Two sums of n rounded terms in different orders differ by about sqrt(n) units of roundoff. A tiny model's gradients are sums of
+some thousand terms that pass through about sixteen operations: in fp32 (a unit is 2^-24) that is 64 * 16 units, FP32_GRADIENT.
+The loss is a mean over label tokens, in which most of the error cancels: an eighth of that.
 
-In 16 bits, and where moments are held in fewer bits, no such bound is tight. There the CPU shows how far the less exact arithmetic
-is from the exact one, and the GPU may be a few times as far from the exact one, which is never rounded the same way.
+In 16 bits, and with compressed moments, no such bound is tight. There the bound is a few times the distance between the CPU's
+less exact and exact arithmetic, because the GPU never rounds in the same way.
 """
 
 import math
@@ -15,14 +15,15 @@ from harness import tensors
 UNIT_FP32 = 2.0 ** -24
 FP32_GRADIENT = 64 * 16 * UNIT_FP32
 FP32_LOSS = FP32_GRADIENT / 8
-# AdamW divides by the root of the second moment: an element whose gradient is all rounding moves by the whole learning rate
-# in either direction. Few are, so the losses of later steps and the weights drift apart slowly.
+# AdamW divides by the root of the second moment: an element whose gradient is only rounding moves by the whole learning rate
+# in either direction. Such elements are few, so the losses of later steps and the weights diverge slowly.
 FP32_LATER_LOSS = 4 * FP32_GRADIENT
 FP32_WEIGHTS = 128 * FP32_GRADIENT
 
 
 def has_true_gradient(name):
-    """A key's bias adds the same to all scores of a query, which softmax does not see, where attention knows no positions."""
+    """Returns whether a parameter's gradient is more than rounding. Without RoPE, a key's bias adds a constant to all scores of a
+    query, which softmax ignores."""
     return not ("vision" in name and name.endswith("self_attn.k_proj.bias"))
 
 
@@ -31,7 +32,7 @@ def finite(value):
 
 
 def losses_apart(gpu, reference):
-    """Relative, of each step; infinite where a value is missing."""
+    """Returns the relative difference of each step's loss; infinite if a value is missing."""
     pairs = list(zip([line["loss"] for line in gpu.lines()], [line["loss"] for line in reference.lines()]))
     if not pairs:
         return [math.inf]
@@ -39,22 +40,22 @@ def losses_apart(gpu, reference):
 
 
 def moments(run, step):
-    """The first moments after a step; without what is only rounding."""
+    """Returns the first moments after a step, without those that are only rounding."""
     return {name: values for name, values in run.optimizer(step).items()
             if name.startswith("first_moment.") and has_true_gradient(name)}
 
 
 def first_gradients(run):
-    """After one step, without clipping, first moments are a tenth of the gradients."""
+    """Returns the first moments after one step, which are a tenth of the unclipped gradients."""
     return moments(run, 1)
 
 
 def gradients_apart(gpu, reference):
-    """The worst tensor: (relative distance, name). Tensors below a hundredth of the whole norm count as if they were as large."""
+    """Returns (relative distance, name) of the worst tensor. The distance is relative to at least a hundredth of the total norm."""
     a, b = first_gradients(gpu), first_gradients(reference)
     difference = tensors.same_names(a, b)
     if difference or not b:
-        return math.inf, difference or "there are no moments"
+        return math.inf, difference or "no moments"
     least = tensors.whole_norm(b) / 100
     if not math.isfinite(least) or least == 0:
         return math.inf, "the reference has no finite gradient"
@@ -72,8 +73,8 @@ def whole_gradients_apart(gpu, reference, step=1):
 
 
 def weights_apart(gpu, reference, steps, first=1):
-    """Of two runs in one precision, whose checkpoints name their tensors alike: how far the weights are from each other, in parts
-    of the way that the reference's went from its `first` checkpoint to the last."""
+    """Returns the distance between the weights of two runs, relative to the distance between the reference's `first` and last
+    checkpoints. REQUIRES: both have the same precision and tensor names."""
     a, b, start = ({name: values for name, values in weights.items() if has_true_gradient(name)}
                    for weights in (gpu.weights(steps), reference.weights(steps), reference.weights(first)))
     if tensors.same_names(a, b):
@@ -84,7 +85,7 @@ def weights_apart(gpu, reference, steps, first=1):
 
 
 class Verdict:
-    """Measured figures and their bounds. Fails if one is above, or below its least."""
+    """Measured figures and their bounds; `bad` lists the figures that violate theirs."""
 
     def __init__(self):
         self.parts, self.figures, self.bad = [], {}, []

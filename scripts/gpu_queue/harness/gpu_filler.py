@@ -1,16 +1,16 @@
-"""Takes a GPU's memory on request, as another process that uses the GPU does, and returns it at the end of its input.
+"""Allocates a GPU's memory on request, like another process on the GPU, and frees it at the end of its input.
 
     python gpu_filler.py cuda:0
 
-Prints "ready" once it has a context. The line "leave BYTES" takes all memory of the GPU but so many bytes, "take BYTES" takes so many; each
-is answered by "took BYTES". Needs torch.
+Prints "ready" once it has a context. The line "leave BYTES" allocates all memory of the GPU except that many bytes, "take BYTES"
+allocates that many; each is answered by "took BYTES". Needs torch.
 """
 
 import sys
 
 import torch
 
-# The driver may have given memory to another process since it was asked.
+# Another process may have allocated memory since the query.
 ATTEMPTS, STEP_BACK_BYTES = 8, 64 * 2 ** 20
 
 
@@ -26,7 +26,7 @@ def take(device, word, size, blocks):
             return wanted_bytes
         except torch.OutOfMemoryError:
             pass
-    raise SystemExit(f"gpu_filler: {device} does not give {size} bytes")
+    raise SystemExit(f"gpu_filler: {device}: cannot allocate {size} bytes")
 
 
 def main():

@@ -1,4 +1,4 @@
-"""Which GPUs a program that is started now can see."""
+"""The GPUs that are visible to a new program."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import subprocess
 
 
 def all_gpus():
-    """(index, UUID) of each GPU of the machine; MIG's parts of one are no GPUs of their own here."""
+    """Returns (index, UUID) of each GPU of the machine; MIG instances are not listed."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""What the checks train on: tiny checkpoints of `vlmtrain init`, drawn images, conversations. The same bytes every time."""
+"""Inputs of the checks: tiny checkpoints of `vlmtrain init`, synthetic images, conversations. The bytes are reproducible."""
 
 import json
 import math
@@ -14,7 +14,7 @@ WORDS = ("the a red green blue yellow circle square triangle star is in left rig
 
 
 def write_png(path, width, height, pixels):
-    """`pixels`: bytes, three a pixel, row by row."""
+    """Writes a PNG file. `pixels`: bytes, three per pixel, row by row."""
     rows = b"".join(b"\0" + pixels[y * width * 3:(y + 1) * width * 3] for y in range(height))
 
     def chunk(kind, data):
@@ -25,12 +25,12 @@ def write_png(path, width, height, pixels):
 
 
 def write_noise(path, width, height, seed):
-    """Pictures of noise are as large as images get."""
+    """Writes an image of noise, whose file is as large as an image file gets."""
     write_png(path, width, height, random.Random(seed).randbytes(width * height * 3))
 
 
 def write_waves(path, width, height, seed):
-    """Smooth colors, so that resizing and averaging leave something to see."""
+    """Writes an image of smooth colors, whose structure survives resizing and averaging."""
     pixels = bytearray()
     for y in range(height):
         for x in range(width):
@@ -59,7 +59,8 @@ MIXED_DATA = [[0], [], [], [2], [0, 1], [], [2], []]
 
 
 def write_small_data(folder, images=None):
-    """Eight samples that differ in length, images and sizes. `images`: of each; else one has none, one has two."""
+    """Writes eight samples that differ in length, images and sizes. `images`: number of images of each; by default one has none and
+    one has two."""
     folder.mkdir(parents=True, exist_ok=True)
     sizes = [(224, 224), (300, 180), (150, 260)]
     for i, (width, height) in enumerate(sizes):
@@ -73,7 +74,7 @@ def write_small_data(folder, images=None):
 
 
 def write_worst_data(folder, images, words, samples):
-    """Samples that are all alike, so that each step is the worst that was planned for."""
+    """Writes identical samples, so that each step is the planned worst case."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"noise-{i}.png" for i in range(images)]
     for i, name in enumerate(names):
@@ -86,7 +87,7 @@ def write_worst_data(folder, images, words, samples):
 
 
 def write_varied_data(folder, samples):
-    """Answers whose lengths are spread log-normally, as in instruction data, with one image each."""
+    """Writes records with one image and an answer of log-normal length, as in instruction data."""
     folder.mkdir(parents=True, exist_ok=True)
     source = random.Random(7)
     for i in range(4):
@@ -117,10 +118,10 @@ def special_tokens(preset):
 
 
 def write_tokenizer(preset, path):
-    """Writes a tokenizer.json for a preset that has none, where nothing can be downloaded. Returns its path.
+    """Writes a tokenizer.json for a preset without one, for machines without downloads. Returns its path.
 
-    Special tokens have the ids that the preset's config.json names. The other tokens are those of the family's tiny preset,
-    and the ids between are tokens that no text contains.
+    Special tokens have the ids of the preset's config.json. The other tokens are those of the family's tiny preset, and the
+    remaining ids are tokens that no text contains.
     """
     tiny, special = special_tokens(preset)
     tokenizer = json.loads((ROOT / "configs" / "models" / tiny / "tokenizer.json").read_text())

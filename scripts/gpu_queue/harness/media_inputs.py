@@ -1,4 +1,4 @@
-"""Videos, volumes and masks that the checks train on, with nothing but Python's library. The same bytes every time."""
+"""Videos, volumes and masks for the checks, made with Python's standard library only. The bytes are reproducible."""
 
 import array
 import gzip
@@ -16,7 +16,7 @@ SCAN_SIZES = [(14, 18, 16), (12, 12, 10), (20, 16, 18)]
 MODALITIES = ["T1w", "T2w", "T1w"]
 FLOAT32, INT16 = 16, 4
 IMAGE_SIDE = 96
-STRUCTURES = {"kidney": (30, 34, 18, 11), "liver": (66, 62, 20, 16)}  # middle and half axes in pixels
+STRUCTURES = {"kidney": (30, 34, 18, 11), "liver": (66, 62, 20, 16)}  # center and half axes in pixels
 
 
 def conversation(marks, question, answer):
@@ -29,7 +29,8 @@ def write_records(folder, records):
 
 
 def write_video_data(folder):
-    """Eight samples of folders of frames: one or two videos, a video with an image, text alone. Returns the path of train.json."""
+    """Writes eight samples with folders of frames: one or two videos, a video with an image, text only. Returns the path of
+    train.json."""
     for number, (size, frames) in enumerate(zip(FRAME_SIZES, FRAMES)):
         (folder / f"clip-{number}").mkdir(parents=True, exist_ok=True)
         for frame in range(frames):
@@ -45,7 +46,7 @@ def write_video_data(folder):
 
 
 def write_nifti(path, size, values, datatype):
-    """Writes a NIfTI-1 file of voxels of 1.5 mm, compressed where its name ends with .gz. `values`: floats, the first axis fastest."""
+    """Writes a NIfTI-1 file of voxels of 1.5 mm, compressed if its name ends with .gz. `values`: floats, the first axis fastest."""
     code = {FLOAT32: "f", INT16: "h"}[datatype]
     voxels = array.array(code, values if datatype == FLOAT32 else (round(value) for value in values))
     if sys.byteorder == "big":
@@ -65,7 +66,7 @@ def write_nifti(path, size, values, datatype):
 
 
 def head(size, number):
-    """Yields the voxels of an ellipsoid in a background of zero, brighter to one side, with a texture of its own."""
+    """Yields the voxels of a textured ellipsoid on a zero background, brighter on one side."""
     source = random.Random(number)
     for z in range(size[2]):
         for y in range(size[1]):
@@ -77,7 +78,7 @@ def head(size, number):
 
 
 def write_volume_data(folder):
-    """Eight samples of scans, one of two scans, one of text alone. Returns the path of train.json."""
+    """Writes eight samples of scans, one with two scans, one of text only. Returns the path of train.json."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ["scan-0.nii.gz", "scan-1.nii", "scan-2.nii.gz"]
     for number, (name, size) in enumerate(zip(names, SCAN_SIZES)):
@@ -98,7 +99,7 @@ def is_inside(structure, x, y):
 
 
 def write_ellipses(path, seed):
-    """Two structures in noise."""
+    """Draws two structures in noise."""
     source, pixels = random.Random(seed), bytearray()
     for y in range(IMAGE_SIDE):
         for x in range(IMAGE_SIDE):
@@ -114,7 +115,7 @@ def write_mask(path, structure):
 
 
 def run_lengths(structure):
-    """Returns COCO's run lengths, down the columns, the first of zeros."""
+    """Returns COCO's run lengths, column by column, starting with zeros."""
     counts, value = [0], False
     for x in range(IMAGE_SIDE):
         for y in range(IMAGE_SIDE):
@@ -126,7 +127,7 @@ def run_lengths(structure):
 
 
 def write_mask_data(folder):
-    """Eight samples with none, one or two masks, as files and as run lengths. Returns the path of train.json."""
+    """Writes eight samples with up to two masks, as files and as run lengths. Returns the path of train.json."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(3):
         write_ellipses(folder / f"organs-{seed}.png", seed)

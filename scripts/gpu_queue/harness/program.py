@@ -1,4 +1,4 @@
-"""Running programs within a time budget."""
+"""Runs programs within a time budget."""
 
 import contextlib
 import os
@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass
 
 
-# Plans are held to what is measured: they must not have learnt from it.
+# Plans are compared with measurements, so they must not use earlier measurements.
 LEARNS_NOTHING = {"VLMTRAIN_PAST_RUNS": "off"}
 
 
 class OutOfTime(Exception):
-    """The budget of the part is used up."""
+    """Raised if the part's time budget is used up."""
 
 
 class Clock:
@@ -32,10 +32,10 @@ class Ended:
     seconds: float
 
     def reason(self):
-        """The last thing that it said."""
+        """Returns the last error line of the output, else its last line."""
         lines = [line for line in (self.err + "\n" + self.out).strip().splitlines() if line.strip()]
         errors = [line for line in self.err.strip().splitlines() if "error" in line.lower()]
-        return (errors or lines or ["nothing was said"])[-1][:400]
+        return (errors or lines or ["no output"])[-1][:400]
 
 
 RUNNING = set()  # process groups, which end_all kills
@@ -47,14 +47,14 @@ def kill_group(process):
 
 
 def end_all():
-    """Kills all programs that run, with everything that they started."""
+    """Kills all running programs and their children."""
     for process in list(RUNNING):
         kill_group(process)
 
 
 def run(command, clock, environment=None, while_running=None):
-    """Runs a program to its end, or to that of the budget: then it and all that it started are killed, and OutOfTime is raised.
-    `while_running` gets the process after it was started."""
+    """Runs a program and returns its Ended. At the end of the budget, kills it with its children and raises OutOfTime.
+    `while_running` is called with the started process."""
     began = time.monotonic()
     if clock.remaining() <= 0:
         raise OutOfTime

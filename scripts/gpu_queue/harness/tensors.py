@@ -1,4 +1,4 @@
-"""Reading safetensors and comparing tensors, with nothing but Python."""
+"""Reads safetensors and compares tensors, with Python's standard library only."""
 
 import array
 import json
@@ -8,7 +8,7 @@ import sys
 
 
 def read(path):
-    """Tensors by name, each as a flat sequence of floats. Integers and bytes are left out."""
+    """Returns tensors by name, each as a flat sequence of floats. Integers and bytes are skipped."""
     data = path.read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8:8 + length])
@@ -22,7 +22,7 @@ def read(path):
 
 
 def read_joined(paths):
-    """The same of several files that have parts of tensors: what NAME@512 has begins with element 512 of NAME."""
+    """Returns the tensors of several files that have parts of tensors: NAME@512 begins with element 512 of NAME."""
     pieces = {}
     for path in paths:
         for key, values in read(path).items():
@@ -73,7 +73,7 @@ def whole_distance(a, b):
 
 
 def same_names(a, b):
-    """Empty where both have the same tensors of the same sizes, else the first difference."""
+    """Returns the first difference between the names and sizes of tensors; empty if they are equal."""
     for name in sorted(set(a) | set(b)):
         if name not in a or name not in b:
             return f"only one of both has {name}"

@@ -11,7 +11,7 @@
 
 namespace vlmtrain::e2e {
 
-/// Errors of a user: the exit code says who can fix them, the message how.
+/// User errors: the exit code identifies who can fix them, the message how.
 class BadInputTest : public CommandTest {
  protected:
   void expect_error(const Result& result, int exit_code, const std::vector<std::string>& messages) const {
@@ -24,7 +24,7 @@ class BadInputTest : public CommandTest {
   void expect_refused(const std::vector<std::string>& overrides, int exit_code,
                       const std::vector<std::string>& messages) const {
     expect_error(train(overrides), exit_code, messages);
-    EXPECT_FALSE(std::filesystem::exists(folder() / "run/checkpoints")) << "training began";
+    EXPECT_FALSE(std::filesystem::exists(folder() / "run/checkpoints")) << "training started";
   }
 
   /// Returns a copy of the checkpoint to damage.

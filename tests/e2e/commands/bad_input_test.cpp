@@ -136,7 +136,7 @@ TEST_F(BadInputTest, Devices) {
   expect_error(run({"--config", "train.yaml", "--device", "nonsense"}), 2, {"nonsense", "auto, cpu, cuda"});
   expect_error(run({"--config", "train.yaml", "--device", "cuda:1x"}), 2, {"cuda:1x"});
   const Result cuda = run({"--config", "train.yaml", "--device", "cuda", "training.max_steps=1"});
-  if (cuda.exit_code == 0) GTEST_SKIP() << "there is a GPU";
+  if (cuda.exit_code == 0) GTEST_SKIP() << "this machine has a GPU";
   expect_error(cuda, 5, {"device cuda", "--device cpu"});
 }
 

@@ -66,7 +66,7 @@ TEST_F(BadInputTest, BadSamplesAreSkippedAndCounted) {
   for (const auto& problem : ledger["problems"]) {
     EXPECT_EQ(problem["status"], "dropped");
     reasons[problem["id"]] = problem["reason"];
-    EXPECT_THAT(result.err, HasSubstr(problem["message"].get<std::string>())) << "the log says so too";
+    EXPECT_THAT(result.err, HasSubstr(problem["message"].get<std::string>())) << "the log has it too";
     EXPECT_THAT(problem["message"].get<std::string>(), HasSubstr(problem["id"].get<std::string>()));
   }
   EXPECT_EQ(reasons, (std::map<std::string, std::string>{{"cut-off", "unreadable image"},

@@ -75,7 +75,7 @@ TEST_F(DoctorTest, WithoutAGpuTrainsOnTheCpu) {
   EXPECT_LE(step["gradient_difference"], step["gradient_tolerance"]);
   EXPECT_GT(step["trial"]["steps_per_second"], 0);
   EXPECT_LT(step["trial"]["last_loss"], step["trial"]["first_loss"]);
-  EXPECT_THAT(entries(folder()), Not(testing::Contains(HasSubstr("trial")))) << "it leaves nothing behind";
+  EXPECT_THAT(entries(folder()), Not(testing::Contains(HasSubstr("trial")))) << "it leaves no files";
 }
 
 TEST_F(DoctorTest, PrintsOneLinePerFinding) {
@@ -135,7 +135,7 @@ TEST_F(DoctorTest, ReportsMigDevices) {
   EXPECT_EQ(report["driver"]["case"], "MIG");
   EXPECT_TRUE(report["driver"]["gpus"][0]["mig"].get<bool>());
   EXPECT_THAT(finding(report, "ok", "driver"), AllOf(HasSubstr("MIG 1g.10gb"), HasSubstr("9.9 of 10.2 GB free")));
-  EXPECT_EQ(report["exit_code"], 5) << "no step can be done on a stub";
+  EXPECT_EQ(report["exit_code"], 5) << "a stub cannot run a step";
   EXPECT_THAT(get_first_failure(report), StartsWith("step: "));
 }
 
@@ -157,7 +157,7 @@ TEST_F(DoctorTest, ReportsHarmfulVariables) {
 TEST_F(DoctorTest, DryRunsAStepOnAVirtualGpu) {
   install_driver("version=12040");
   const auto report = ask({"--device", "virtual:h100"});
-  EXPECT_EQ(report["exit_code"], 0) << "no driver is asked: " << report["findings"];
+  EXPECT_EQ(report["exit_code"], 0) << "the driver is not queried: " << report["findings"];
   EXPECT_EQ(report["device"], "virtual:h100");
   EXPECT_TRUE(report["step"]["dry_run"].get<bool>());
   EXPECT_FALSE(report["step"]["compared"].get<bool>());
@@ -177,7 +177,7 @@ TEST_F(DoctorTest, ReportsMissingCustomKernels) {
   std::filesystem::remove(home / kernels.filename());
   const auto without = parse_report(
       Process(folder(), {"doctor", "--json", "--device", "virtual:h100"}, 0, (home / "vlmtrain").string()).wait());
-  EXPECT_EQ(without["exit_code"], 0) << "nothing needs them: " << without["findings"];
+  EXPECT_EQ(without["exit_code"], 0) << "they are not needed: " << without["findings"];
   EXPECT_THAT(finding(without, "warn", "step"),
               AllOf(HasSubstr("custom kernels are missing"), HasSubstr("libvlmtrain_kernels.so")));
 }

@@ -9,8 +9,8 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 
-/// scripts/gpu_queue.sh where there is no GPU: entries run on a virtual GPU, and on the CPU checks of values pass and
-/// find planted faults.
+/// scripts/gpu_queue.sh without a GPU: entries run on a virtual GPU, and on the CPU checks of values pass and
+/// find injected faults.
 class GpuQueueTest : public CommandTest {
  protected:
   Result queue(std::vector<std::string> arguments) const {
@@ -42,7 +42,7 @@ TEST_F(GpuQueueTest, ComparesValuesOnTheCpuAndWritesResultAndArchive) {
   const Result run = queue({"values-fp32", "--again", "--only", kCheck, "--device", "cpu"});
   ASSERT_EQ(run.exit_code, 3) << run.out << run.err;
   const auto json = result("values-fp32");
-  EXPECT_EQ(json["complete"], false) << "one check of many was chosen";
+  EXPECT_EQ(json["complete"], false) << "only one check is selected";
   EXPECT_EQ(json["gpu"], "cpu");
   ASSERT_EQ(json["checks"].size(), 1U);
   EXPECT_EQ(json["checks"][0]["state"], "passed");
@@ -76,7 +76,7 @@ TEST_F(GpuQueueTest, StartsNoCheckForWhichTooLittleTimeRemains) {
 }
 
 TEST_F(GpuQueueTest, ReportsOnceThatThereIsNoGpu) {
-  if (std::filesystem::exists("/dev/nvidiactl")) GTEST_SKIP() << "there is a GPU";
+  if (std::filesystem::exists("/dev/nvidiactl")) GTEST_SKIP() << "this machine has a GPU";
   const Result run = queue({"values-fp32", "--again"});
   EXPECT_EQ(run.exit_code, 2) << run.out;
   EXPECT_THAT(run.err, HasSubstr("--device cuda"));

@@ -147,10 +147,10 @@ TEST_F(InspectTest, ShowsTheFirstSamples) {
       const auto text = sample["text"].get<std::string>();
       label_text += text.substr(span[0], span[1].get<size_t>() - span[0].get<size_t>());
     }
-    EXPECT_EQ(sample["label_text"], label_text) << "tokens and marks say the same";
+    EXPECT_EQ(sample["label_text"], label_text) << "tokens and marks agree";
     EXPECT_EQ(sample["media"].empty(), sample["images"] == 0);
   }
-  EXPECT_THAT(inspection["shown"][0]["media"], SizeIs(4)) << "two pictures, each in tiles and as a whole";
+  EXPECT_THAT(inspection["shown"][0]["media"], SizeIs(4)) << "two images, each in tiles and as a whole";
 }
 
 TEST_F(InspectTest, PageIsSelfContained) {

@@ -17,8 +17,8 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
                                     "2",     "--image-size", "2000x2000", "data.max_length=350"};
   const auto shrunk_plan = plan_json({"--gpu", "a100-80", "--model", "qwen2.5-vl-3b", "--images", "2", "--image-size",
                                       "2000x2000", "data.max_length=5000"});
-  EXPECT_LE(shrunk_plan["tokens_per_sample"], 5000) << "as training does by itself";
-  EXPECT_GT(shrunk_plan["tokens_per_sample"], 4800) << "no smaller than it has to be";
+  EXPECT_LE(shrunk_plan["tokens_per_sample"], 5000) << "as in training";
+  EXPECT_GT(shrunk_plan["tokens_per_sample"], 4800) << "no smaller than necessary";
   long_one.emplace_back("data.on_too_long=fail");
   const auto run_with_suggestion = [&](std::vector<std::string> more) {
     more.insert(more.begin(), long_one.begin(), long_one.end());
@@ -36,7 +36,7 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
     std::vector<std::string> arguments;
     for (std::string argument; word_stream >> argument;) arguments.push_back(argument);
     SCOPED_TRACE(suggestion);
-    EXPECT_GT(run_with_suggestion(arguments)["tokens_per_sample"], 320) << "no smaller than it has to be";
+    EXPECT_GT(run_with_suggestion(arguments)["tokens_per_sample"], 320) << "no smaller than necessary";
     ++num_suggestions;
   }
   EXPECT_GE(num_suggestions, 4);
@@ -123,7 +123,7 @@ TEST_F(PlanCommandTest, RejectsInvalidGpus) {
 
 TEST_F(PlanCommandTest, RequiresAGpu) {
   const Result result = plan({"--model", "smolvlm-tiny"});
-  if (result.exit_code == 0) GTEST_SKIP() << "there is a GPU, which is planned for";
+  if (result.exit_code == 0) GTEST_SKIP() << "the plan is for this machine's GPU";
   expect_error({"--model", "smolvlm-tiny"}, 2, {"this machine has no GPU", "--gpu-gb 24", "--gpu rtx4090"});
 }
 
@@ -309,7 +309,7 @@ TEST_F(PlanCommandTest, TimelineIsSelfContained) {
     EXPECT_THAT(html, Not(HasSubstr(load)));
   }
   const Result again = plan({"--gpu-gb", "24", "--model", "nowhere", "--timeline", "memory.html"});
-  EXPECT_THAT(again.err, Not(HasSubstr("--timeline"))) << "an earlier one may be replaced";
+  EXPECT_THAT(again.err, Not(HasSubstr("--timeline"))) << "an existing timeline is replaced";
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ TEST_F(PlanCommandTest, TextBeginsWithTheAnswer) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, StartsWith("fits: "));
   EXPECT_THAT(split_lines(result.out).front(), AllOf(HasSubstr("micro-batch 16"), HasSubstr("global batch 16")));
-  EXPECT_EQ(result.out.find('\033'), std::string::npos) << "no colours in a file";
+  EXPECT_EQ(result.out.find('\033'), std::string::npos) << "no colors in a file";
 }
 
 TEST_F(PlanCommandTest, FlagsAreConfigurationKeysByOtherNames) {
@@ -209,7 +209,7 @@ TEST_F(PlanCommandTest, PlansAMixForItsWorstSample) {
   const auto mix = plan_with_arguments({"--image-mix", "3:0.25,1:0.5,2:0.25"});
   const auto worst = plan_with_arguments({"--images", "3"});
   EXPECT_EQ(mix["images_per_sample"], 3);
-  EXPECT_EQ(mix["memory"], worst["memory"]) << "a step of the worst samples only can be drawn";
+  EXPECT_EQ(mix["memory"], worst["memory"]) << "a step may have only the worst samples";
   EXPECT_FALSE(worst.contains("average"));
   const auto& average = mix["average"];
   ASSERT_EQ(average["samples"].size(), 3U);
@@ -357,7 +357,7 @@ TEST_F(PlanCommandTest, NamesTheWorstSample) {
   EXPECT_FALSE(std::filesystem::exists(folder() / "run")) << "a plan writes nothing";
 
   const auto hypothetical = plan_json({"--config", "train.yaml", "--gpu", "rtx4090", "--images", "1"});
-  EXPECT_TRUE(hypothetical["worst_sample"].is_null()) << "samples that are described are planned for instead";
+  EXPECT_TRUE(hypothetical["worst_sample"].is_null()) << "the plan is for synthetic samples";
 }
 
 TEST_F(PlanCommandTest, HeadlineNamesTrainedParts) {

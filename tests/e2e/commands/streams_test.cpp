@@ -40,7 +40,7 @@ TEST_F(StreamsTest, ReportsAFullDiskForStdout) {
     EXPECT_THAT(result.err, HasSubstr("cannot write to stdout: No space left on device")) << command;
     EXPECT_THAT(result.err, Not(HasSubstr("internal error"))) << command;
   }
-  EXPECT_TRUE(std::filesystem::exists(folder() / "run/checkpoints/step-1")) << "the run itself is well";
+  EXPECT_TRUE(std::filesystem::exists(folder() / "run/checkpoints/step-1")) << "the run itself succeeds";
 }
 
 TEST_F(StreamsTest, ReportsAClosedStdout) {

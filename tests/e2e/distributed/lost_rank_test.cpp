@@ -97,7 +97,7 @@ TEST_F(RanksTest, SuspendedRankEndsTheLaunch) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, HasSubstr("has not responded for"));
-  EXPECT_NE(kill(second, 0), 0) << "it is still there";
+  EXPECT_NE(kill(second, 0), 0) << "it still runs";
 }
 
 TEST_F(RanksTest, RejectsDifferentSettings) {

@@ -133,7 +133,7 @@ TEST_F(ProcessesTest, SignalWhilePlanningEndsAtOnce) {
     EXPECT_THAT(stopped.err, HasSubstr("stopped by signal " + std::to_string(signal) + " before a step was done"));
     EXPECT_THAT(stopped.err, Not(AnyOf(HasSubstr("error"), HasSubstr("terminate"))));
     EXPECT_THAT(stopped.out, IsEmpty());
-    EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
+    EXPECT_TRUE(wait_for_dry_runs()) << "a child still runs";
     expect_nothing_half_written();
   }
 }
@@ -166,13 +166,13 @@ TEST_F(ProcessesTest, InterruptedPlanLeavesNoFolder) {
   unsetenv("TMPDIR");
   EXPECT_EQ(stopped.signal, SIGINT) << stopped.err;
   EXPECT_THAT(list_folder("tmp"), IsEmpty());
-  EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
+  EXPECT_TRUE(wait_for_dry_runs()) << "a child still runs";
 }
 
 TEST_F(ProcessesTest, FailedPlanEndsItsProcesses) {
   const Result failed = run({"plan", "--gpu", "rtx4090", "--model", "nothing-here"});
   EXPECT_EQ(failed.exit_code, 2) << failed.err;
-  EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
+  EXPECT_TRUE(wait_for_dry_runs()) << "a child still runs";
 }
 
 TEST_F(ProcessesTest, IgnoresInheritedChildren) {
@@ -180,7 +180,7 @@ TEST_F(ProcessesTest, IgnoresInheritedChildren) {
   const Result plan_result = run({"plan", "--gpu", "rtx4090", "--model", "smolvlm-256m", "--json"});
   unsetenv("VLMTRAIN_DRY_RUN_STARTED");
   EXPECT_EQ(plan_result.exit_code, 0) << plan_result.err;
-  EXPECT_TRUE(wait_for_dry_runs()) << "a child is left";
+  EXPECT_TRUE(wait_for_dry_runs()) << "a child still runs";
 }
 
 TEST_F(ProcessesTest, KilledRunEndsItsDryRun) {
@@ -196,7 +196,7 @@ TEST_F(ProcessesTest, KilledRunEndsItsDryRun) {
   EXPECT_THAT(list_dry_run_processes(), Not(IsEmpty())) << "the run's look-ahead";
   running.send(SIGKILL);
   EXPECT_EQ(running.wait().signal, SIGKILL);
-  EXPECT_TRUE(wait_for_dry_runs()) << "the look-ahead";
+  EXPECT_TRUE(wait_for_dry_runs()) << "the look-ahead still runs";
 }
 
 TEST_F(ProcessesTest, RejectsASecondRunInTheFolder) {

@@ -64,7 +64,7 @@ TEST_F(VolumesTest, ThreeTaskRunResumesExactly) {
     }
   }
   EXPECT_NE(uninterrupted[5]["tasks"]["T1"]["weight"], uninterrupted[0]["tasks"]["T1"]["weight"])
-      << "GradNorm moves them";
+      << "GradNorm changes them";
   const std::string weights = "checkpoints/step-6/model.safetensors";
   EXPECT_EQ(read_text(folder() / "whole" / weights), read_text(folder() / "pieces" / weights));
 }
@@ -266,10 +266,10 @@ TEST_F(VolumesTest, GenerateReadsScansLikeTheRun) {
   for (const auto& entry : std::filesystem::directory_iterator(step)) {
     if (entry.is_regular_file()) std::filesystem::copy_file(entry.path(), folder() / "bare" / entry.path().filename());
   }
-  EXPECT_EQ(answer("run", {}), answer("bare", {})) << "the settings stand beside the weights";
+  EXPECT_EQ(answer("run", {}), answer("bare", {})) << "the settings are next to the weights";
   std::filesystem::remove(folder() / "bare/volume_settings.json");
   EXPECT_EQ(answer("run", {}), answer("bare", {"data.volume.normalization=window", "data.volume.window=[0,200]"}));
-  EXPECT_NE(answer("run", {}), answer("bare", {})) << "or nothing is compared";
+  EXPECT_NE(answer("run", {}), answer("bare", {})) << "otherwise nothing is compared";
   const Result refused = run({"generate", "--checkpoint", "run", "--prompt", "x", "training.seed=1"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("training.seed"));

@@ -46,7 +46,7 @@ TEST_F(DriverTest, IgnoresADriverInTheDefaultPath) {
       "/sbin/ldconfig -X -C '" + (folder() / "cache").string() + "' -f '" + (folder() / "ld.so.conf").string() + "'";
   // NOLINTNEXTLINE(cert-env33-c,concurrency-mt-unsafe): a fixed command
   if (std::system(make_cache.c_str()) != 0 || !std::filesystem::exists(folder() / "cache")) {
-    GTEST_SKIP() << "ldconfig does not make a cache here";
+    GTEST_SKIP() << "ldconfig creates no cache on this machine";
   }
   const auto in_namespace = [this](const std::vector<std::string>& arguments) {
     std::vector<std::string> command_line{"--map-root-user",
@@ -66,7 +66,7 @@ TEST_F(DriverTest, IgnoresADriverInTheDefaultPath) {
   };
   set("VLMTRAIN_STUB_DRIVER", "version=12040");
   const Result old = program({"--config", "train.yaml", "training.max_steps=1"});
-  ASSERT_EQ(old.exit_code, 5) << "the stub is what the program finds: " << old.err;
+  ASSERT_EQ(old.exit_code, 5) << "the program finds the stub: " << old.err;
   EXPECT_EQ(parse_plan(program(plan_arguments())), plan);
   const Result result = program({"--config", "train.yaml", "--device", "virtual:rtx4090", "training.max_steps=1"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -161,7 +161,7 @@ TEST_F(DriverTest, ExternalLimitAppliesToTheAllocator) {
   const Result result = train_on_device("virtual:rtx4090", {});
   EXPECT_EQ(result.exit_code, 5) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("plan: fits"), HasSubstr("out of memory ("), HasSubstr("7.63 MiB allowed")))
-      << "the plan knows nothing of it";
+      << "the plan ignores it";
   set("VLMTRAIN_RESERVED_LIMIT_BYTES", "much");
   EXPECT_EQ(train_on_device("virtual:rtx4090", {"output.dir=other"}).exit_code, 2);
 }
@@ -248,7 +248,7 @@ TEST_F(DriverTest, CountsAGrowingContext) {
       << "several modules of 20 MB are loaded";
   const auto steps = step_lines(std::string(kVirtualRun) + "metrics.jsonl");
   ASSERT_EQ(steps.size(), 4U);
-  EXPECT_EQ(steps[3]["reserved_peak_bytes"], steps[3]["predicted_peak_bytes"]) << "the look-ahead loads nothing";
+  EXPECT_EQ(steps[3]["reserved_peak_bytes"], steps[3]["predicted_peak_bytes"]) << "the look-ahead loads no modules";
   EXPECT_GT(steps[0]["step_seconds"].get<double>(), 0.1);
 }
 

@@ -89,7 +89,7 @@ TEST_F(HostMemoryTest, UsesSmallerMicroBatchesWithLessMemory) {
     max_micro_batches = std::max(max_micro_batches, steps[i]["micro_batches"].get<int64_t>());
     EXPECT_NEAR(steps[i]["loss"].get<double>(), losses[i]["loss"].get<double>(), 1e-4);
   }
-  EXPECT_GT(max_micro_batches, 1) << "steps of small samples may still go in one";
+  EXPECT_GT(max_micro_batches, 1) << "steps of small samples may still fit in one";
 }
 
 TEST_F(HostMemoryTest, ResumedRunKeepsItsSplit) {
@@ -324,9 +324,9 @@ class OwnControlGroup {
 
 TEST_F(HostMemoryShellTest, ControlGroupBoundsARun) {
   const OwnControlGroup group;
-  if (!group.limit(1'500'000'000)) GTEST_SKIP() << "no control group can be made here";
+  if (!group.limit(1'500'000'000)) GTEST_SKIP() << "cannot create a control group";
   const Result result = train_in_shell("echo $$ > " + group.processes().string());
-  if (result.exit_code == 2) GTEST_SKIP() << "no process can be put into a control group here: " << result.err;
+  if (result.exit_code == 2) GTEST_SKIP() << "cannot move a process into a control group: " << result.err;
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_LE(plan()["available_bytes"], 1'500'000'000);
   EXPECT_THAT(plan()["available_limited_by"].get<std::string>(), HasSubstr("vlmtrain-test-"));

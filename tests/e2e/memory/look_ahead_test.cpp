@@ -121,7 +121,7 @@ TEST_F(LookAheadTest, SplitsStepsThatWouldNotFit) {
   const std::string limit = "memory.limit_gb=" + compute_middle_limit();
   auto large = large_batch("44");
   large.insert(large.end(), {limit, "training.max_steps=6"});
-  EXPECT_EQ(train_on_test_gpu(large).exit_code, 3) << "without leave to cut, the run does not begin";
+  EXPECT_EQ(train_on_test_gpu(large).exit_code, 3) << "without allow_splits the run does not start";
   std::filesystem::remove_all(folder() / "run");
 
   auto with_leave = large;
@@ -150,7 +150,7 @@ TEST_F(LookAheadTest, WithoutLookAheadTheGuardRetries) {
   EXPECT_GT(sum_metric("oom_splits"), 0);
   for (const auto& step : steps()) {
     EXPECT_EQ(step["samples"], 44);
-    EXPECT_LE(step["reserved_peak_bytes"], plan()["limit_bytes"]) << "the margin is for what no plan can know";
+    EXPECT_LE(step["reserved_peak_bytes"], plan()["limit_bytes"]) << "the margin is for unpredictable memory";
   }
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("\"oom_split\""));
 }
@@ -180,7 +180,7 @@ void expect_exact_forecasts(const std::vector<nlohmann::ordered_json>& steps, si
 }
 
 /// Callbacks of a checkpoint use the GPU, and the run empties its cache afterwards: the look-ahead
-/// has to do the same. Two steps are submitted by then.
+/// must do the same. Two steps are submitted by then.
 TEST_F(LookAheadTest, ResynchronizesAfterASave) {
   auto settings = large_batch("4");
   settings.insert(settings.end(), {"training.max_steps=16", "output.save_steps=4"});
@@ -238,7 +238,7 @@ TEST_F(LookAheadTest, RecoversFromDriverOutOfMemory) {
   const auto failed = std::ranges::find_if(measured_steps, [](const auto& step) { return step["oom_splits"] > 0; });
   ASSERT_NE(failed, measured_steps.end());
   EXPECT_EQ((*failed)["oom_splits"], 1);
-  EXPECT_EQ((*failed)["micro_batches"], 11) << "done again, and not cut";
+  EXPECT_EQ((*failed)["micro_batches"], 11) << "repeated without a split";
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("CUDA error: out of memory"));
   const auto first_alike = (*failed)["step"].get<size_t>() + 3;
   ASSERT_LT(first_alike, measured_steps.size());
@@ -261,13 +261,13 @@ TEST_F(LookAheadTest, ResynchronizesAfterADroppedSample) {
     if (line["message"].get<std::string>().find("it is dropped") != std::string::npos) done_before = line["step"];
   }
   ASSERT_TRUE(done_before);
-  for (const auto& step : measured_steps) EXPECT_EQ(step["samples"], 44) << "another sample took its place";
+  for (const auto& step : measured_steps) EXPECT_EQ(step["samples"], 44) << "another sample replaces it";
   const size_t first_alike = *done_before + 1 + 3;
   ASSERT_LT(first_alike, measured_steps.size());
   expect_exact_forecasts(measured_steps, first_alike);
 }
 
-/// After a failure the look-ahead's limit is below the need of any step: a warning says so, and the
+/// After a failure the look-ahead's limit is below the need of any step: a warning is logged, and the
 /// run continues. After enough successful steps the limit is restored.
 TEST_F(LookAheadTest, TriesAStepThatIsForecastNotToFit) {
   std::vector<std::string> settings{"training.micro_batch_size=1", "memory.recompute=none", "training.max_steps=40"};

@@ -179,7 +179,7 @@ TEST_F(MicroBatchSplitTest, SplitsPacksByTheirSamples) {
   ASSERT_EQ(virtual_run.exit_code, 0) << virtual_run.err;
   for (const auto& step : step_lines(std::string(kVirtualRun) + "metrics.jsonl")) {
     EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]);
-    EXPECT_EQ(step["micro_batches"], 1) << "such a card holds all of a step";
+    EXPECT_EQ(step["micro_batches"], 1) << "the GPU holds a whole step";
   }
 }
 

@@ -37,12 +37,12 @@ TEST_F(VirtualGpuTest, TrainsAndReportsDeviceMemory) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("in bf16 on cuda:0"), HasSubstr("loss -"), Not(HasSubstr("nan"))));
   EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), Not(HasSubstr("nan")));
-  EXPECT_THAT(entries(folder() / "run"), ElementsAre("virtual-rtx4090")) << "away from the results of real runs";
+  EXPECT_THAT(entries(folder() / "run"), ElementsAre("virtual-rtx4090")) << "separate from the results of real runs";
   EXPECT_THAT(
       entries(folder() / kVirtualRun),
       ElementsAre("config.yaml", "data_check.jsonl", "environment.json", "epochs.jsonl", "events.jsonl", "ledger.json",
                   "metrics.jsonl", "plan.json", "predictions.jsonl", "report.html", "run.lock", "samples.jsonl"))
-      << "no checkpoint of values that were never computed";
+      << "no checkpoint without computed values";
 
   const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
   const auto steps = step_lines(std::string(kVirtualRun) + "metrics.jsonl");

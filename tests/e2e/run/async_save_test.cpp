@@ -104,13 +104,14 @@ TEST_P(AsyncSaveConfigTest, WritesTheSameBytes) {
   train_well(settings("goes-on", "true", more));
   for (const int step : {2, 4, 6}) expect_same_checkpoint("waits", "goes-on", step);
   EXPECT_EQ(entries(folder() / "goes-on/checkpoints"), entries(folder() / "waits/checkpoints"));
-  EXPECT_EQ(entries(folder() / "goes-on"), entries(folder() / "waits")) << "something was left behind";
+  EXPECT_EQ(entries(folder() / "goes-on"), entries(folder() / "waits")) << "temporary files remain";
   EXPECT_EQ(read_text(folder() / "goes-on/ledger.json"), read_text(folder() / "waits/ledger.json"));
   const auto sync_measured = json_file("waits/plan.json")["measured"],
              async_measured = json_file("goes-on/plan.json")["measured"];
   EXPECT_EQ(sync_measured["checkpoint_copies_bytes"], 0);
   EXPECT_GT(async_measured["checkpoint_copies_bytes"], 0);
-  EXPECT_EQ(async_measured["allocated_peak_bytes"], sync_measured["allocated_peak_bytes"]) << "copies are no step's";
+  EXPECT_EQ(async_measured["allocated_peak_bytes"], sync_measured["allocated_peak_bytes"])
+      << "copies do not count for steps";
 }
 
 INSTANTIATE_TEST_SUITE_P(A, AsyncSaveConfigTest,
@@ -127,7 +128,7 @@ TEST_F(AsyncSaveTest, TrainsWhileSaving) {
   const auto process = start(settings("run", "true", {"output.save_total_limit=9"}));
   wait_until(*process, [&] { return is_held(5) && steps_logged() >= 9; });
   ASSERT_TRUE(process->is_running());
-  EXPECT_FALSE(fs::exists(get_checkpoint_folder("run", 5))) << "it is not whole yet";
+  EXPECT_FALSE(fs::exists(get_checkpoint_folder("run", 5))) << "it is not complete yet";
   EXPECT_EQ(entries(folder() / "run/checkpoints").size(), 1U) << "but it is being written";
   EXPECT_THAT(events(), Not(Contains(HasSubstr("checkpoint"))));
   hold(10);
@@ -136,7 +137,7 @@ TEST_F(AsyncSaveTest, TrainsWhileSaving) {
   EXPECT_TRUE(fs::exists(get_checkpoint_folder("run", 5)));
   EXPECT_THAT(events(), ElementsAre("checkpoint 5"));
   EXPECT_EQ(json_file("run/ledger.json"), json_file("run/checkpoints/step-5/trainer_state/ledger.json"))
-      << "the ledger beside it is that of its step";
+      << "the ledger next to it is that of its step";
   release(10);
   const Result result = process->wait();
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -151,7 +152,7 @@ TEST_F(AsyncSaveTest, KillWhileSavingKeepsThePreviousCheckpoint) {
   wait_until(*process, [&] { return is_held(10) && steps_logged() >= 13; });
   process->send(SIGKILL);
   process->wait();
-  EXPECT_TRUE(fs::exists(get_checkpoint_folder("run", 5))) << "it goes once the next is whole";
+  EXPECT_TRUE(fs::exists(get_checkpoint_folder("run", 5))) << "it is removed once the next is complete";
   EXPECT_FALSE(fs::exists(get_checkpoint_folder("run", 10)));
   release(10);
   const Result repeated = train(overrides);
@@ -228,7 +229,7 @@ TEST_F(AsyncSaveTest, FinishesWritingAfterALostRank) {
   wait_until(*ranks[0], [&] { return fs::exists(at[0] / "held-step-5") && steps_logged() >= 7; });
   ranks[1]->send(SIGKILL);
   std::this_thread::sleep_for(8s);
-  EXPECT_TRUE(ranks[0]->is_running()) << "it knows by now, and writes";
+  EXPECT_TRUE(ranks[0]->is_running()) << "it has the signal, and writes";
   release(5, at[0]);
   const auto released = std::chrono::steady_clock::now();
   const Result result = ranks[0]->wait();

@@ -236,7 +236,7 @@ TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndResynchronizes) {
       "rtx4090", {"training.precision=bf16", "training.max_steps=40", "training.eval_steps=4",
                   "training.global_batch_size=11", "output.save_steps=0", "training.early_stopping_patience=1"});
   const auto& measured = plan["measured"];
-  EXPECT_EQ(measured["steps"], 40) << "nothing is better or worse where nothing has a value";
+  EXPECT_EQ(measured["steps"], 40) << "without values no step is better";
   EXPECT_LE(plan["evaluation"]["reserved_peak_bytes"], plan["memory"]["reserved_peak_bytes"]);
   EXPECT_LE(measured["reserved_peak_bytes"], plan["memory"]["reserved_peak_bytes"]);
   EXPECT_EQ(measured["allocation_retries"], 0);
@@ -248,7 +248,7 @@ TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndResynchronizes) {
   for (const auto& line : step_lines("run/virtual-rtx4090/metrics.jsonl")) {
     if (!line.contains("evaluation")) continue;
     ++num_evaluated;
-    EXPECT_TRUE(line["evaluation"]["loss"].is_null()) << "a virtual card computes nothing";
+    EXPECT_TRUE(line["evaluation"]["loss"].is_null()) << "a virtual GPU computes nothing";
     EXPECT_EQ(line["evaluation"]["samples"], kRecords);
     EXPECT_EQ(line["evaluation"]["batch_size"], plan["evaluation"]["batch_size"]);
     EXPECT_EQ(line["evaluation"]["oom_splits"], 0);

@@ -91,7 +91,7 @@ TEST_F(FailEarlyTest, EpochUsesEachUsableSampleOnce) {
     const auto ledger = json_file(image + "/ledger.json");
     EXPECT_EQ(ledger["used"], 11);
     EXPECT_EQ(ledger["dropped"], 6);
-    EXPECT_EQ(train(with_dir).exit_code, 0) << "nothing is left to do";
+    EXPECT_EQ(train(with_dir).exit_code, 0) << "no step remains";
     EXPECT_EQ(step_lines(image + "/metrics.jsonl").size(), 6U);
   }
   EXPECT_EQ(ids_drawn("gone.jpg"), ids_drawn("cut.jpg"));
@@ -117,7 +117,7 @@ TEST_F(FailEarlyTest, DamagedImageStopsTheRunAfterACheckpoint) {
   EXPECT_EQ(stopped.exit_code, 4) << stopped.err;
   EXPECT_THAT(stopped.err, HasSubstr("sample damaged"));
   const size_t completed_steps = step_lines("run/metrics.jsonl").size();
-  ASSERT_EQ(completed_steps, 5U) << "the order of this seed has the damaged picture at place 20";
+  ASSERT_EQ(completed_steps, 5U) << "the order of this seed has the damaged image at place 20";
   EXPECT_THAT(stopped.err, HasSubstr("step " + std::to_string(completed_steps) + " is saved ("));
   EXPECT_THAT(entries(folder() / "run/checkpoints"), ElementsAre("step-" + std::to_string(completed_steps)));
   EXPECT_EQ(json_file("run/ledger.json")["failed"], 1);

@@ -81,7 +81,7 @@ TEST_P(FullDiskWhileSavingTest, KeepsThePreviousCheckpoint) {
   EXPECT_THAT(full.err, HasSubstr("bytes are free"));
 
   const auto checkpoints = folder() / "disk/run/checkpoints";
-  EXPECT_THAT(entries(checkpoints), ElementsAre("step-1")) << "the failed one's files are gone";
+  EXPECT_THAT(entries(checkpoints), ElementsAre("step-1")) << "the failed one's files are removed";
   EXPECT_EQ(entries(checkpoints / "step-1").size(), entries(checkpoint()).size() + 1);
   EXPECT_EQ(json_file("disk/run/ledger.json")["samples"], kRecords);
 

@@ -132,7 +132,7 @@ TEST_F(ReportPageTest, ShowsARun) {
   EXPECT_THAT(read_value(dom, "at-the-end"), HasSubstr("steps 2,997 – 3,000"));
   EXPECT_THAT(read_value(dom, "at-the-end"), testing::ContainsRegex("loss: 0\\.[0-9]+ \\(0\\.[0-9]+ to 0\\.[0-9]+\\)"));
   EXPECT_EQ(read_value(dom, "zoomed"), "true");
-  EXPECT_EQ(read_value(dom, "button"), "false") << "there is a way back";
+  EXPECT_EQ(read_value(dom, "button"), "false") << "the reset button is visible";
   EXPECT_EQ(read_value(dom, "left"), "true");
   EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than the window";
 
@@ -212,7 +212,7 @@ TEST_F(ReportPageTest, ShowsMasks) {
   const std::map<std::string, int> points = count_points(dom);
   EXPECT_EQ(points.at("Loss by part"), 3 * 20);
   EXPECT_EQ(points.at("Dice"), 2 * 2) << "of all masks, and of those of the liver";
-  EXPECT_EQ(points.at("Learning rate"), 2 * 20) << "masks learn at a rate of their own";
+  EXPECT_EQ(points.at("Learning rate"), 2 * 20) << "masks have their own learning rate";
   EXPECT_THAT(list_shown(dom), HasSubstr("exact match 25 %, Dice 0.873"));
   EXPECT_THAT(section(dom, "masks"),
               HasSubstr("&lt;b&gt;liver</td><td>9</td><td>0.873</td><td>0.750</td><td>3.13</td>"));

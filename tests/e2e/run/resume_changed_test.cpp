@@ -156,7 +156,7 @@ TEST_F(ResumeChangedTest, AnotherDatasetStartsWithItsOwnLedger) {
   EXPECT_THAT(messages("run", "changed").front(),
               AllOf(HasSubstr("data.train: train.json → other.json"), HasSubstr("samples in data.train: 11 → 7"),
                     HasSubstr("ledger-to-step-2.json")));
-  // The run is complete, and says so where no steps remain for another change.
+  // The run is complete, and reports that no steps remain for another change.
   auto more = b;
   more.emplace_back("training.weight_decay=0.5");
   EXPECT_THAT(
@@ -206,7 +206,7 @@ TEST_F(ResumeChangedTest, NewlyFrozenPartKeepsItsWeights) {
   for (const char* const precision : {"training.precision=fp32", "training.precision=bf16"}) {
     const std::string dir = std::string("run-") + precision;
     train_well(settings(dir, 4, {precision, "model.freeze_projector=true"}));
-    ASSERT_TRUE(tower_differs(get_checkpoint_folder(dir, 4), checkpoint())) << "the tower has learnt nothing";
+    ASSERT_TRUE(tower_differs(get_checkpoint_folder(dir, 4), checkpoint())) << "the tower has not changed";
     const Result result =
         train(changed(settings(dir, 8, {precision, "model.freeze_projector=true", "model.freeze_vision_tower=true"})));
     ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -281,7 +281,7 @@ TEST_F(ResumeChangedTest, GradNormResumesWithTheSameTasks) {
   train_well(settings("run", 6, gradnorm));
   train_well(changed(settings("run", 8, {gradnorm[0], gradnorm[1], "training.weight_decay=0.1"})));
   EXPECT_NE(weight("run", 6), 1);
-  EXPECT_NE(weight("run", 7), 1) << "it forgot what it has learnt";
+  EXPECT_NE(weight("run", 7), 1) << "the learned weight is lost";
   train_well(settings("other", 6));
   train_well(changed(settings("other", 8, gradnorm)));
   EXPECT_EQ(weight("other", 7), 1);
@@ -294,7 +294,7 @@ TEST_F(ResumeChangedTest, ResumesARunOfAnOlderVersion) {
   remove_later_checkpoints("pieces", 4);
   const auto file = get_checkpoint_folder("pieces", 4) / "trainer_state/state.json";
   auto state = nlohmann::ordered_json::parse(read_text(file));
-  EXPECT_FALSE(state.contains("changed_at")) << "a run that was never changed says nothing of it";
+  EXPECT_FALSE(state.contains("changed_at")) << "an unchanged run has no changed_at";
   state["fingerprint"].erase("training.schedule_from");
   state["fingerprint"].erase("weights in model.path");
   write_text(file, state.dump());

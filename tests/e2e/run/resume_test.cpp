@@ -59,7 +59,7 @@ class ResumeTest : public CommandTest {
                              "checkpoints/step-40/trainer_state/optimizer.safetensors"}) {
       EXPECT_EQ(read_text(folder() / uninterrupted / file), read_text(folder() / resumed / file)) << file;
     }
-    EXPECT_EQ(entries(folder() / uninterrupted), entries(folder() / resumed)) << "something was left behind";
+    EXPECT_EQ(entries(folder() / uninterrupted), entries(folder() / resumed)) << "temporary files remain";
     const auto ledger = json_file(uninterrupted + "/ledger.json");
     EXPECT_EQ(ledger["used"], kRecords - 1);
     EXPECT_EQ(ledger["dropped"], 1);
@@ -173,7 +173,7 @@ TEST_F(ResumeTest, NamesChangedSettings) {
     EXPECT_THAT(refused.err, HasSubstr(message));
     EXPECT_THAT(refused.err, HasSubstr("output.dir"));
   }
-  EXPECT_EQ(read_text(folder() / "run/metrics.jsonl"), metrics) << "a refused run changed the folder";
+  EXPECT_EQ(read_text(folder() / "run/metrics.jsonl"), metrics) << "a rejected run changed the folder";
   EXPECT_EQ(json_file("run/ledger.json")["samples"], kRecords);
 }
 

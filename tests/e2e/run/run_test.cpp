@@ -123,7 +123,7 @@ TEST_F(RunTest, ACheckpointLoadsInEval) {
     EXPECT_THAT(answer["question"].get<std::string>(), AllOf(Not(IsEmpty()), Not(HasSubstr("<image>"))));
   }
   const Result again = run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere", "--answers", "answers.jsonl"});
-  EXPECT_EQ(again.exit_code, 4) << "earlier answers may be replaced: " << again.err;
+  EXPECT_EQ(again.exit_code, 4) << "existing answers are replaced: " << again.err;
 }
 
 TEST_F(RunTest, MetricsHaveTheLearningRateOfEachPartThatLearns) {
@@ -132,7 +132,7 @@ TEST_F(RunTest, MetricsHaveTheLearningRateOfEachPartThatLearns) {
   for (const auto& step : step_lines("run/metrics.jsonl")) {
     EXPECT_EQ(step["learning_rate"], 0.004);
     EXPECT_EQ(step["projector_learning_rate"], 0.003);
-    EXPECT_TRUE(step["vision_learning_rate"].is_null()) << "it stays as it is";
+    EXPECT_TRUE(step["vision_learning_rate"].is_null()) << "it is frozen";
   }
 }
 
@@ -151,7 +151,7 @@ TEST_F(RunTest, RestartingAFinishedRunDoesNothing) {
   ASSERT_EQ(again.exit_code, 0) << again.err;
   const auto summary = nlohmann::json::parse(again.out);
   EXPECT_EQ(summary["steps"], 4);
-  EXPECT_TRUE(summary["last_loss"].is_null()) << "no step was done: " << summary["last_loss"];
+  EXPECT_TRUE(summary["last_loss"].is_null()) << "no step was run: " << summary["last_loss"];
   EXPECT_EQ(read_text(folder() / "run/metrics.jsonl"), metrics);
   EXPECT_EQ(read_text(folder() / "run/ledger.json"), ledger);
 }
@@ -214,7 +214,8 @@ TEST_F(RunTest, TheGlobalBatchIsExactWhateverTheMicroBatch) {
   const auto weights = [&](int size) {
     return folder() / ("micro" + std::to_string(size)) / "checkpoints/step-4/model.safetensors";
   };
-  EXPECT_GT(relative_difference(checkpoint() / "model.safetensors", weights(4)), 1e-3) << "nothing was learnt";
+  EXPECT_GT(relative_difference(checkpoint() / "model.safetensors", weights(4)), 1e-3)
+      << "the weights have not changed";
   for (const int size : {1, 2}) {
     EXPECT_EQ(read_text(folder() / "micro4/samples.jsonl"),
               read_text(folder() / ("micro" + std::to_string(size)) / "samples.jsonl"));

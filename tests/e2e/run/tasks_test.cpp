@@ -74,7 +74,7 @@ TEST_F(TasksTest, GradNormAndPcGradResumeBitForBit) {
   EXPECT_NE(steps[3]["tasks"].dump(), steps[0]["tasks"].dump());
   double last = 1;
   for (const auto& [name, task] : steps.back()["tasks"].items()) last = task["weight"];
-  EXPECT_GT(std::abs(last - 1), 1e-4) << "GradNorm moved nothing";
+  EXPECT_GT(std::abs(last - 1), 1e-4) << "GradNorm changed nothing";
 
   train_well(with_output("pieces", settings));
   std::filesystem::remove_all(folder() / "pieces/checkpoints/step-12");
