@@ -97,7 +97,7 @@ def run_vlmtrain(cell, folders):
     )  # fmt: skip
     if plan["tokens_per_sample"] != cell.tokens:
         raise RuntimeError(f"a sample of the plan has {plan['tokens_per_sample']} tokens")
-    memory, cost = plan["memory"], plan["rehearsed_step_cost"]
+    memory, cost = plan["memory"], plan["dry_run_step_cost"]
     static = memory["weights_bytes"] + memory["gradients_bytes"] + memory["optimizer_bytes"]
     return {
         "reserved_peak_bytes": memory["reserved_peak_bytes"],

@@ -24,10 +24,10 @@ GPUS = {"rtx4090": "RTX 4090", "h100": "H100"}
 
 def count_launches(plan, build, arguments):
     """Returns the launches of a whole step. A plan counts those of the update and of at most two micro-batches."""
-    passes, num_launches = plan["gradient_accumulation_steps"], plan["rehearsed_step_cost"]["launches"]
+    passes, num_launches = plan["gradient_accumulation_steps"], plan["dry_run_step_cost"]["launches"]
     if passes > 2:
         one = [*arguments, *plan_arguments(plan), "--global-batch", str(plan["micro_batch_size"])]
-        num_launches += (passes - 2) * (num_launches - make_plan(build, one)["rehearsed_step_cost"]["launches"])
+        num_launches += (passes - 2) * (num_launches - make_plan(build, one)["dry_run_step_cost"]["launches"])
     return int(num_launches)
 
 

@@ -40,7 +40,7 @@ def run(args, model, data, gigabytes, look_ahead, folder):
     command = [args.vlmtrain, "train", "--config", "/dev/stdin", "--device", f"virtual:{args.card}", "--quiet", "--json",
                f"model.path={model}", f"data.train={data}", f"output.dir={folder}", "training.global_batch_size=16",
                "training.micro_batch_size=8", f"training.max_steps={args.steps}", f"memory.limit_gb={gigabytes}",
-               "memory.allow_splits=true", "memory.mode=aggressive", f"memory.twin={'true' if look_ahead else 'false'}"]
+               "memory.allow_splits=true", "memory.mode=aggressive", f"memory.look_ahead={'true' if look_ahead else 'false'}"]
     if args.fixed_segments:
         command.append("memory.expandable_segments=false")
     return subprocess.run(command, capture_output=True, text=True, check=False, input="")
@@ -50,12 +50,12 @@ def summary(folder: pathlib.Path):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     measured = json.loads((folder / "plan.json").read_text())["measured"]
     return {"steps": len(lines),
-            "cut": sum(line["foreseen_splits"] > 0 for line in lines),
+            "split": sum(line["forecast_splits"] > 0 for line in lines),
             "failed": sum(line["oom_splits"] > 0 for line in lines),
             "micro_batches": sum(line["micro_batches"] for line in lines) / len(lines),
             "reserved": max(line["reserved_peak_bytes"] for line in lines),
             "retries": measured["allocation_retries"],
-            "twin": measured.get("twin")}
+            "look_ahead": measured.get("look_ahead")}
 
 
 def main():
@@ -112,12 +112,12 @@ def main():
                       f"{outcome.stderr.splitlines()[-1][:200]} |")
                 continue
             row = summary(folder)
-            forecast = 100 * row["cut"] / max(1, row["cut"] + row["failed"])
-            look_ahead = row["twin"]
-            print(f"| {gigabytes:.2f} | {'look-ahead' if look_ahead else 'guard'} | {row['steps']} | {row['cut']} | {row['failed']} | "
-                  f"{f'{forecast:.0f} %' if row['cut'] + row['failed'] else '-'} | {row['micro_batches']:.2f} | "
+            forecast = 100 * row["split"] / max(1, row["split"] + row["failed"])
+            look_ahead = row["look_ahead"]
+            print(f"| {gigabytes:.2f} | {'look-ahead' if look_ahead else 'guard'} | {row['steps']} | {row['split']} | {row['failed']} | "
+                  f"{f'{forecast:.0f} %' if row['split'] + row['failed'] else '-'} | {row['micro_batches']:.2f} | "
                   f"{row['reserved'] / 1e9:.2f} | {row['retries']} | "
-                  + (f"{100 * look_ahead['worst_error']:.2f} % | {1000 * look_ahead['cpu_seconds'] / max(1, look_ahead['foreseen_steps']):.0f} |"
+                  + (f"{100 * look_ahead['worst_error']:.2f} % | {1000 * look_ahead['cpu_seconds'] / max(1, look_ahead['forecast_steps']):.0f} |"
                      if look_ahead else "- | - |"), flush=True)
     sys.exit(1 if failures else 0)
 

@@ -212,7 +212,7 @@ nlohmann::ordered_json check_plan(Random& random, JobSetting setting, Summary& s
   nlohmann::ordered_json report = std::move(setting.description);
   report["fits"] = plan.fits;
   report["plan_seconds"] = plan.effort.seconds;
-  report["rehearsals"] = plan.effort.num_dry_runs;
+  report["dry_runs"] = plan.effort.num_dry_runs;
   if (!plan.fits) return report;
   ++summary.fits;
 

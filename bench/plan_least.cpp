@@ -332,7 +332,7 @@ nlohmann::ordered_json check_plan(Random& random, const Arguments& arguments, Su
     (plan.fits ? summary.fitting_seconds : summary.refused_seconds) += plan.effort.seconds;
     report["fits"] = plan.fits;
     report["plan_seconds"] = plan.effort.seconds;
-    report["rehearsals"] = plan.effort.num_dry_runs;
+    report["dry_runs"] = plan.effort.num_dry_runs;
     report["reserved_bytes"] = plan.best.peaks.reserved_bytes;
     report["limit_bytes"] = plan.limit.limit_bytes;
     report["chosen"] = {plan.best.step_config.micro_batch_size, plan.best.step_config.recompute.vision,

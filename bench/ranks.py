@@ -108,7 +108,7 @@ class Workplace:
         """Trains in a new run folder; returns the folder and the log."""
         run = self.folder / name
         shutil.rmtree(run, ignore_errors=True)
-        launch = ["--launch", str(ranks)] if ranks > 1 else []
+        launch = ["--nproc-per-node", str(ranks)] if ranks > 1 else []
         return run, self.check([*self.arguments(run, settings), *launch], before)
 
     def start_rank(self, rank, world_size, port, run, settings):
@@ -480,7 +480,7 @@ class Refusals:
     def once(self, more=(), launch=1, **settings):
         arguments = self.place.arguments(self.place.folder / "refused", {**self.settings, **settings})
         log = self.place.folder / "refused.log"
-        return [ended(self.place.start([*arguments, *(["--launch", str(launch)] if launch > 1 else [])], log, dict(more).items()), log)]
+        return [ended(self.place.start([*arguments, *(["--nproc-per-node", str(launch)] if launch > 1 else [])], log, dict(more).items()), log)]
 
     def by_hand(self, port, of_each, ranks=(0, 1)):
         processes = [self.place.start_rank(rank, 2, port, self.place.folder / "refused", {**self.settings, **of_each[rank]})
@@ -490,11 +490,11 @@ class Refusals:
     def twice(self, launch):
         run = self.place.folder / "refused"
         arguments = self.place.arguments(run, {"training.max_steps": 100000})
-        first = self.place.start([*arguments, "--launch", str(launch)], self.place.folder / "first.log")
+        first = self.place.start([*arguments, "--nproc-per-node", str(launch)], self.place.folder / "first.log")
         while not find_steps(run) and first.poll() is None:
             time.sleep(0.1)
         log = self.place.folder / "refused.log"
-        second = ended(self.place.start([*arguments, "--launch", str(launch)], log), log)
+        second = ended(self.place.start([*arguments, "--nproc-per-node", str(launch)], log), log)
         done = len(find_steps(run))
         time.sleep(1)
         goes_on = first.poll() is None and len(find_steps(run)) > done

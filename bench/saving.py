@@ -45,7 +45,7 @@ def train(arguments, model, asynchronous):
     shutil.rmtree(run, ignore_errors=True)
     settings = {
         "model.path": model, "data.train": arguments.work / "train.json", "output.dir": run, "output.save_steps": arguments.save_steps,
-        "output.keep": 1, "output.async_save": asynchronous, "output.sample_predictions": 0, "output.report": "false",
+        "output.save_total_limit": 1, "output.async_save": asynchronous, "output.sample_predictions": 0, "output.report": "false",
         "output.tensorboard": "false", "training.max_steps": CHECKPOINTS * arguments.save_steps, "training.global_batch_size": 1,
         "training.precision": "fp32", "model.resize_embeddings": "true",
     }

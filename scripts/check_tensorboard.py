@@ -83,7 +83,7 @@ def main() -> None:
     for answer in answers:
         tag = f"answers/{answer['id']}"
         texts = {event.step: event.tensor_proto.string_val[0].decode() for event in read.Tensors(tag)}
-        assert all(line in texts[answer["step"]] for line in answer["given"].split("\n")), tag
+        assert all(line in texts[answer["step"]] for line in answer["answer"].split("\n")), tag
         shown = [(f"{tag}/image {i + 1}", uri) for i, uri in enumerate(answer["images"])]
         shown += [(f"{tag}/mask {i + 1}", mask["overlay"]) for i, mask in enumerate(answer.get("masks", []))]
         for place, uri in shown:

@@ -15,7 +15,7 @@ INK, RIGHT, WRONG, PAPER = "#1b1f24", "#1a7f37", "#cf222e", "#ffffff"
 
 
 def answers(path: pathlib.Path) -> dict[str, str]:
-    return {line["id"]: line["given"] for line in map(json.loads, path.read_text().splitlines())}
+    return {line["id"]: line["answer"] for line in map(json.loads, path.read_text().splitlines())}
 
 
 def font(size: int) -> ImageFont.ImageFont:

@@ -27,8 +27,8 @@ def row(result, nodes):
              f'{result["tokens_per_second"]:,.0f}']
     if communication:
         cells += [f'{communication["bytes_per_step"] / 1e6:,.0f} MB in {communication["calls_per_step"]}',
-                  f'{communication["least_sent_bytes"] / 1e6:,.0f} MB', f'{1e3 * communication["seconds"]:.0f} ms',
-                  f'{1e3 * communication["waiting_seconds"]:.1f} ms']
+                  f'{communication["min_sent_bytes"] / 1e6:,.0f} MB', f'{1e3 * communication["seconds"]:.0f} ms',
+                  f'{1e3 * communication["exposed_seconds"]:.1f} ms']
     else:
         cells += ["-"] * 4
     return "| " + " | ".join(cells) + " |"

@@ -86,7 +86,7 @@ YAML
 
 make_hosts 2
 mapfile -t arguments < <(settings one)
-OMP_NUM_THREADS=1 "$vlmtrain" "${arguments[@]}" --launch $RANKS --quiet || fail "four ranks on one host do not train"
+OMP_NUM_THREADS=1 "$vlmtrain" "${arguments[@]}" --nproc-per-node $RANKS --quiet || fail "four ranks on one host do not train"
 for interface in "" wire0; do
   start "two${interface:+-$interface}" "$interface"
   finish

@@ -84,10 +84,10 @@ def make_work(case, build):
     plan = dry_run(case, build)
     if plan["tokens_per_sample"] != case.tokens:
         raise SystemExit(f"{case.model}: a sample of the plan has {plan['tokens_per_sample']} tokens")
-    cost = plan["rehearsed_step_cost"]
+    cost = plan["dry_run_step_cost"]
     tokens = case.tokens * case.samples * min(2, case.passes)
     return Work(
-        products=cost["product_operations"] / tokens,
+        products=cost["matmul_operations"] / tokens,
         attention=cost["attention_operations"] / tokens,
         moved=moved_bytes(case),
         own_tokens_per_second=plan["tokens_per_second"],

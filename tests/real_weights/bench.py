@@ -114,7 +114,7 @@ class Bench(UnderTest):
                         "--device", device or self.device, "--answers", answers, "--max-new-tokens", max_new_tokens, "--json",
                         *self.faults])
         loss = json.loads(out)["loss"]
-        return math.nan if loss is None else loss, {line["id"]: line["given"] for line in read_lines(answers)}
+        return math.nan if loss is None else loss, {line["id"]: line["answer"] for line in read_lines(answers)}
 
 
 def read_lines(path):

@@ -86,7 +86,7 @@ def evaluate_quantized(bench, model, name):
         "training.eval_steps": 1, "training.eval_answers": False, "output.sample_predictions": QUANTIZED_ANSWERS,
         "output.sample_predictions_share": 1,
     })  # fmt: skip
-    answers = {line["id"]: line["given"] for line in read_lines(run / "predictions.jsonl")}
+    answers = {line["id"]: line["answer"] for line in read_lines(run / "predictions.jsonl")}
     return read_lines(run / "metrics.jsonl")[0]["evaluation"]["loss"], answers
 
 

@@ -48,7 +48,7 @@ class StepTimes:
 
 def make_job(bench):
     """Returns the job; on the CPU that of the tiny preset, also in bf16."""
-    overrides = {"training.max_steps": STEPS, "output.save_steps": SAVE_STEPS, "output.keep": 9, "data.num_workers": 2}
+    overrides = {"training.max_steps": STEPS, "output.save_steps": SAVE_STEPS, "output.save_total_limit": 9, "data.num_workers": 2}
     if bench.is_cpu:
         return Job("smolvlm-tiny", overrides, images=1, words=20, global_batch=4)
     return Job("smolvlm-256m", overrides, global_batch=8)

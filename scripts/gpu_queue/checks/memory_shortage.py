@@ -61,7 +61,7 @@ class Work:
                 "training.precision": "fp32", "training.global_batch_size": self.batch, "training.micro_batch_size": self.batch,
                 "training.max_steps": self.steps, "training.learning_rate": "1.0e-5", "training.lr_scheduler": "constant",
                 "training.warmup_ratio": 0, "memory.recompute": "none", "memory.mode": "aggressive", "output.save_steps": 0,
-                "output.keep": 1, "output.sample_predictions": 0, "output.report": False, "output.tensorboard": False}
+                "output.save_total_limit": 1, "output.sample_predictions": 0, "output.report": False, "output.tensorboard": False}
 
     def run(self, bench, name, overrides=None, environment=None, watch=None):
         folder = self.folder / name
@@ -99,23 +99,23 @@ def describe_outcome(bench, work, run, forecast, fix, text="", **figures):
     """Checks a run. `forecast`: the large steps must be split in advance; otherwise at least one must run out of memory."""
     needs, lines, measured = find_needs(bench, work), run.lines(), run.plan()["measured"]
     small, large = lines[:work.small_steps], lines[work.small_steps:]
-    splits = {kind: [sum(line[kind] for line in part) for part in (small, large)] for kind in ("foreseen_splits", "oom_splits")}
+    splits = {kind: [sum(line[kind] for line in part) for part in (small, large)] for kind in ("forecast_splits", "oom_splits")}
     figures = {"limit_bytes": needs.limit, "whole_step_bytes": needs.whole, "single_sample_bytes": needs.single, **splits,
                "allocation_retries": measured["allocation_retries"], "micro_batches": [line["micro_batches"] for line in large],
-               "reserved_peak_bytes": max(line["reserved_peak_bytes"] for line in lines), "twin": measured.get("twin"),
+               "reserved_peak_bytes": max(line["reserved_peak_bytes"] for line in lines), "look_ahead": measured.get("look_ahead"),
                "step_seconds": [line["step_seconds"] for line in large], **figures}
     bad = []
     if len(lines) != work.steps or any(line["samples"] != work.batch for line in lines):
         bad.append(f"{len(lines)} of {work.steps} steps, or samples are missing")
-    if forecast and (splits["oom_splits"] != [0, 0] or measured["allocation_retries"] or not splits["foreseen_splits"][1]):
+    if forecast and (splits["oom_splits"] != [0, 0] or measured["allocation_retries"] or not splits["forecast_splits"][1]):
         bad.append("the look-ahead did not split the large steps before memory ran out")
     if not forecast and not sum(splits["oom_splits"]):
         bad.append("memory did not run out")
     parts = [needs.text(), *([text] if text else []),
-             f"{sum(splits['foreseen_splits'])} splits before and {sum(splits['oom_splits'])} after memory ran out, "
+             f"{sum(splits['forecast_splits'])} splits before and {sum(splits['oom_splits'])} after memory ran out, "
              f"{measured['allocation_retries']} retries, micro-batches of the large steps {figures['micro_batches']}"]
-    if look_ahead_state := measured.get("twin"):
-        parts.append(f"{look_ahead_state['foreseen_steps']} steps foreseen, {look_ahead_state['late_steps']} late, worst error {100 * look_ahead_state['worst_error']:.2f} %")
+    if look_ahead_state := measured.get("look_ahead"):
+        parts.append(f"{look_ahead_state['forecast_steps']} steps foreseen, {look_ahead_state['late_steps']} late, worst error {100 * look_ahead_state['worst_error']:.2f} %")
     if not bench.is_virtual:
         apart = max(losses_apart(run, needs.undisturbed))
         figures["losses"] = {"measured": apart, "at_most": FP32_LATER_LOSS}
@@ -141,7 +141,7 @@ def guard(bench):
     """Checks that the guard repeats a step in smaller micro-batches below an allocator limit that is not configured."""
     work = Work(bench)
     needs = find_needs(bench, work)
-    run = work.run(bench, "guard", {"memory.twin": False}, {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(needs.limit)})
+    run = work.run(bench, "guard", {"memory.look_ahead": False}, {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(needs.limit)})
     return describe_outcome(bench, work, run, False, GUARD)
 
 
@@ -169,7 +169,7 @@ def filled_by_another(forecast):
                 watchers.append(FillDuringRun(filler, folder, STEPS_BEFORE_FILLING, request))
                 return watchers[-1]
 
-            run = work.run(bench, name, {"memory.twin": forecast}, DRIVER_WITHOUT_MEMORY if bench.is_virtual else None, watch)
+            run = work.run(bench, name, {"memory.look_ahead": forecast}, DRIVER_WITHOUT_MEMORY if bench.is_virtual else None, watch)
         filled = watchers[0]
         if filled.failure or not filled.filled_bytes:
             return results.failed(f"the other process took no memory: {filled.failure}", "scripts/gpu_queue/harness/gpu_filler.py")

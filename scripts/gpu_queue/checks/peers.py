@@ -67,7 +67,7 @@ def settings(bench, work, overrides):
             "data.num_workers": 4, "training.global_batch_size": work.global_batch, "training.max_steps": work.steps,
             "training.learning_rate": "1.0e-4", "training.lr_scheduler": "constant", "training.warmup_ratio": 0, "training.weight_decay": 0,
             "training.precision": "fp32" if is_exact else "bf16", "lora.rank": RANK, "output.log_samples": True, "output.save_steps": 0,
-            "output.keep": 1, "output.sample_predictions": 0, "output.report": False, "output.tensorboard": False, **overrides}
+            "output.save_total_limit": 1, "output.sample_predictions": 0, "output.report": False, "output.tensorboard": False, **overrides}
 
 
 def tokens_per_second(lines):

@@ -71,7 +71,7 @@ def compare(plan, lines, has_times, tolerance=PEAK_TOLERANCE):
     comparison = {"micro_batch": plan["micro_batch_size"], "accumulation": plan["gradient_accumulation_steps"],
              "recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}",
              "tokens": lines[-1]["tokens"], "allocation_retries": measured["allocation_retries"],
-             "oom_splits": sum(line["oom_splits"] for line in lines), "foreseen_splits": sum(line["foreseen_splits"] for line in lines),
+             "oom_splits": sum(line["oom_splits"] for line in lines), "forecast_splits": sum(line["forecast_splits"] for line in lines),
              "limit_bytes": plan["limit_bytes"], "predicted_seconds": plan["step_seconds"], "bad": []}
     for kind in ("allocated", "reserved"):
         planned, measured_value = memory[f"{kind}_peak_bytes"], measured[f"{kind}_peak_bytes"]
@@ -79,7 +79,7 @@ def compare(plan, lines, has_times, tolerance=PEAK_TOLERANCE):
         if abs(measured_value / planned - 1) > tolerance:
             comparison["bad"].append(f"the {kind} peak is {100 * (measured_value / planned - 1):+.1f} % of the plan's: what the virtual GPU does not "
                                 "model (src/vgpu; compare two runs' memory step by step)")
-    if comparison["allocation_retries"] or comparison["oom_splits"] or comparison["foreseen_splits"]:
+    if comparison["allocation_retries"] or comparison["oom_splits"] or comparison["forecast_splits"]:
         comparison["bad"].append("the planned batch did not run undisturbed (src/planner/model/target_gpu.cpp: context and margin)")
     if not has_times:
         return comparison
@@ -98,7 +98,7 @@ def describe(comparison):
     for kind in ("allocated", "reserved"):
         planned, measured_value = comparison[f"{kind}_planned_bytes"], comparison[f"{kind}_measured_bytes"]
         text += f"; {kind} {gigabytes(measured_value)}, {100 * (measured_value / planned - 1):+.2f} % of the plan"
-    text += f"; {comparison['allocation_retries']} retries, {comparison['oom_splits']} + {comparison['foreseen_splits']} splits"
+    text += f"; {comparison['allocation_retries']} retries, {comparison['oom_splits']} + {comparison['forecast_splits']} splits"
     text += f"; predicted {comparison['predicted_seconds']:.3f} s a step"
     if "measured_seconds" in comparison:
         text += f", measured {comparison['measured_seconds']:.3f} s, {comparison['measured_to_predicted_time']:.2f} of it"
@@ -116,8 +116,8 @@ def next_larger_fails(bench, job, name, plan, whole_bytes):
     larger = next((size for size in range(micro + 1, batch + 1) if batch % size == 0), None)
     if larger is None:
         return True, "does not exist"
-    reach = plan["card_bytes"] - plan["memory"]["context_bytes"]
-    choices = {**plan_arguments(plan), "training.micro_batch_size": larger, "memory.mode": "aggressive", "memory.twin": False,
+    reach = plan["gpu_bytes"] - plan["memory"]["context_bytes"]
+    choices = {**plan_arguments(plan), "training.micro_batch_size": larger, "memory.mode": "aggressive", "memory.look_ahead": False,
                "training.max_steps": 2}
     capped = {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(reach)}
     run, ended, _ = job.run(bench, name + "-larger", choices, environment=capped, expected=(0, 3, 5))

@@ -56,7 +56,7 @@ class Job:
         return {"model.path": self.model or bench.checkpoint(self.preset, dtype=self.dtype), "data.train": data / "train.json",
                 "data.num_workers": 8, "training.global_batch_size": self.global_batch,
                 "training.max_steps": STEPS_ON_A_VIRTUAL_GPU if bench.is_virtual else STEPS, "training.precision": "bf16",
-                "training.learning_rate": "1.0e-5", "output.save_steps": 0, "output.keep": 1, "output.sample_predictions": 0,
+                "training.learning_rate": "1.0e-5", "output.save_steps": 0, "output.save_total_limit": 1, "output.sample_predictions": 0,
                 "output.report": False, "output.tensorboard": False, **self.overrides}
 
     def run(self, bench, name, overrides, environment=None, expected=(0,)):
@@ -102,7 +102,7 @@ def context_bytes(line, whole_bytes):
 def plan_arguments(plan):
     """Returns the choices of a plan as settings of another run."""
     recompute = plan["recompute"]
-    selective_blocks = recompute["language_attention_kept"]
+    selective_blocks = recompute["selective_language_blocks"]
     return {"training.micro_batch_size": plan["micro_batch_size"],
             "memory.recompute": f"{recompute['vision_blocks']}+{recompute['language_blocks']}" + (f"/{selective_blocks}" if selective_blocks else ""),
             "memory.vision_tiles_per_pass": plan["vision_tiles_per_pass"], "memory.loss_chunk_rows": plan["loss_chunk_rows"]}

@@ -55,7 +55,7 @@ def make_settings(bench, setting, preset, sequence):
     checkpoint = bench.checkpoint(preset, dtype="float32" if bench.is_virtual else "bfloat16")
     return {"model.path": checkpoint, "model.freeze_vision_tower": True, "model.freeze_projector": True, "data.train": data,
             "training.precision": "bf16", "training.global_batch_size": setting.global_batch, "training.max_steps": STEPS,
-            "training.learning_rate": "1.0e-5", "output.save_steps": 0, "output.keep": 1, "output.sample_predictions": 0, "output.report": False,
+            "training.learning_rate": "1.0e-5", "output.save_steps": 0, "output.save_total_limit": 1, "output.sample_predictions": 0, "output.report": False,
             "output.tensorboard": False, **setting.overrides}
 
 
@@ -84,7 +84,7 @@ def run_setting(setting):
                    "differs": setting.differs, "ratio": speed / published, "micro_batch": plan["micro_batch_size"], "recompute": recompute,
                    "reserved_peak_bytes": max(line["reserved_peak_bytes"] for line in lines),
                    "predicted_tokens_per_second": plan["tokens_per_second"], "trained_parameters": plan["trained_parameters"]}
-        text = (f"{speed:.0f} tokens/s on {plan['card']}, {figures['ratio']:.2f} of {published}, published for one H100 ({setting.source}); "
+        text = (f"{speed:.0f} tokens/s on {plan['gpu']}, {figures['ratio']:.2f} of {published}, published for one H100 ({setting.source}); "
                 f"{choices}, {figures['reserved_peak_bytes'] / 1e9:.1f} GB; differences: {setting.differs}")
         return results.measured(text, **figures)
 

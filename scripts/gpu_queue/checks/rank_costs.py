@@ -52,7 +52,7 @@ def memory(bench):
     one, two = start_run(bench, 1), start_run(bench, 2)
     plan, planned = two.plan(), two.plan()["memory"]["reserved_peak_bytes"]
     # One GPU has only its context outside PyTorch's allocator; the rest is NCCL's.
-    next_to = [context_bytes(run.lines()[-1], run.plan()["card_bytes"]) for run in (one, two)]
+    next_to = [context_bytes(run.lines()[-1], run.plan()["gpu_bytes"]) for run in (one, two)]
     nccl, estimate = next_to[1] - next_to[0], plan["memory"]["communication_bytes"]
     reserved = [plan["measured"]["reserved_peak_bytes"], log_of_rank_1(two)[0]]
     bad = compare(plan, two.lines(), has_times=False)["bad"]
@@ -97,9 +97,9 @@ def times(bench):
                 f"ranks waited {' and '.join(f'{1e3 * wait:.2f} ms' for wait in waits)} a step")
     # A CPU has no plan of this kind.
     if planned := (two.plan() or {}).get("communication"):
-        figures["predicted"] = {name: planned[name] for name in ("seconds", "waiting_seconds", "bytes_per_step", "calls_per_step")}
+        figures["predicted"] = {name: planned[name] for name in ("seconds", "exposed_seconds", "bytes_per_step", "calls_per_step")}
         figures["predicted_step_seconds"] = [run.plan()["step_seconds"] for run in (one, two)]
-        text += (f"; predicted {1e3 * planned['seconds']:.2f} ms of sums, {1e3 * planned['waiting_seconds']:.2f} ms not hidden, over "
+        text += (f"; predicted {1e3 * planned['seconds']:.2f} ms of sums, {1e3 * planned['exposed_seconds']:.2f} ms not hidden, over "
                  f"{planned['links']}; steps of {figures['predicted_step_seconds'][1]:.4f} s, {figures['predicted_step_seconds'][0]:.4f} s alone")
         # The log rounds to a tenth.
         if summed and (abs(summed / planned["bytes_per_step"] - 1) > 0.05 or abs(calls - planned["calls_per_step"]) > 0.2):

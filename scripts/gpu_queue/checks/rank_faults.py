@@ -21,7 +21,7 @@ def endless(bench, name, settings=None):
     folder = bench.work / "rank-faults" / name
     inputs.clear(folder)
     folder.mkdir(parents=True)
-    own = {"training.max_steps": 1000000, "output.save_steps": 0, "output.keep": 2, "output.dir": folder / "run"}
+    own = {"training.max_steps": 1000000, "output.save_steps": 0, "output.save_total_limit": 2, "output.dir": folder / "run"}
     bench.write_config(folder / "train.yaml", {**(settings or bench.settings("smolvlm-tiny", with_mixed_data(bench, {}))), **own})
     return folder
 

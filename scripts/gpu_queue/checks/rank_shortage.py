@@ -21,7 +21,7 @@ def run(bench, name, limit):
     inputs.clear(folder)
     folder.mkdir(parents=True)
     job = Job("smolvlm-256m", {"training.precision": "fp32", "training.micro_batch_size": 2, "training.max_steps": STEPS,
-                               "memory.recompute": "none", "memory.twin": False}, images=1, global_batch=8)
+                               "memory.recompute": "none", "memory.look_ahead": False}, images=1, global_batch=8)
     bench.write_config(folder / "train.yaml", {**job.settings(bench), "output.dir": folder / "run"})
     capped = {"VLMTRAIN_RESERVED_LIMIT_BYTES": str(limit)} if limit else {}
     with Ranks(bench, folder, "rank", ({}, capped)) as ranks:

@@ -8,7 +8,7 @@ from harness import results
 from harness.check import Check
 from checks.values import FASTER, LORA, OTHER_ORDER, STEPS, fp32_outcome, dry_outcome, rounded_outcome
 
-LAUNCH = ["--launch", "2"]
+LAUNCH = ["--nproc-per-node", "2"]
 SUMS = ("the ranks' sums: src/distributed/collectives.cpp, src/nccl/process_group.cpp, the buckets of gradients in src/engine; "
         "repeat with --device cpu to see whether it is NCCL")
 REPEATED = "the ranks' agreement: src/distributed/ranks.cpp, src/data/loader/loader.cpp"

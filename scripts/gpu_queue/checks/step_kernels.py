@@ -143,7 +143,7 @@ def split_step(title, overrides, inferred):
         attach(bench, times, f"step-kernels-{name}-times.txt.gz")
         plan = run.plan()
         launches, wall = step_parts.read_times(times)
-        record, device = None, virtual_name(plan["card"])
+        record, device = None, virtual_name(plan["gpu"])
         if device:
             path = record_launches(bench, job, name, plan, f"virtual:{device}")
             attach(bench, path, f"step-kernels-{name}-record.txt.gz")
@@ -154,7 +154,7 @@ def split_step(title, overrides, inferred):
                        metrics_step_ms=1e3 * measure_seconds(run.lines()), classes=class_totals(title, figures["parts"]))
         text = f"micro-batches of {plan['micro_batch_size']}, {figures['tokens']} tokens; {describe(figures, inferred)}"
         if figures["products_matched"] < LEAST_MATCHED * figures["products_launched"]:
-            return results.failed(text + ("" if device else f"; no virtual GPU is like {plan['card']}"), FIX, **figures)
+            return results.failed(text + ("" if device else f"; no virtual GPU is like {plan['gpu']}"), FIX, **figures)
         return results.measured(text, **figures)
 
     return do

@@ -23,7 +23,7 @@ def settings(bench, preset):
     return {"model.path": bench.checkpoint(preset), "data.train": data / "train.json", "data.num_workers": 4,
             "training.global_batch_size": GLOBAL_BATCH, "training.max_steps": STEPS, "training.learning_rate": "1.0e-4",
             "training.lr_scheduler": "constant", "training.warmup_ratio": 0, "training.weight_decay": 0.1,
-            "training.precision": precision, "output.log_samples": True, "output.save_steps": 0, "output.keep": 1,
+            "training.precision": precision, "output.log_samples": True, "output.save_steps": 0, "output.save_total_limit": 1,
             "output.sample_predictions": 0, "output.report": False, "output.tensorboard": False}
 
 

@@ -164,7 +164,7 @@ class Bench(UnderTest):
                 "training.global_batch_size": 4, "training.micro_batch_size": 2, "training.max_steps": 5,
                 "training.learning_rate": "1.0e-3", "training.lr_scheduler": "constant", "training.warmup_ratio": 0,
                 "training.weight_decay": 0.1, "training.max_grad_norm": 0, "memory.recompute": "none",
-                "output.save_steps": 1, "output.keep": 9, "output.sample_predictions": 0, "output.report": False,
+                "output.save_steps": 1, "output.save_total_limit": 9, "output.sample_predictions": 0, "output.report": False,
                 "output.tensorboard": False, **overrides}
 
     def reference(self, preset, overrides=None):
