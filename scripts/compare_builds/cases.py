@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from material import PRESETS, SEED, inputs
-from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, digest, json_lines, page_data, run_files, trace, without
+from runs import INPUTS, MEASURED, MEASURED_IN_RUNS, checkpoint, json_lines, page_data, run_files, trace, without
 
 # Four steps of four samples in two micro-batches; everything that depends on time or on the machine's memory is fixed.
 TRAINING = {
