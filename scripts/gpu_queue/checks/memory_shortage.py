@@ -20,7 +20,7 @@ LOADED_LATER_BYTES = 300 * 2 ** 20
 STEPS_BEFORE_FILLING = 5
 DRIVER_WITHOUT_MEMORY = {"VLMTRAIN_VGPU_FAIL": "launch@gather_kernel:10"}
 TAKEN_IN_A_DRY_RUN = 2 ** 26
-GUARD = "src/train/step/oom_guard.cpp, memory::failure_of; events.jsonl of the runs in {}"
+GUARD = "src/train/step/oom_guard.cpp, memory::detect_out_of_memory; events.jsonl of the runs in {}"
 LOOK_AHEAD = "src/train/step/look_ahead_client.cpp, src/planner/dry_run/look_ahead.cpp; events.jsonl of the runs in {}"
 
 

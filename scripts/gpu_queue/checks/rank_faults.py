@@ -10,7 +10,7 @@ from checks.rank_costs import make_job
 from checks.rank_processes import Ranks
 from checks.rank_values import with_mixed_data
 
-WATCH = "src/distributed/rank_monitor.cpp and leave() in src/train/run/rank_group.cpp; the ranks' logs are in {}"
+WATCH = "src/distributed/rank_monitor.cpp and exit_with_failure() in src/train/run/rank_group.cpp; the ranks' logs are in {}"
 # The limits of docs/several-ranks.md, and some seconds for the driver to release the GPU.
 SECONDS_TO_START, SECONDS_TO_END, SECONDS_TO_SAVE = 60, 30, 60
 STEPS_BEFORE = 4
@@ -74,7 +74,7 @@ def newest_checkpoint(folder):
 def stop_and_resume(bench):
     """Sends TERM to rank 1, runs the same command again, and sends TERM to rank 0."""
     folder = endless(bench, "asked")
-    fix = f"is_to_stop() in src/train/loop/training_loop.cpp, any_stops() in src/train/run/rank_group.cpp; the ranks' logs are in {folder}"
+    fix = f"is_stop_requested() in src/train/loop/training_loop.cpp, any_rank_stops() in src/train/run/rank_group.cpp; the ranks' logs are in {folder}"
     bad, texts = [], []
     for name, rank in (("first", 1), ("second", 0)):
         with Ranks(bench, folder, name) as ranks:
@@ -112,7 +112,7 @@ def shared_gpu(bench):
     if not (ended[0] and "have the same GPU" in ended[0].err):
         bad.append("rank 0 does not report that ranks have the same GPU")
     return outcome(bench, bad, "; ".join(described(each, rank) for rank, each in enumerate(ended)),
-                   f"refuse_shared_card() in src/train/run/rank_group.cpp, bus_id() in src/memory/device.cpp; the ranks' logs are in {folder}")
+                   f"check_gpu_not_shared() in src/train/run/rank_group.cpp, get_pci_bus_id() in src/memory/device.cpp; the ranks' logs are in {folder}")
 
 
 def checks():
