@@ -37,7 +37,7 @@ def write_data(folder: pathlib.Path, samples: int) -> pathlib.Path:
 
 
 def run(args, model, data, gigabytes, look_ahead, folder):
-    command = [args.vlmtrain, "train", "--config", "/dev/stdin", "--device", f"virtual:{args.card}", "--quiet", "--json",
+    command = [args.vlmtrain, "train", "--config", "/dev/stdin", "--device", f"virtual:{args.gpu}", "--quiet", "--json",
                f"model.path={model}", f"data.train={data}", f"output.dir={folder}", "training.global_batch_size=16",
                "training.micro_batch_size=8", f"training.max_steps={args.steps}", f"memory.limit_gb={gigabytes}",
                "memory.allow_splits=true", "memory.mode=aggressive", f"memory.look_ahead={'true' if look_ahead else 'false'}"]
@@ -63,7 +63,7 @@ def main():
     parser.add_argument("--vlmtrain", required=True)
     parser.add_argument("--preset", default="smolvlm-256m")
     parser.add_argument("--tokenizer")
-    parser.add_argument("--card", default="rtx4090")
+    parser.add_argument("--gpu", "--card", default="rtx4090")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--sizes", type=int, default=8, help="number of GPU sizes between the largest and the smallest")
     parser.add_argument("--fixed-segments", action="store_true", help="use PyTorch's fixed segments, which fragment")
@@ -81,7 +81,7 @@ def main():
         folder = args.out / f"run-{gigabytes:.3f}-{'look-ahead' if look_ahead else 'guard'}"
         subprocess.run(["rm", "-rf", folder], check=True)
         outcome = run(args, model, data, f"{gigabytes:.3f}", look_ahead, folder)
-        return outcome, folder / f"virtual-{args.card}"
+        return outcome, folder / f"virtual-{args.gpu}"
 
     steps, args.steps = args.steps, 10
     ample, folder = at(25, True)
@@ -96,7 +96,7 @@ def main():
         outcome, _ = at(middle, True)
         smallest, refused = (middle, refused) if outcome.returncode == 0 else (smallest, middle)
     args.steps = steps
-    print(f"{args.preset}, {args.steps} steps of 16 mixed samples in micro-batches of 8 on a virtual {args.card}; "
+    print(f"{args.preset}, {args.steps} steps of 16 mixed samples in micro-batches of 8 on a virtual {args.gpu}; "
           f"{'fixed' if args.fixed_segments else 'expandable'} segments\n")
     print("| GB | | steps done | split in advance | failed, repeated | forecast | micro-batches a step | reserved GB | "
           "retries | look-ahead's error | look-ahead CPU ms/step |")

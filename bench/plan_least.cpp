@@ -313,10 +313,10 @@ void check_suggestions(const Arguments& arguments, const planner::Plan& plan, nl
     }
     if (outcome.empty()) continue;
     ++summary.num_failed_suggestions;
-    failed.push_back({{"remedy", suggestion.text()}, {"outcome", outcome}});
+    failed.push_back({{"suggestion", suggestion.text()}, {"outcome", outcome}});
   }
   summary.num_without_suggestions += suggestions.empty();
-  report["remedies"] = suggestions;
+  report["suggestions"] = suggestions;
   report["failed_remedies"] = failed;
 }
 

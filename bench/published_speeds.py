@@ -95,7 +95,7 @@ def summary(parts, before, after):
         medians = [statistics.median(abs(row.deviation(trial)) for row in rows) for trial in (after, before)]
         print(
             f"| {half} | {len(rows)} | {medians[0]:.1f} | {medians[1]:.1f} | {worst.deviation(after):+.1f} "
-            f"| {worst.case.who}, {worst.case.model}, {worst.case.card} |"
+            f"| {worst.case.who}, {worst.case.model}, {worst.case.gpu} |"
         )
     print("\nEfficiency of products: " + ", ".join(f"{kind} {after.products[kind]:.2f}" for kind in KINDS) + "\n")
 

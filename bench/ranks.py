@@ -272,7 +272,7 @@ class Trial:
                 time.sleep(0.01)
             time.sleep(delay_seconds)
             if processes[rank].poll() is not None:
-                raise RuntimeError(f"rank {rank} had ended before it was lost:\n{self.words_of(rank)}")
+                raise RuntimeError(f"rank {rank} had ended before it was lost:\n{self.read_words(rank)}")
             steps = len(find_steps(self.run))
             processes[rank].send_signal(signal.SIGKILL if kind == "killed" else signal.SIGSTOP)
             begin = time.monotonic()
@@ -295,7 +295,7 @@ class Trial:
             self.silent["its log"] += log.exists() and not in_log
             self.silent["its standard error"] += not in_streams
             if not in_log and not in_streams:
-                wrong.append(f"rank {other} does not name rank {rank}: {self.words_of(other)[-300:]}")
+                wrong.append(f"rank {other} does not name rank {rank}: {self.read_words(other)[-300:]}")
         seconds = time.monotonic() - begin
         if seconds > SECONDS_TO_END:
             wrong.append(f"{seconds:.0f} s")
@@ -332,7 +332,7 @@ class Trial:
         from_step = [path.name for path in (self.run / "checkpoints").glob("step-*")] if (self.run / "checkpoints").exists() else []
         codes = [process.wait() for process in self.start(range(world_size), world_size).values()]
         if any(codes):
-            return [f"again: exit {codes}: …{self.words_of(0)}"], from_step
+            return [f"again: exit {codes}: …{self.read_words(0)}"], from_step
         if world_size == WORLD_SIZE:
             return ([] if find_numbers(self.run) == self.undisturbed else ["again: other losses"]), from_step
         apart = largest(self.undisturbed_steps, find_steps(self.run), "loss")

@@ -193,13 +193,13 @@ def sentences():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pictures", type=int, default=3000, help="number of training images")
+    parser.add_argument("--images", "--pictures", type=int, default=3000, help="number of training images")
     parser.add_argument("--held-out", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     for name in ("images", "masks"):
         (arguments.out / name).mkdir(parents=True, exist_ok=True)
-    for part, count in (("train", arguments.pictures), ("held_out", arguments.held_out)):
+    for part, count in (("train", arguments.images), ("held_out", arguments.held_out)):
         with Pool() as pool:
             built_items = pool.map(make, [(arguments.out, part, number, arguments.seed) for number in range(count)], chunksize=16)
         records = [one for own, _ in built_items for one in own]

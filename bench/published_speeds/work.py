@@ -76,7 +76,7 @@ def dry_run(case, build):
         environment = os.environ | {"OMP_NUM_THREADS": "1", "VLMTRAIN_PAST_RUNS": "off"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
-        raise SystemExit(f"{case.who}, {case.model} on {case.card}: {done.stderr.strip() or done.stdout.strip()}")
+        raise SystemExit(f"{case.who}, {case.model} on {case.gpu}: {done.stderr.strip() or done.stdout.strip()}")
     return json.loads(done.stdout.splitlines()[-1])
 
 

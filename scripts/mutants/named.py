@@ -4,19 +4,21 @@ from .candidates import Candidate
 
 #: Number, file, old text, new text, description; {mutant} is the condition that selects the mutant.
 NAMED = [
-    (901, "src/train/step/look_ahead_client.cpp", "const int64_t most = limit_bytes_ / kMostShare;",
-     "if ({mutant}) return; const int64_t most = limit_bytes_ / kMostShare;", "the margin after a failure is not raised"),
-    (902, "src/train/step/look_ahead_client.cpp", "std::chrono::duration<double>(patience)",
-     "std::chrono::duration<double>(({mutant} ? 10000 : 1) * patience)", "the look-ahead's patience × 10,000"),
-    (903, "src/train/loop/training_loop.cpp", "if (twin_) twin_->diverge();", "if (twin_ && !{mutant}) twin_->diverge();",
-     "no diverge() after a save"),
+    (901, "src/train/step/look_ahead_client.cpp", "const int64_t max_bytes = limit_bytes_ / kMaxMarginDivisor;",
+     "if ({mutant}) return; const int64_t max_bytes = limit_bytes_ / kMaxMarginDivisor;", "the margin after a failure is not raised"),
+    (902, "src/train/step/look_ahead_client.cpp", "std::chrono::duration<double>(timeout_seconds)",
+     "std::chrono::duration<double>(({mutant} ? 10000 : 1) * timeout_seconds)", "the timeout of the look-ahead × 10,000"),
+    (903, "src/train/loop/step_runner.cpp", "if (look_ahead_) look_ahead_->mark_desynchronized();",
+     "if (look_ahead_ && !{mutant}) look_ahead_->mark_desynchronized();",
+     "no mark_desynchronized() after a save"),
     (904, "src/train/watch/memory_watch.cpp", "std::max_element(bytes.begin(), bytes.end())",
      "({mutant} ? std::min_element(bytes.begin(), bytes.end()) : std::max_element(bytes.begin(), bytes.end()))",
      "the least growing component is named"),
-    (905, "src/train/checkpoint/run_changes.cpp", "if (!says_how_long(key)) fingerprint",
-     "if (!says_how_long(key) && !({mutant} && key == \"training.weight_decay\")) fingerprint",
+    (905, "src/train/checkpoint/run_changes.cpp", "if (!sets_run_length(key)) fingerprint",
+     "if (!sets_run_length(key) && !({mutant} && key == \"training.weight_decay\")) fingerprint",
      "a key missing in the run's fingerprint"),
-    (906, "src/train/loop/training_loop.cpp", "if (twin_) twin_->raise_margin();", "if (twin_ && !{mutant}) twin_->raise_margin();",
+    (906, "src/train/loop/step_runner.cpp", "if (look_ahead_) look_ahead_->raise_margin();",
+     "if (look_ahead_ && !{mutant}) look_ahead_->raise_margin();",
      "no raise_margin() after a failure"),
 ]
 

@@ -45,7 +45,7 @@ TEST_F(ContentIndexTest, FindsDuplicatesRegardlessOfFileNames) {
   const auto index = make_index(records);
   EXPECT_THAT(index->find_duplicate_records(0), ElementsAre(ElementsAre(0, 2, 4)));
   EXPECT_THAT(index->duplicate_files(), ElementsAre(ElementsAre(a.string(), copy.string())));
-  EXPECT_EQ(index->media(), 3);
+  EXPECT_EQ(index->num_media(), 3);
   EXPECT_THAT(index->find_missing_files(0), IsEmpty());
 }
 

@@ -3,7 +3,7 @@
 // no others.
 //
 // VLMTRAIN_STUB_DRIVER holds NAME=VALUE words: version (as cuDriverGetVersion counts: 12040), init
-// (the result of cuInit), cards (number of GPUs), architecture (compute capability × 10), name (of the GPUs, _ for
+// (the result of cuInit), gpus (number of GPUs), architecture (compute capability × 10), name (of the GPUs, _ for
 // spaces), total and free (bytes of a GPU), context (the result of creating one), crash (1: cuInit
 // aborts the process).
 
@@ -49,14 +49,14 @@ int cuInit(unsigned) {
 }
 
 int cuDeviceGetCount(int* count) {
-  *count = read_number("cards", 1);
+  *count = read_number("gpus", 1);
   return is_initialized ? 0 : kNotInitialized;
 }
 
 int cuDeviceGet(int* device, int index) {
   constexpr int kInvalidDevice = 101;
   *device = index;
-  return index < read_number("cards", 1) ? 0 : kInvalidDevice;
+  return index < read_number("gpus", 1) ? 0 : kInvalidDevice;
 }
 
 int cuDeviceGetName(char* name, int capacity, int) {

@@ -77,7 +77,7 @@ TEST_F(DriverTest, InvalidLibraryIsUnusable) {
 }
 
 TEST_F(DriverTest, Cuda13DriverIsUsable) {
-  const auto result = probe("version=13000 cards=2 architecture=89 name=NVIDIA_L4");
+  const auto result = probe("version=13000 gpus=2 architecture=89 name=NVIDIA_L4");
   EXPECT_EQ(result.state, DriverState::kUsable) << result.reason;
   ASSERT_EQ(result.gpus.size(), 2U);
   EXPECT_EQ(result.gpus[1].name, "NVIDIA L4");
@@ -154,9 +154,9 @@ TEST_F(DriverTest, EveryDriverErrorHasAFix) {
 }
 
 TEST_F(DriverTest, ZeroGpusMeanNoDevice) {
-  EXPECT_EQ(probe("cards=0").state, DriverState::kAbsent);
+  EXPECT_EQ(probe("gpus=0").state, DriverState::kAbsent);
   add_gpu();
-  EXPECT_EQ(probe("cards=0").state, DriverState::kUnusable);
+  EXPECT_EQ(probe("gpus=0").state, DriverState::kUnusable);
 }
 
 TEST_F(DriverTest, EveryStateHasAName) {

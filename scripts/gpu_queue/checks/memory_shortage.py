@@ -177,7 +177,7 @@ def filled_by_another(forecast):
             return results.failed(f"the GPU was filled too late, after {filled.done_after} of {work.small_steps} small steps",
                                   "small_steps in scripts/gpu_queue/checks/memory_shortage.py")
         free = min(line["device_free_bytes"] for line in run.lines())
-        text = (f"another process took {gigabytes(filled.taken)} by step {filled.done_after}, at least {gigabytes(free)} free at a "
+        text = (f"another process took {gigabytes(filled.filled_bytes)} by step {filled.done_after}, at least {gigabytes(free)} free at a "
                 "step's end")
         return describe_outcome(bench, work, run, forecast, LOOK_AHEAD if forecast else GUARD, text, taken_bytes=filled.filled_bytes)
 

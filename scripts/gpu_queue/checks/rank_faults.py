@@ -49,7 +49,7 @@ def lost(name, what, words, has_long_steps=False):
         fix = WATCH.format(folder)
         with Ranks(bench, folder, "first") as ranks:
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
-                return results.failed(f"no signal was sent, because the ranks completed no step: {described(ranks.end_of(0, 10), 0)}", fix)
+                return results.failed(f"no signal was sent, because the ranks completed no step: {described(ranks.find_end(0, 10), 0)}", fix)
             ranks.send(1, bench.fault.get("signal", what))
             # Rank 0 may first save some GB of the larger model.
             seconds = bench.fault.get("seconds", SECONDS_TO_SAVE if has_long_steps else SECONDS_TO_END)
@@ -79,7 +79,7 @@ def stop_and_resume(bench):
     for name, rank in (("first", 1), ("second", 0)):
         with Ranks(bench, folder, name) as ranks:
             if not ranks.make_steps(STEPS_BEFORE, SECONDS_TO_START):
-                return results.failed(f"the ranks of the {name} start completed no step: {described(ranks.end_of(0, 10), 0)}", fix)
+                return results.failed(f"the ranks of the {name} start completed no step: {described(ranks.find_end(0, 10), 0)}", fix)
             ranks.send(rank, bench.fault.get("signal", signal.SIGTERM))
             ended = ranks.ends(SECONDS_TO_SAVE)
             lines = ranks.lines()
