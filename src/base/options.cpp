@@ -54,7 +54,8 @@ void emit(YAML::Emitter& out, const T& value) {
     if (value.empty() || printable_text != value) {
       out << YAML::DoubleQuoted;  // the style in which yaml-cpp escapes
     }
-    // YAML is UTF-8. A path that is not valid UTF-8 is escaped: readable, but another path if parsed.
+    // YAML is UTF-8. A path that is not valid UTF-8 is escaped: readable, but another path if
+    // parsed.
     out << (is_utf8(value) ? value : printable_text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     out << YAML::Flow << YAML::BeginSeq;
@@ -72,8 +73,8 @@ void emit(YAML::Emitter& out, const T& value) {
   }
 }
 
-/// Returns the value of a node, or nothing if the node is not a T. A null node is an empty string, list
-/// or map, and a single word is a list of one.
+/// Returns the value of a node, or nothing if the node is not a T. A null node is an empty string,
+/// list or map, and a single word is a list of one.
 template <class T>
 std::optional<T> parse(const YAML::Node& node) {
   if constexpr (kIsAuto<T>) {
@@ -204,11 +205,12 @@ struct OptionTable::Declarations {
     std::function<std::optional<std::string>(const std::string& name, const YAML::Node&)> set_entry{};
   };
 
-  /// The keys that a source (the file or the command line) has set, each with the name that it used:
-  /// the key itself or an alias.
+  /// The keys that a source (the file or the command line) has set, each with the name that it
+  /// used: the key itself or an alias.
   using UsedNames = TextMap;
 
-  /// Maximum number of reported errors in a file, for files that are not a configuration. Not tuned.
+  /// Maximum number of reported errors in a file, for files that are not a configuration. Not
+  /// tuned.
   static constexpr size_t kMaxErrors = 100;
 
   std::vector<Option> options;
@@ -264,8 +266,9 @@ struct OptionTable::Declarations {
     return it == options.end() ? std::nullopt : std::optional(it->key);
   }
 
-  /// Returns the declared key that `key` probably stands for: one with the same last component, else one
-  /// with a similar spelling, else one with a similar last component. `key` may lack its section.
+  /// Returns the declared key that `key` probably stands for: one with the same last component,
+  /// else one with a similar spelling, else one with a similar last component. `key` may lack its
+  /// section.
   std::optional<std::string> find_nearest_key(std::string_view key) const {
     if (auto exact_match = find_key_by_name(last_component(key))) return exact_match;
     if (auto suggestion = find_nearest(key, keys())) return suggestion;
@@ -283,8 +286,8 @@ struct OptionTable::Declarations {
     return suggestion ? fmt::format("did you mean {}?", *suggestion) : "`vlmtrain options` lists all keys";
   }
 
-  /// Sets the option `name`, a key or an alias, or one entry of a map. Adds a message to `errors` if
-  /// that fails. `location` is the start of the message, such as "train.yaml:3".
+  /// Sets the option `name`, a key or an alias, or one entry of a map. Adds a message to `errors`
+  /// if that fails. `location` is the start of the message, such as "train.yaml:3".
   void set_value(const std::string& name, const YAML::Node& value, const std::string& location, UsedNames& used_names,
                  std::vector<std::string>& errors) {
     const std::string key = resolve_alias(name);
@@ -311,9 +314,10 @@ struct OptionTable::Declarations {
     }
   }
 
-  /// Sets the options in `node`, a map. `prefix` is the section of its keys, or "" at the top level.
-  /// Recurses into sections, and into unknown maps at the top level to report their keys. Does not
-  /// recurse further, because YAML aliases may refer to nodes around them or expand exponentially.
+  /// Sets the options in `node`, a map. `prefix` is the section of its keys, or "" at the top
+  /// level. Recurses into sections, and into unknown maps at the top level to report their keys.
+  /// Does not recurse further, because YAML aliases may refer to nodes around them or expand
+  /// exponentially.
   void read_node(const YAML::Node& node, const std::string& prefix, const std::string& file, UsedNames& used_names,
                  std::vector<std::string>& errors) {
     std::set<std::string> seen_keys;

@@ -104,7 +104,7 @@ add("`plan --gpu-gb 24GB`", "plan --gpu-gb 24GB", 2, "--gpu-gb: must be a number
 add("`plan --model` of the Hub", "plan --gpu-gb 24 --model llava-hf/llava-1.5-7b-hf", 2, "did you mean llava-1.5-7b?")
 add("`plan --model` of a folder that is not there", "plan --gpu-gb 24 --model checkpoints/mine", 2, "there is no such folder", "hf download")
 add("`plan --model` that nobody knows", "plan --gpu-gb 24 --model gpt4", 2, "the known ones are", "smolvlm-256m")
-add("`plan --images two`", "plan --gpu-gb 24 --images two", 2, "--images: must be a whole number, such as 2, not two")
+add("`plan --images two`", "plan --gpu-gb 24 --images two", 2, "--images: must be an integer, such as 2, not two")
 add("`init` of a preset that there is not", "init --preset llama-7b --out new", 2, "unknown preset", "smolvlm-256m")
 add("`init` into a folder that is there", "init --preset smolvlm-tiny --out images", 2, "exists already")
 add("`merge` of a checkpoint that is no adapter", "merge --adapter model --out merged", 4, "give the folder of an adapter")

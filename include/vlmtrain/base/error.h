@@ -81,8 +81,8 @@ namespace detail {
 
 }  // namespace vlmtrain
 
-/// Throws InternalError if `condition` is false, also in release builds. The remaining arguments are
-/// an {fmt} format string and its arguments; they are evaluated only on failure.
+/// Throws InternalError if `condition` is false, also in release builds. The remaining arguments
+/// are an {fmt} format string and its arguments; they are evaluated only on failure.
 #define VLMTRAIN_CHECK(condition, ...)                                                            \
   do {                                                                                            \
     if (!(condition)) {                                                                           \

@@ -73,8 +73,8 @@ class OptionTable {
   template <class T>
   void add(std::string key, T& target, std::string doc, std::optional<Check<T>> check = std::nullopt);
 
-  /// Declares an option with the type E, an enum. `values` lists its values with their names in YAML
-  /// and must contain the default.
+  /// Declares an option with the type E, an enum. `values` lists its values with their names in
+  /// YAML and must contain the default.
   template <class E>
   void add_enum(const std::string& key, E& target, std::vector<std::pair<std::string, E>> values,
                 const std::string& doc) {
@@ -92,9 +92,9 @@ class OptionTable {
         [&target, values](size_t index) { target = values[index].second; }, doc);
   }
 
-  /// Declares an option whose value is a JSON structure of lists and sections, nested at most 8 deep.
-  /// `type` is the name of the structure in the documentation. `get` returns the value. `set` either
-  /// stores a value and returns nothing, or returns an error message without the key.
+  /// Declares an option whose value is a JSON structure of lists and sections, nested at most 8
+  /// deep. `type` is the name of the structure in the documentation. `get` returns the value. `set`
+  /// either stores a value and returns nothing, or returns an error message without the key.
   void add_structured(std::string key, std::string type, const std::function<nlohmann::ordered_json()>& get,
                       std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set, std::string doc);
 
@@ -106,15 +106,15 @@ class OptionTable {
   /// of these calls.
   void describe_section(std::string section, std::string doc);
 
-  /// Sets a function that returns a description of the option that corresponds to an undeclared key,
-  /// such as a key of another trainer. If it returns nothing, messages suggest the nearest declared
-  /// key.
+  /// Sets a function that returns a description of the option that corresponds to an undeclared
+  /// key, such as a key of another trainer. If it returns nothing, messages suggest the nearest
+  /// declared key.
   void set_unknown_key_hint(std::function<std::optional<std::string>(std::string_view key)> make_hint);
 
-  /// Sets the values in a YAML file, then the overrides (`training.max_steps=10`, where the value is
-  /// YAML). An empty path reads no file. Throws one UserError (kUsage) that lists all errors, but at
-  /// most some 100 of the file, each with its key, its line and a suggestion. Valid values are stored
-  /// even if it throws.
+  /// Sets the values in a YAML file, then the overrides (`training.max_steps=10`, where the value
+  /// is YAML). An empty path reads no file. Throws one UserError (kUsage) that lists all errors,
+  /// but at most some 100 of the file, each with its key, its line and a suggestion. Valid values
+  /// are stored even if it throws.
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
 
   /// Returns the first declared key whose last component is `word`, such as training.learning_rate
@@ -138,8 +138,8 @@ class OptionTable {
   std::unique_ptr<Declarations> declarations_;
 };
 
-/// Returns the entry of `candidates` with the smallest Levenshtein distance to `word`, or nothing if
-/// the distance is too large for a typing error: at least 3, and at least a third of the word's
+/// Returns the entry of `candidates` with the smallest Levenshtein distance to `word`, or nothing
+/// if the distance is too large for a typing error: at least 3, and at least a third of the word's
 /// length.
 std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates);
 

@@ -25,8 +25,8 @@ std::string to_printable_lines(std::string_view text);
 /// that no line looks like a separate message.
 std::string to_printable_message(std::string_view text);
 
-/// Returns to_printable() of the first `max_characters` characters (code points) of `text`, followed
-/// by "…" if the text is longer.
+/// Returns to_printable() of the first `max_characters` characters (code points) of `text`,
+/// followed by "…" if the text is longer.
 std::string make_excerpt(std::string_view text, size_t max_characters = kMaxExcerptCharacters);
 
 }  // namespace vlmtrain

@@ -13,8 +13,8 @@ namespace vlmtrain {
 /// samples.
 uint64_t derive_stream_seed(uint64_t seed, std::string_view stream, std::initializer_list<uint64_t> position = {});
 
-/// The generator SplitMix64 (Steele, Lea, Flood 2014). It gives the same numbers with every compiler
-/// and standard library, unlike the distributions of <random>.
+/// The generator SplitMix64 (Steele, Lea, Flood 2014). It gives the same numbers with every
+/// compiler and standard library, unlike the distributions of <random>.
 class RandomStream {
  public:
   explicit RandomStream(uint64_t seed) : state_(seed) {}

@@ -35,8 +35,8 @@ class TextColumn {
 };
 
 /// A dictionary-encoded vector of strings, for columns with few distinct values. Each distinct
-/// string is stored twice, in the list and in the map, and each entry takes 4 bytes. Indices outside
-/// of [0, size()) throw std::out_of_range.
+/// string is stored twice, in the list and in the map, and each entry takes 4 bytes. Indices
+/// outside of [0, size()) throw std::out_of_range.
 class DictionaryTextColumn {
  public:
   DictionaryTextColumn() = default;
