@@ -20,7 +20,8 @@ constexpr int64_t kMaxNewTokens = 10'000'000;
 constexpr int64_t kMaxLocalRanks = 1024;
 constexpr int64_t kMaxShownSamples = 100;
 
-/// Returns a validator that rejects an empty value, such as `--out ""` from an unset shell variable.
+/// Returns a validator that rejects an empty value, such as `--out ""` from an unset shell
+/// variable.
 CLI::Validator not_empty() {
   return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a value" : ""); }, ""};
 }
@@ -309,8 +310,8 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--mask-out", arguments.mask_out,
                      "folder for the masks of the answer: mask_1.png, … and overlay.png");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
-  // The name "overrides" would make command_line.cpp suggest configuration keys for unknown flags, but
-  // generate accepts only these.
+  // The name "overrides" would make command_line.cpp suggest configuration keys for unknown flags,
+  // but generate accepts only these.
   command.add_option(
       "volume_settings", arguments.volume_settings,
       "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; default: the settings of the run "

@@ -26,16 +26,16 @@ struct Arguments {
   ReportArguments report;
 };
 
-/// The parser of the program's command line. Does not use LibTorch, so that help and errors need not
-/// wait until it is loaded (docs/architecture.md).
+/// The parser of the program's command line. Does not use LibTorch, so that help and errors need
+/// not wait until it is loaded (docs/architecture.md).
 class CommandLine {
  public:
   CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  /// Parses the arguments without the program's name. Returns an exit code if there is no command to
-  /// run, because it has printed help or the version on stdout or an error on stderr; otherwise
+  /// Parses the arguments without the program's name. Returns an exit code if there is no command
+  /// to run, because it has printed help or the version on stdout or an error on stderr; otherwise
   /// nothing. May be called once.
   std::optional<ExitCode> parse(std::vector<std::string> arguments);
 

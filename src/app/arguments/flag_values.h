@@ -16,9 +16,9 @@ struct ImageMixComponent {
   double share = 0;    ///< greater than 0; the shares of a mix add up to 1
 };
 
-/// Parses the value of --image-mix, such as 1:0.5,2:0.25,3:0.25, into components by ascending number
-/// of images. Normalizes shares that do not add up to 1. Throws UserError (kUsage) for invalid text
-/// and for a number of images that occurs twice.
+/// Parses the value of --image-mix, such as 1:0.5,2:0.25,3:0.25, into components by ascending
+/// number of images. Normalizes shares that do not add up to 1. Throws UserError (kUsage) for
+/// invalid text and for a number of images that occurs twice.
 std::vector<ImageMixComponent> parse_image_mix(const std::string& text);
 
 /// Parses the value of --volume-size: XxYxZ in voxels, or one number for all three, each from 1 to
