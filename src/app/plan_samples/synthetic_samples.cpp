@@ -112,7 +112,7 @@ UserError make_refusal_error(const std::vector<SampleVariant>& variants,
     if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
   }
   if (suggestions.empty()) suggestions.emplace_back("smaller samples");
-  return usage_error("{}, so training would reject it; append one of these to the command: {}", rejected->rejection,
+  return usage_error("{}, so training would reject it; append to the command one of: {}", rejected->rejection,
                      fmt::join(suggestions, ", "));
 }
 

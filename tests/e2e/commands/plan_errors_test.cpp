@@ -47,7 +47,7 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
                {"lm_max_position_embeddings"});
   const std::vector<std::string> mix{
       "--gpu", "rtx4090", "--model", "smolvlm-tiny", "--image-mix", "1:1,3:1", "data.max_images_per_sample=2"};
-  expect_error(mix, 2, {"append one of these to the command: data.on_bad_sample=skip"});
+  expect_error(mix, 2, {"append to the command one of: data.on_bad_sample=skip"});
   auto skipping = mix;
   skipping.insert(skipping.end(), {"data.on_bad_sample=skip", "--json"});
   const Result skipped = plan(skipping);
