@@ -40,7 +40,7 @@ void check_command_config(const CommandLine& command_line) {
   if (command == "plan") check_config_file(arguments.plan.config, arguments.plan.all_overrides());
 }
 
-/// Runs the command `options`, with the same message as other commands if stdout cannot be written.
+/// Runs `vlmtrain options`, with the same message as other commands if stdout cannot be written.
 ExitCode print_options(const OptionsArguments& arguments) {
   try {
     return flush_stdout(options(arguments));
