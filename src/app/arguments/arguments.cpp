@@ -98,7 +98,7 @@ void declare(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--gpu-gb", arguments.gpu_gigabytes, "memory of the GPU in GB, as vendors state it")->take_last();
   command.add_option("--gpu", arguments.gpu, "or the name of the GPU, such as rtx4090 or a100-40 (docs/planner.md)")
       ->take_last();
-  command.add_option("--config", arguments.config, "YAML file; the samples are those of its data.train");
+  command.add_option("--config", arguments.config, "YAML file; plans for the samples of its data.train");
   command.add_option("overrides", arguments.overrides,
                      "key=value, such as memory.recompute=none; the last value of a key applies");
   add_key_flag(command, arguments, "--model", "model.path", "checkpoint folder or name of a preset");
@@ -331,7 +331,7 @@ void declare(CLI::App& command, MergeArguments& arguments) {
       ->check(not_empty());
   command
       .add_option("--dtype", arguments.dtype,
-                  "data type of all weights of the checkpoint; auto: that of each weight in the base; float32 keeps "
+                  "data type of all weights of the checkpoint; auto: as in the base, for each weight; float32 keeps "
                   "changes that 16 bits round away")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"}))
       ->capture_default_str();

@@ -48,8 +48,8 @@ void add_volumes(const GenerateArguments& arguments, io::Record& record) {
                     pluralize(std::ssize(volumes), "volume"));
 }
 
-/// Returns the index of the record with the id `name`, else at the position `name` (from 1).
-/// Returns 0 for an empty name, and nothing if there is no such record.
+/// Returns the index of the record with this id, else of the record at this position, from 1.
+/// Returns 0 for an empty argument, and nothing if there is no such record.
 std::optional<int64_t> find_record_index(const std::string& name, const io::Records& records) {
   if (name.empty()) return 0;
   for (int64_t index = 0; index < records.size(); ++index) {

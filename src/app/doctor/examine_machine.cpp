@@ -178,7 +178,7 @@ namespace {
 constexpr int64_t kLowDiskBytes = 2'000'000'000;
 
 /// Adds a finding on whether files can be created, locked and renamed in `folder`, and its free
-/// space. `name` is the purpose of the folder, such as "output.dir".
+/// space. `name` is a word for messages, such as "output.dir".
 void examine_folder(Section& section, const std::string& name, const std::filesystem::path& folder,
                     Severity failure_severity) {
   const io::FolderProbe probe = io::probe_folder(folder);

@@ -242,7 +242,7 @@ void warn_disabled_kernels(Section& section) {
   }
 }
 
-/// Loads the custom kernels, which compares their results with ATen's. `name` is a phrase for
+/// Loads the custom kernels, which compares their results with ATen's. `name` is used in
 /// messages, such as "on cuda:0".
 void compare_kernels(at::Device device, const std::string& name, Section& section) {
   const auto load_result = kernels::open_kernels(device);

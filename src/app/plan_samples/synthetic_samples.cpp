@@ -29,8 +29,8 @@ bool drops_variants(const train::Config& config, const std::vector<SampleVariant
          !filter_accepted(variants).empty();
 }
 
-/// Returns the shapes of `samples` samples, those of one rank in an average step. Each variant has
-/// its share, up to rounding, and is spread evenly over the step.
+/// Returns the shapes of the samples of one rank in an average step; `samples` is their number.
+/// Each variant has its share, up to rounding, and is spread evenly over the step.
 std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant>& variants, int64_t samples) {
   std::vector<double> shares;
   shares.reserve(variants.size());

@@ -60,7 +60,7 @@ int64_t find_free_port() {
 /// The child processes of launch_ranks(), one per rank.
 class LocalRanks {
  public:
-  /// Starts `count` ranks. Blocks the handled signals in this thread for wait(). Throws UserError
+  /// Starts the ranks. Blocks the handled signals in this thread for wait(). Throws UserError
   /// (kFailed), after killing the ranks that it has started.
   explicit LocalRanks(int64_t count) : count_(count) {
     sigemptyset(&signals_);
