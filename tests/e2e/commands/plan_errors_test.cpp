@@ -42,7 +42,7 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
   EXPECT_GE(num_suggestions, 4);
 
   expect_error({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--images", "3", "data.max_images_per_sample=2"}, 2,
-               {"3 images has more than data.max_images_per_sample=2", "--images 2"});
+               {"3 images, more than data.max_images_per_sample=2", "--images 2"});
   expect_error({"--gpu", "rtx4090", "--model", "nanovlm-tiny", "--text-tokens", "600"}, 2,
                {"lm_max_position_embeddings"});
   const std::vector<std::string> mix{
