@@ -234,7 +234,7 @@ TEST_F(InspectTest, NamesErrors) {
     EXPECT_THAT(result.err, HasSubstr(text));
     EXPECT_THAT(result.out, IsEmpty());
   };
-  expect({"--record", "nobody"}, 2, "--record nobody: train.json has no record with this id; positions are 1 to 11");
+  expect({"--record", "nobody"}, 2, "--record nobody: train.json has no such id, and its records are 1 to 11");
   expect({"data.train=nowhere.json"}, 4, "nowhere.json");
   expect({"data.train="}, 2, "data.train: empty");
   expect({"model.path=llava-1.5-7b"}, 2, "--tokenizer FILE");
