@@ -45,15 +45,17 @@ constexpr CommandRunner kCommands[] = {
     {"merge", [](const Arguments& arguments) { return merge(arguments.merge); }},
     {"options", [](const Arguments& arguments) { return options(arguments.options); }},
     {"report", [](const Arguments& arguments) { return report(arguments.report); }},
-    {"dry-run", [](const Arguments& /*all*/) { return dry_run(); }},
+    {"dry-run", [](const Arguments& /*arguments*/) { return dry_run(); }},
 };
 
+/// std::thread throws EAGAIN if the system cannot start another thread.
 bool is_thread_start_failure(const std::exception& error) {
   const auto* const system_error = dynamic_cast<const std::system_error*>(&error);
   return system_error != nullptr && system_error->code() == std::errc::resource_unavailable_try_again;
 }
 
-/// Reports errors of LibTorch and the system: out of memory, a failed device, or else a bug.
+/// Reports an error of LibTorch or the system: out of memory, a failed device, the limit on
+/// threads, or a bug. Returns its exit code.
 ExitCode report_unexpected_error(const std::exception& error) {
   if (const auto out_of_memory = memory::detect_out_of_memory(error)) {
     const bool on_host = out_of_memory->kind == memory::MemoryKind::kHost;
@@ -94,6 +96,8 @@ ExitCode report_error(const std::exception_ptr& failure) {
   }
 }
 
+/// Flushes stdout before it reports an error, so that messages follow the output. If stdout cannot
+/// be written, only that is reported, since it may be the cause of the error.
 ExitCode run_command(const CommandLine& command_line) {
   ExitCode code = ExitCode::kSuccess;
   std::exception_ptr failure;
@@ -114,8 +118,8 @@ ExitCode run_command(const CommandLine& command_line) {
 
 int run(std::vector<std::string> arguments) {
   reopen_closed_streams();
-  // A write above the limit of `ulimit -f` must be an error with a message, like a full disk, and
-  // not kill the process.
+  // By default a write above the limit on file sizes (`ulimit -f`) kills the process. It should
+  // fail with a message instead, like a write to a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
   CommandLine command_line;
   const auto exit_code = command_line.parse(std::move(arguments));
@@ -125,7 +129,7 @@ int run(std::vector<std::string> arguments) {
 ExitCode dry_run() {
   if (!planner::is_on_virtual_gpu())
     throw usage_error("dry-run: internal command that only vlmtrain plan starts, on a virtual GPU");
-  spdlog::set_level(spdlog::level::off);  // stdout is for answers; the process that sends requests has its own log
+  spdlog::set_level(spdlog::level::off);  // stdout is for answers; the requesting process logs
   planner::serve_dry_runs();
   return ExitCode::kSuccess;
 }

@@ -14,8 +14,8 @@ namespace vlmtrain {
 
 namespace {
 
-// Configurations have some kilobytes. The limit stops a data file or an endless pipe that was given
-// by mistake.
+// Configurations have some kilobytes. The limit stops the reading of a data file or an endless pipe
+// that was given by mistake. Chosen without measurement.
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 bool is_inherited_descriptor(const std::filesystem::path& path) {
@@ -29,7 +29,7 @@ void refuse_special_files(const std::filesystem::path& path) {
   throw usage_error("{}: is {}; give an existing file to --config, or /dev/stdin", path.string(), kind);
 }
 
-/// Reads at most `bytes`, because a pipe may never end.
+/// Reads to the end of the file, or some chunks past `bytes`, because a pipe may never end.
 std::string read_prefix(std::istream& file, size_t bytes) {
   std::string text;
   constexpr size_t kChunkBytes = size_t{1} << 16;

@@ -31,6 +31,8 @@ std::string_view consume_number(std::string_view& text) {
   return digits;
 }
 
+/// Returns equal for names that differ only in leading zeros. Compares numbers without conversion,
+/// because they may exceed 64 bits: of two without leading zeros, the longer one is larger.
 std::strong_ordering compare_naturally(std::string_view a, std::string_view b) {
   while (!a.empty() && !b.empty()) {
     if (is_digit(a.front()) && is_digit(b.front())) {

@@ -10,6 +10,8 @@ namespace vlmtrain {
 
 namespace {
 
+// PRIME64_1 to PRIME64_5 of xxhash_spec.md (see hash.h), which also specifies all rotations and
+// shifts of Xxh64.
 constexpr uint64_t kPrime1 = 0x9e3779b185ebca87U;
 constexpr uint64_t kPrime2 = 0xc2b2ae3d27d4eb4fU;
 constexpr uint64_t kPrime3 = 0x165667b19e3779f9U;
@@ -42,8 +44,9 @@ void add_stripe(std::array<uint64_t, 4>& lanes, const char* stripe) {
 }  // namespace
 
 ContentHash& ContentHash::add(uint64_t number) {
-  // Each step is invertible, so different states stay different. The last line is the finalizer of
-  // SplitMix64.
+  // Each step is invertible, so different states stay different. The multipliers are the increment
+  // of SplitMix64, the constant of degski's 64-bit mixer and the first multiplier of SplitMix64's
+  // finalizer. Their combination and the shifts were chosen without measurement.
   uint64_t hash = state_ ^ (number * 0x9e3779b97f4a7c15U);
   hash = (hash ^ (hash >> 32)) * 0xd6e8feb86659fd93U;
   hash = (hash ^ (hash >> 29)) * 0xbf58476d1ce4e5b9U;
@@ -77,7 +80,7 @@ Xxh64& Xxh64::add(std::string_view bytes) {
     if (num_buffered + count < kStripe) return *this;
     add_stripe(lanes_, buffer_.data());
   }
-  auto lanes = lanes_;  // a local copy stays in registers
+  auto lanes = lanes_;  // A local copy stays in registers.
   const char* cursor = bytes.data();
   const char* const end = cursor + bytes.size() / kStripe * kStripe;
   for (; cursor < end; cursor += kStripe) add_stripe(lanes, cursor);

@@ -14,7 +14,7 @@ namespace vlmtrain {
 
 namespace {
 
-/// Formatter of the log message, which may contain untrusted names.
+/// A formatter that escapes the log message, which may contain untrusted names.
 class PrintableMessageFlag final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {

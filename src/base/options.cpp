@@ -25,6 +25,7 @@ constexpr bool kIsAuto = std::is_same_v<T, Auto<int64_t>> || std::is_same_v<T, A
 
 using TextMap = std::map<std::string, std::string>;
 
+/// Returns the name of an option's type in messages and the documentation.
 template <class T>
 std::string type_name() {
   if constexpr (std::is_same_v<T, bool>) return "boolean";
@@ -37,6 +38,7 @@ std::string type_name() {
   if constexpr (std::is_same_v<T, Auto<double>>) return "float or auto";
 }
 
+/// Writes a value such that parse<T>() returns it.
 template <class T>
 void emit(YAML::Emitter& out, const T& value) {
   if constexpr (kIsAuto<T>) {
@@ -52,7 +54,8 @@ void emit(YAML::Emitter& out, const T& value) {
     if (value.empty() || printable_text != value) {
       out << YAML::DoubleQuoted;  // the style in which yaml-cpp escapes
     }
-    // YAML is UTF-8. Another path cannot be read back, but is readable.
+    // YAML is UTF-8. A path that is not valid UTF-8 is escaped: readable, but another path if
+    // parsed.
     out << (is_utf8(value) ? value : printable_text);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     out << YAML::Flow << YAML::BeginSeq;
@@ -70,7 +73,8 @@ void emit(YAML::Emitter& out, const T& value) {
   }
 }
 
-/// Returns nothing if the node is not a T.
+/// Returns the value of a node, or nothing if the node is not a T. A null node is an empty string,
+/// list or map, and a single word is a list of one.
 template <class T>
 std::optional<T> parse(const YAML::Node& node) {
   if constexpr (kIsAuto<T>) {
@@ -106,6 +110,7 @@ std::optional<T> parse(const YAML::Node& node) {
   }
 }
 
+/// Writes a value such that yaml_to_json() returns it.
 void emit_json(YAML::Emitter& out, const nlohmann::ordered_json& value) {
   if (value.is_object()) {
     out << YAML::Flow << YAML::BeginMap;
@@ -127,15 +132,15 @@ void emit_json(YAML::Emitter& out, const nlohmann::ordered_json& value) {
 
 /// Returns an unquoted scalar as the boolean or number that it looks like, else as a string.
 nlohmann::ordered_json scalar_to_json(const YAML::Node& node) {
-  const bool is_quoted = node.Tag() == "!";
+  const bool is_quoted = node.Tag() == "!";  // yaml-cpp's tag of quoted scalars
   if (bool flag = false; !is_quoted && YAML::convert<bool>::decode(node, flag)) return flag;
   if (int64_t number = 0; !is_quoted && YAML::convert<int64_t>::decode(node, number)) return number;
   if (double number = 0; !is_quoted && YAML::convert<double>::decode(node, number)) return number;
   return node.Scalar();
 }
 
-/// Returns nothing if the node is nested deeper than `max_depth`: an alias may refer to a node that
-/// contains it.
+/// Returns nothing if a key is not a scalar or if the node is nested deeper than `max_depth`. The
+/// limit ends the recursion into a YAML alias that refers to a node around it.
 std::optional<nlohmann::ordered_json> yaml_to_json(const YAML::Node& node, int max_depth) {
   if (node.IsScalar()) return scalar_to_json(node);
   if (!node.IsSequence() && !node.IsMap()) return nlohmann::ordered_json();
@@ -192,18 +197,20 @@ struct OptionTable::Declarations {
     std::string type;
     std::string default_text;
     std::string doc;
-    std::string condition;                                             // empty: any value of the type
-    std::function<std::optional<std::string>(const YAML::Node&)> set;  // returns a predicate for an invalid value
+    std::string condition;  // completes "must be …"; empty if the option accepts all values of its type
+    /// Stores a valid value and returns nothing, or returns an error message without the key.
+    std::function<std::optional<std::string>(const YAML::Node&)> set;
     std::function<void(YAML::Emitter&)> emit_value;
-    /// Sets one entry of a map of strings.
+    /// Sets one entry of a map of strings; returns errors as `set`. Empty for other types.
     std::function<std::optional<std::string>(const std::string& name, const YAML::Node&)> set_entry{};
   };
 
-  /// Keys that a source sets, each with the name by which it sets it.
+  /// The keys that a source (the file or the command line) has set, each with the name that it
+  /// used: the key itself or an alias.
   using UsedNames = TextMap;
 
-  /// Number of errors that are reported at most. A file that is not a configuration may have any
-  /// number.
+  /// Maximum number of reported errors in a file, for files that are not a configuration. Not
+  /// tuned.
   static constexpr size_t kMaxErrors = 100;
 
   std::vector<Option> options;
@@ -221,7 +228,8 @@ struct OptionTable::Declarations {
     return it == aliases.end() ? name : it->second;
   }
 
-  /// Returns the error if the source of `used_names` sets `key` by another name, too.
+  /// Returns an error message if the source of `used_names` has already set `key` by another name.
+  /// Otherwise adds `name` to `used_names`.
   static std::optional<std::string> find_name_conflict(const std::string& key, const std::string& name,
                                                        UsedNames& used_names) {
     const std::string& used_name = used_names.emplace(key, name).first->second;
@@ -229,7 +237,7 @@ struct OptionTable::Declarations {
     return fmt::format("{} and {} are the same option; keep {}", used_name, name, key);
   }
 
-  /// Returns a sentence that names the aliases of a key, or "".
+  /// Returns a sentence that lists the aliases of an option, or "" if it has none.
   std::string describe_aliases(const Option& option) const {
     std::vector<std::string> names;
     for (const auto& [alias, key] : aliases) {
@@ -258,7 +266,9 @@ struct OptionTable::Declarations {
     return it == options.end() ? std::nullopt : std::optional(it->key);
   }
 
-  /// Also finds keys of other sections and keys without a section.
+  /// Returns the declared key that `key` probably stands for: one with the same last component,
+  /// else one with a similar spelling, else one with a similar last component. `key` may lack its
+  /// section.
   std::optional<std::string> find_nearest_key(std::string_view key) const {
     if (auto exact_match = find_key_by_name(last_component(key))) return exact_match;
     if (auto suggestion = find_nearest(key, keys())) return suggestion;
@@ -270,13 +280,14 @@ struct OptionTable::Declarations {
 
   std::string suggest_known_key(std::string_view key) const {
     if (const auto our_key = unknown_key_hint ? unknown_key_hint(key) : std::nullopt) {
-      return fmt::format("what other trainers call so is here: {}", *our_key);
+      return fmt::format("the equivalent in vlmtrain: {}", *our_key);
     }
     const auto suggestion = find_nearest_key(key);
-    return suggestion ? fmt::format("did you mean {}?", *suggestion) : "`vlmtrain options` lists the known ones";
+    return suggestion ? fmt::format("did you mean {}?", *suggestion) : "`vlmtrain options` lists all keys";
   }
 
-  /// `name`: a key or an alias.
+  /// Sets the option `name`, a key or an alias, or one entry of a map. Adds a message to `errors`
+  /// if that fails. `location` is the start of the message, such as "train.yaml:3".
   void set_value(const std::string& name, const YAML::Node& value, const std::string& location, UsedNames& used_names,
                  std::vector<std::string>& errors) {
     const std::string key = resolve_alias(name);
@@ -303,8 +314,10 @@ struct OptionTable::Declarations {
     }
   }
 
-  /// Recurses only into sections, and into maps in place of a section to report their keys. Aliases
-  /// may refer to nodes that contain them or expand exponentially.
+  /// Sets the options in `node`, a map. `prefix` is the section of its keys, or "" at the top
+  /// level. Recurses into sections, and into unknown maps at the top level to report their keys.
+  /// Does not recurse further, because YAML aliases may refer to nodes around them or expand
+  /// exponentially.
   void read_node(const YAML::Node& node, const std::string& prefix, const std::string& file, UsedNames& used_names,
                  std::vector<std::string>& errors) {
     std::set<std::string> seen_keys;
@@ -312,29 +325,29 @@ struct OptionTable::Declarations {
       if (errors.size() >= kMaxErrors) return;
       if (!entry.first.IsScalar()) {
         errors.push_back(
-            fmt::format("{}:{}: a key is a word, not a list or section", file, entry.first.Mark().line + 1));
+            fmt::format("{}:{}: a key must be a word, not a list or section", file, entry.first.Mark().line + 1));
         continue;
       }
       const std::string key = prefix.empty() ? entry.first.Scalar() : prefix + "." + entry.first.Scalar();
       const std::string location = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
       if (!seen_keys.insert(key).second) {
-        errors.push_back(fmt::format("{}: {} stands twice; keep one", location, make_excerpt(key)));
+        errors.push_back(fmt::format("{}: {} occurs twice; keep one", location, make_excerpt(key)));
       } else if (entry.second.IsMap() && find(resolve_alias(key)) == nullptr && (prefix.empty() || is_section(key))) {
         read_node(entry.second, key, file, used_names, errors);
       } else if (entry.second.IsNull() && is_section(key)) {
         continue;
       } else if (is_section(key)) {
-        errors.push_back(fmt::format(
-            "{}: {} is a section: its keys stand below it, indented, each with a blank behind its colon; here is {}",
-            location, key, entry.second.IsScalar() ? make_excerpt(entry.second.Scalar()) : "a list"));
+        errors.push_back(
+            fmt::format("{}: {} is a section, not {}; write its keys below it, indented, with a space after each colon",
+                        location, key, entry.second.IsScalar() ? make_excerpt(entry.second.Scalar()) : "a list"));
       } else {
         set_value(key, entry.second, location, used_names, errors);
       }
     }
   }
 
-  /// Returns the number of words from `first` on that are one override split by spaces, `key value`
-  /// or `key = value`, or 0 if there is no such override.
+  /// Returns the number of arguments, starting at `first`, that form one override split by spaces:
+  /// 2 for `key value`, 3 for `key = value`, 0 for anything else.
   size_t count_split_words(const std::vector<std::string>& words, size_t first) {
     if (find(resolve_alias(words[first])) == nullptr || first + 1 == words.size()) return 0;
     const std::string& second = words[first + 1];
@@ -426,14 +439,14 @@ void OptionTable::add_structured(std::string key, std::string type, const std::f
   option.set = [set = std::move(set)](const YAML::Node& node) -> std::optional<std::string> {
     constexpr int kMaxDepth = 8;  // deeper than any structured option
     const auto value = yaml_to_json(node, kMaxDepth);
-    return value ? set(*value) : "lists and sections stand too deep in each other";
+    return value ? set(*value) : "lists and sections are nested too deeply";
   };
   declarations_->add_option(std::move(option));
 }
 
 void OptionTable::add_alias(std::string alias, std::string key) {
-  VLMTRAIN_CHECK(declarations_->find(key) != nullptr, "alias {} is of {}, which is not declared", alias, key);
-  VLMTRAIN_CHECK(declarations_->find(alias) == nullptr, "alias {} is a key itself", alias);
+  VLMTRAIN_CHECK(declarations_->find(key) != nullptr, "key {} of alias {} is not declared", key, alias);
+  VLMTRAIN_CHECK(declarations_->find(alias) == nullptr, "alias {} is a declared key", alias);
   declarations_->aliases[std::move(alias)] = std::move(key);
 }
 
@@ -460,7 +473,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
     try {
       const auto documents = YAML::LoadAll(text);
       if (documents.size() > 1) {
-        throw usage_error("{}: holds {} YAML documents; a configuration is one, without a line --- in it",
+        throw usage_error("{}: contains {} YAML documents; a configuration is one document: remove the lines ---",
                           yaml_file.string(), documents.size());
       }
       const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
@@ -468,10 +481,10 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
         Declarations::UsedNames used_names;
         declarations_->read_node(root, "", yaml_file.string(), used_names, errors);
       } else if (!root.IsNull()) {
-        errors.push_back(fmt::format("{}: must hold sections of keys, as docs/config.md shows", yaml_file.string()));
+        errors.push_back(fmt::format("{}: must contain sections of keys; see docs/config.md", yaml_file.string()));
       }
     } catch (const YAML::DeepRecursion& error) {
-      throw usage_error("{}:{}: lists and sections stand in each other too deep; a configuration has sections of keys",
+      throw usage_error("{}:{}: lists and sections are nested too deeply; a configuration has sections of keys",
                         yaml_file.string(), error.mark.line + 1);
     } catch (const YAML::Exception& error) {
       throw usage_error("{}:{}: {}", yaml_file.string(), error.mark.line + 1,
@@ -483,7 +496,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
     const auto& override_text = overrides[i];
     const auto equals = override_text.find('=');
     if (const size_t num_words = declarations_->count_split_words(overrides, i); num_words > 0) {
-      errors.push_back(fmt::format("{0}: an override is one word, without blanks: {0}={1}", override_text,
+      errors.push_back(fmt::format("{0}: an override is one argument without spaces: {0}={1}", override_text,
                                    make_excerpt(overrides[i + num_words - 1])));
       i += num_words - 1;
       continue;
@@ -497,8 +510,7 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
       declarations_->set_value(override_text.substr(0, equals), YAML::Load(override_text.substr(equals + 1)),
                                "command line", used_names, errors);
     } catch (const YAML::DeepRecursion&) {
-      errors.push_back(
-          fmt::format("command line: {}: lists stand in each other too deep", make_excerpt(override_text)));
+      errors.push_back(fmt::format("command line: {}: lists are nested too deeply", make_excerpt(override_text)));
     } catch (const YAML::Exception& error) {
       errors.push_back(fmt::format("command line: {}: the value is not YAML: {}", make_excerpt(override_text),
                                    make_excerpt(error.msg)));
@@ -559,11 +571,14 @@ std::string OptionTable::to_markdown() const {
 }
 
 std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr size_t kMaxWordLength = 200;  // no key is near that length; the search is quadratic in it
+  // Longer than any key. The limit bounds the time, which grows with the product of both lengths.
+  constexpr size_t kMaxWordLength = 200;
   if (word.size() > kMaxWordLength) return std::nullopt;
   std::optional<std::string> best;
+  // The first distance that is too large. Not tuned.
   size_t best_distance = std::max<size_t>(3, word.size() / 3);
   for (const auto& candidate : candidates) {
+    // row[j]: distance between the first i characters of `word` and the first j of `candidate`.
     std::vector<size_t> row(candidate.size() + 1);
     std::iota(row.begin(), row.end(), size_t{0});
     for (size_t i = 1; i <= word.size(); ++i) {

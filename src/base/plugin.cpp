@@ -9,6 +9,7 @@ namespace vlmtrain {
 
 namespace {
 
+/// Returns null and sets `problem` if no candidate can be loaded.
 void* open_plugin_library(const char* name, std::string& problem) {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
@@ -35,7 +36,7 @@ Plugin load_plugin(const char* library, const char* version_name, int version,
     is_complete = is_complete && plugin.functions.back() != nullptr;
   }
   if (is_complete) return plugin;
-  return {.problem = "it was built with another version of this program"};
+  return {.problem = "it was built for another version of this program"};
 }
 
 }  // namespace vlmtrain

@@ -12,15 +12,15 @@ namespace {
 
 struct Character {
   uint32_t code_point;
-  size_t bytes;
+  size_t bytes;  // length of the encoding; 0 for invalid UTF-8
 };
 
-/// Limits of the second byte, which exclude overlong forms, surrogates and code points above
-/// U+10FFFF (Unicode 15, table 3-7).
+/// The properties of a character that follow from its first byte. The limits of the second byte
+/// exclude overlong forms, surrogates and code points above U+10FFFF (Unicode 15, table 3-7).
 struct LeadByte {
-  size_t bytes;
-  unsigned char second_low, second_high;
-  uint32_t bits;
+  size_t bytes;                           // length of the encoding; 0 for an invalid first byte
+  unsigned char second_low, second_high;  // limits of the second byte, inclusive
+  uint32_t bits;                          // the highest bits of the code point
 };
 
 LeadByte parse_lead_byte(unsigned char lead) {
@@ -34,7 +34,7 @@ LeadByte parse_lead_byte(unsigned char lead) {
   return {0, 0, 0, 0};
 }
 
-/// Returns the character at `pos`, or one of 0 bytes for invalid UTF-8.
+/// Returns the character at `pos`; its length is 0 for invalid UTF-8.
 Character decode_character(std::string_view text, size_t pos) {
   const auto lead = static_cast<unsigned char>(text[pos]);
   if (lead < 0x80) return {lead, 1};
@@ -49,8 +49,9 @@ Character decode_character(std::string_view text, size_t pos) {
   return {code_point, lead_info.bytes};
 }
 
-/// Terminals also execute C1 control characters. The characters from U+2028 on break lines or
-/// change the direction of text, which may hide parts of a message.
+/// Returns whether a character must be escaped: C0 and C1 control characters, which terminals
+/// execute, line breaks (U+2028, U+2029), and characters that change the direction of text (U+202A
+/// to U+202E, U+2066 to U+2069), which may hide parts of a message.
 bool is_control(uint32_t code_point) {
   return code_point < 0x20 || (code_point >= 0x7F && code_point <= 0x9F) ||
          (code_point >= 0x2028 && code_point <= 0x202E) || (code_point >= 0x2066 && code_point <= 0x2069);
@@ -72,6 +73,8 @@ void append_escape(std::string& out, uint32_t code_point) {
   }
 }
 
+/// Common part of the public functions. `max_characters` counts characters of `text`, not of the
+/// result.
 std::string escape(std::string_view text, bool keep_line_breaks, size_t max_characters) {
   std::string out;
   out.reserve(std::min(text.size(), max_characters));

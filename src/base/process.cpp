@@ -25,10 +25,10 @@ using SteadyClock = std::chrono::steady_clock;
 
 /// Runs the work in the child process and exits.
 [[noreturn]] void run_child(const std::function<void()>& work, const std::array<int, 2>& pipe, pid_t parent) {
-  // A handler of the parent would communicate with its threads, which the child does not have.
+  // A signal handler of the parent would communicate with threads that do not exist in the child.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);
+  if (getppid() != parent) _exit(1);  // The parent exited before prctl() took effect.
   dup2(pipe[1], STDOUT_FILENO);
   close(pipe[0]);
   close(pipe[1]);
@@ -53,8 +53,8 @@ bool read_until_eof(int descriptor, SteadyClock::time_point deadline, std::strin
   }
 }
 
-/// Returns false if the process does not exit by `deadline`. A process that waits for a driver
-/// cannot be killed.
+/// Returns false if the process does not exit by `deadline`, even after SIGKILL: a process that
+/// waits for a driver cannot be killed. Polls, because waitpid() has no timeout.
 bool wait_until_exit(pid_t pid, int& status, SteadyClock::time_point deadline) {
   for (;;) {
     const pid_t waited_pid = waitpid(pid, &status, WNOHANG);
@@ -107,15 +107,16 @@ void restart_program() {
 }
 
 std::string SubprocessResult::describe_exit() const {
-  if (timed_out) return "did not end in time";
+  if (timed_out) return "did not finish in time";
   if (signal != 0) return fmt::format("was ended by signal {} ({})", signal, strsignal(signal));
-  return fmt::format("ended with exit code {}", exit_code);
+  return fmt::format("exited with code {}", exit_code);
 }
 
 SubprocessResult run_in_subprocess(const std::function<void()>& work, double timeout_seconds) {
   std::array<int, 2> pipe{};
-  if (pipe2(pipe.data(), O_CLOEXEC) != 0) throw run_error("cannot create a pipe: {}", std::strerror(errno));
-  std::fflush(nullptr);
+  if (pipe2(pipe.data(), O_CLOEXEC) != 0)
+    throw run_error("cannot create a pipe: {}; check the limit on open files (ulimit -n)", std::strerror(errno));
+  std::fflush(nullptr);  // The child would print a copy of buffered output again.
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) run_child(work, pipe, parent);
@@ -123,7 +124,7 @@ SubprocessResult run_in_subprocess(const std::function<void()>& work, double tim
   if (child < 0) {
     const int error = errno;
     close(pipe[0]);
-    throw run_error("cannot start another process: {}; check ulimit -u", std::strerror(error));
+    throw run_error("cannot start a child process: {}; check the limit on processes (ulimit -u)", std::strerror(error));
   }
   SubprocessResult result;
   const auto deadline = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
@@ -134,6 +135,7 @@ SubprocessResult run_in_subprocess(const std::function<void()>& work, double tim
   if (!result.timed_out) result.timed_out = !wait_until_exit(child, status, deadline);
   if (result.timed_out) {
     kill(child, SIGKILL);
+    // Usually reaps the child at once. The second was chosen without measurement.
     wait_until_exit(child, status, SteadyClock::now() + std::chrono::seconds(1));
     return result;
   }

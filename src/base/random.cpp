@@ -5,6 +5,8 @@
 
 namespace vlmtrain {
 
+// The constants and shifts are those of the reference implementation,
+// prng.di.unimi.it/splitmix64.c.
 uint64_t RandomStream::next() {
   state_ += 0x9e3779b97f4a7c15U;
   uint64_t bits = state_;

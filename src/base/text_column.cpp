@@ -12,7 +12,8 @@ std::string_view TextColumn::operator[](int64_t index) const {
 }
 
 void TextColumn::set(int64_t index, std::string_view text) {
-  VLMTRAIN_CHECK(text.size() <= std::numeric_limits<uint32_t>::max(), "a text of {} bytes", text.size());
+  VLMTRAIN_CHECK(text.size() <= std::numeric_limits<uint32_t>::max(),
+                 "the text has {} bytes; the maximum is below 4 GiB", text.size());
   const auto i = static_cast<size_t>(index);
   offsets_.at(i) = chars_.size();
   lengths_.at(i) = static_cast<uint32_t>(text.size());

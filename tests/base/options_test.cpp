@@ -92,8 +92,8 @@ TEST_F(OptionsTest, ReportsAllErrorsTogether) {
 TEST_F(OptionsTest, WrongTypesAndDuplicatesAreErrors) {
   EXPECT_THAT(get_error("run: {steps: 1.5}"), HasSubstr("must be an integer, not 1.5"));
   EXPECT_THAT(get_error("run: {steps: [1]}"), HasSubstr("must be an integer, not a list or section"));
-  EXPECT_THAT(get_error("run: {steps: 1, steps: 2}"), HasSubstr("stands twice"));
-  EXPECT_THAT(get_error("- a\n"), HasSubstr("must hold sections"));
+  EXPECT_THAT(get_error("run: {steps: 1, steps: 2}"), HasSubstr("occurs twice"));
+  EXPECT_THAT(get_error("- a\n"), HasSubstr("must contain sections"));
   EXPECT_THAT(get_error("run: [\n"), HasSubstr("is not YAML"));
   EXPECT_THAT(get_error("", {"run.steps"}), HasSubstr("key=value"));
 }
@@ -112,8 +112,8 @@ TEST_F(OptionsTest, ASecondDocumentAndAListAreErrors) {
 TEST_F(OptionsTest, AnOverrideSplitBySpacesIsOneError) {
   const auto errors = get_error("", {"run.steps", "7", "run.rate", "=", "0.5", "run.name=a"});
   EXPECT_THAT(errors, HasSubstr("2 errors"));
-  EXPECT_THAT(errors, HasSubstr("run.steps: an override is one word, without blanks: run.steps=7"));
-  EXPECT_THAT(errors, HasSubstr("without blanks: run.rate=0.5"));
+  EXPECT_THAT(errors, HasSubstr("run.steps: an override is one argument without spaces: run.steps=7"));
+  EXPECT_THAT(errors, HasSubstr("without spaces: run.rate=0.5"));
   EXPECT_THAT(get_error("", {"run.steps", "run.name=a"}), HasSubstr("is written key=value"));
   EXPECT_THAT(get_error("", {"run.steps", "="}), HasSubstr("is written key=value"));
 }
@@ -122,13 +122,13 @@ TEST_F(OptionsTest, SuggestsKeysOfOtherSections) {
   EXPECT_THAT(get_error("steps: 7\n"), HasSubstr("unknown key steps; did you mean run.steps?"));
   EXPECT_THAT(get_error("walk:\n  steps: 7\n"), HasSubstr("did you mean run.steps?"));
   EXPECT_THAT(get_error("micro_batch_sise: 7\n"), HasSubstr("did you mean run.micro_batch_size?"));
-  EXPECT_THAT(get_error("zzzzzzzz: 7\n"), HasSubstr("`vlmtrain options` lists the known ones"));
+  EXPECT_THAT(get_error("zzzzzzzz: 7\n"), HasSubstr("`vlmtrain options` lists all keys"));
 }
 
 TEST_F(OptionsTest, ExplainsKeysOfOtherTrainers) {
   table_.set_unknown_key_hint(
       [](std::string_view key) { return key == "pace" ? std::optional<std::string>("run.rate") : std::nullopt; });
-  EXPECT_THAT(get_error("pace: 7\n"), HasSubstr("unknown key pace; what other trainers call so is here: run.rate"));
+  EXPECT_THAT(get_error("pace: 7\n"), HasSubstr("unknown key pace; the equivalent in vlmtrain: run.rate"));
 }
 
 TEST_F(OptionsTest, ReportsIndentationErrorsWithTheirLine) {

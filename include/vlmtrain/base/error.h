@@ -20,8 +20,9 @@ enum class ExitCode : int {
   kStopped = 75,    ///< stopped on request after a checkpoint was written: requeue (EX_TEMPFAIL of sysexits.h)
 };
 
-/// An error that the user can fix. The message is one sentence that names the file, key or sample,
-/// and the fix.
+/// An error that the user can fix. The message is one sentence,
+/// "<file, key or sample>: <what is wrong>; <what to do>". It may contain untrusted text, which
+/// to_printable_message() (base/printable.h) escapes when the message is printed.
 class UserError : public std::runtime_error {
  public:
   /// Makes an error with which the process exits with `code`.
@@ -32,8 +33,8 @@ class UserError : public std::runtime_error {
   ExitCode code_;
 };
 
-/// A UserError that another rank of the run reports. This process exits with the code and prints
-/// nothing.
+/// A UserError that another rank of the run reports. This process exits with its code() and does
+/// not print it.
 class AlreadyReported : public UserError {
  public:
   using UserError::UserError;
@@ -63,16 +64,16 @@ UserError run_error(fmt::format_string<Args...> format, Args&&... args) {
   return {ExitCode::kFailed, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-/// Returns the first line of `text` that is not empty, or "" if there is no such line.
-/// c10::Error::what() appends a backtrace to its message, and some of its messages begin with an
-/// empty line.
+/// Returns the first line of `text` that is not empty, or "" if all lines are empty. Shortens
+/// c10::Error::what(), which has a backtrace after the message and sometimes an empty line before
+/// it.
 inline std::string get_first_line(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
   return std::string(text.substr(0, text.find('\n')));
 }
 
 namespace detail {
-/// Throws InternalError with the place of the check, the condition and the message.
+/// Throws InternalError with the location of the check, the condition and the message.
 [[noreturn]] inline void fail_check(const char* file, int line, const char* condition, const std::string& message) {
   throw InternalError(fmt::format("{}:{}: {} does not hold: {}", file, line, condition, message));
 }
@@ -80,8 +81,8 @@ namespace detail {
 
 }  // namespace vlmtrain
 
-/// Throws InternalError if `condition` is false. The remaining arguments are a format string and
-/// its arguments.
+/// Throws InternalError if `condition` is false, also in release builds. The remaining arguments
+/// are an {fmt} format string and its arguments; they are evaluated only on failure.
 #define VLMTRAIN_CHECK(condition, ...)                                                            \
   do {                                                                                            \
     if (!(condition)) {                                                                           \

@@ -7,7 +7,8 @@ namespace vlmtrain {
 
 /// Returns the kind of an existing path that is not a regular file: "a folder", "a named pipe", "a
 /// socket" or "a device". Returns "" for a regular file, a missing path and a path without access.
-/// Never opens the path: opening a pipe blocks, and opening a device may have side effects.
+/// Follows symbolic links. Never opens the path, because opening a pipe blocks and opening a device
+/// may have side effects.
 std::string_view describe_non_regular_file(const std::filesystem::path& path);
 
 /// Returns true for names with the extension of a JPEG, PNG or WebP file, in any case: .jpg, .jpeg,

@@ -8,14 +8,14 @@
 
 namespace vlmtrain {
 
-/// A 64-bit hash of a sequence of values that detects changed content. Two different contents have
-/// equal hashes with a probability of 2^-64. The hash is not cryptographic. It is equal on all
-/// machines with the same byte order.
+/// A 64-bit hash of a sequence of numbers and strings, which detects changed content. Two different
+/// contents have equal hashes with a probability of about 2^-64. The hash is not cryptographic. It
+/// depends on the order of the calls of add(). Files store it, so its values must not change.
 class ContentHash {
  public:
   /// Adds a number.
   ContentHash& add(uint64_t number);
-  /// Adds a string and its length, so that ("ab", "c") differs from ("a", "bc").
+  /// Adds a string of any bytes and its length, so that ("ab", "c") differs from ("a", "bc").
   ContentHash& add(std::string_view text);
 
   uint64_t value() const { return state_; }
@@ -23,7 +23,8 @@ class ContentHash {
   std::string hex() const;
 
  private:
-  uint64_t state_ = 0x9e3779b97f4a7c15U;  // golden ratio · 2^64, the increment of SplitMix64
+  // 2^64 / golden ratio, the increment of SplitMix64. Any other initial value would do.
+  uint64_t state_ = 0x9e3779b97f4a7c15U;
 };
 
 /// XXH64 with seed 0 (https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md): the value

@@ -11,8 +11,8 @@ namespace vlmtrain {
 /// thread-safe.
 void init_logging(bool quiet);
 
-/// Appends the log to a file from now on. Earlier messages stay on stderr. Throws spdlog::spdlog_ex
-/// if the file cannot be written.
+/// Appends all later messages of level info and above to `file`, no longer to stderr. Throws
+/// spdlog::spdlog_ex if the file cannot be opened for writing.
 void log_to_file(const std::filesystem::path& file);
 
 }  // namespace vlmtrain

@@ -15,7 +15,7 @@
 
 namespace vlmtrain {
 
-/// A value that the program chooses unless the user fixes it; `auto` in YAML.
+/// A value that the user sets, or std::nullopt (`auto` in YAML) if the program chooses it.
 template <class T>
 using Auto = std::optional<T>;
 
@@ -26,6 +26,9 @@ struct Check {
   std::string description;
   std::function<bool(const T&)> is_satisfied;
 };
+
+// The functions below return checks of numbers, for T = int64_t or double (between_half_open: only
+// double).
 
 /// Returns the check value >= min_value.
 template <class T>
@@ -47,10 +50,13 @@ Check<Auto<T>> allow_auto(const Check<T>& check) {
           [check](const Auto<T>& value) { return !value || check.is_satisfied(*value); }};
 }
 
-/// Table of all configuration options. One declaration sets key, type, default, check and
-/// documentation of an option; reading, overrides and output follow from it. Each part declares a
-/// struct of its own with `declare(OptionTable&, DataOptions&)`. The default of an option is the
-/// value in the struct at its declaration.
+/// A table of all configuration options. One declaration sets key, type, default, check and
+/// documentation of an option; reading, overrides and output follow from it. Each part of the
+/// program declares the options of its own struct, such as `declare(OptionTable&, DataOptions&)`.
+/// The default of an option is the value in the struct at its declaration.
+///
+/// A key has the form `section.name`, such as training.max_steps, and is declared once. Otherwise
+/// InternalError is thrown.
 /// Ownership: the table holds references to the structs, which must outlive it.
 /// Thread safety: external synchronization is required.
 class OptionTable {
@@ -60,13 +66,15 @@ class OptionTable {
   OptionTable(OptionTable&&) noexcept;
   OptionTable& operator=(OptionTable&&) noexcept;
 
-  /// Declares the option `key`, stored in `target`. T is bool, int64_t, double, std::string,
-  /// std::vector<std::string>, Auto<int64_t>, Auto<double> or std::map<std::string, std::string>.
-  /// A map is a section of strings; an override may set a single entry (data.columns.answer=A).
+  /// Declares the option `key`, stored in `target`. `doc` is Markdown text of one table cell. T is
+  /// bool, int64_t, double, std::string, std::vector<std::string>, Auto<int64_t>, Auto<double> or
+  /// std::map<std::string, std::string>. An override may set a single entry of a map
+  /// (data.columns.answer=A).
   template <class T>
   void add(std::string key, T& target, std::string doc, std::optional<Check<T>> check = std::nullopt);
 
-  /// Declares an option that takes one of the named `values`.
+  /// Declares an option with the type E, an enum. `values` lists its values with their names in
+  /// YAML and must contain the default.
   template <class E>
   void add_enum(const std::string& key, E& target, std::vector<std::pair<std::string, E>> values,
                 const std::string& doc) {
@@ -84,39 +92,42 @@ class OptionTable {
         [&target, values](size_t index) { target = values[index].second; }, doc);
   }
 
-  /// Declares an option whose value is a JSON structure of lists and sections. `type` is its name
-  /// in messages and the documentation. `get` returns the value. `set` stores a value and returns
-  /// nothing, or returns the reason for which the value is invalid.
+  /// Declares an option whose value is a JSON structure of lists and sections, nested at most 8
+  /// deep. `type` is the name of the structure in the documentation. `get` returns the value. `set`
+  /// either stores a value and returns nothing, or returns an error message without the key.
   void add_structured(std::string key, std::string type, const std::function<nlohmann::ordered_json()>& get,
                       std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set, std::string doc);
 
-  /// Accepts `alias`, an earlier name, in place of the declared `key`. Output has the key only. A file
-  /// or command line that sets both is an error.
+  /// Accepts `alias`, an earlier name of the declared `key`, wherever the key is accepted. Output
+  /// contains only the key. A file that sets both is invalid, and so is a command line.
   void add_alias(std::string alias, std::string key);
 
   /// Sets the introduction of a section in the documentation. Sections are documented in the order
   /// of these calls.
   void describe_section(std::string section, std::string doc);
 
-  /// Sets a function that returns the hint for an undeclared key. If it returns nothing, the hint is
-  /// the nearest declared key.
+  /// Sets a function that returns a description of the option that corresponds to an undeclared
+  /// key, such as a key of another trainer. If it returns nothing, messages suggest the nearest
+  /// declared key.
   void set_unknown_key_hint(std::function<std::optional<std::string>(std::string_view key)> make_hint);
 
-  /// Sets the values in a YAML file, then the overrides (`training.max_steps=10`, where the value is
-  /// YAML). An empty path reads no file. Throws one UserError (kUsage) that lists every error with
-  /// its key, its line and a suggestion.
+  /// Sets the values in a YAML file, then the overrides (`training.max_steps=10`, where the value
+  /// is YAML). An empty path reads no file. Throws one UserError (kUsage) that lists all errors,
+  /// but at most some 100 of the file, each with its key, its line and a suggestion. Valid values
+  /// are stored even if it throws.
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
 
-  /// Returns the declared key whose last part is `word`: training.learning_rate for learning_rate.
+  /// Returns the first declared key whose last component is `word`, such as training.learning_rate
+  /// for learning_rate; nothing if there is no such key.
   std::optional<std::string> find_key_by_name(std::string_view word) const;
-  /// Returns the suggestion for an undeclared key. It completes "unknown key …; ".
+  /// Returns the suggestion for an undeclared key, a clause that follows "unknown key …; ".
   std::string suggest_known_key(std::string_view key) const;
 
   /// Returns the value of a declared key in the format of to_yaml().
   std::string format_value(std::string_view key) const;
   /// Returns all values as YAML in the order of declaration. read() accepts the result.
   std::string to_yaml() const;
-  /// Returns docs/config.md: one table per section.
+  /// Returns the text of docs/config.md: one table per described section.
   std::string to_markdown() const;
 
  private:
@@ -127,8 +138,9 @@ class OptionTable {
   std::unique_ptr<Declarations> declarations_;
 };
 
-/// Returns the entry of `candidates` with the smallest edit distance to `word`, or nothing if the
-/// distance is too large for a typing error.
+/// Returns the entry of `candidates` with the smallest Levenshtein distance to `word`, or nothing
+/// if the distance is too large for a typing error: at least 3, and at least a third of the word's
+/// length.
 std::optional<std::string> find_nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace vlmtrain

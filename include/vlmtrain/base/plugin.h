@@ -5,18 +5,19 @@
 
 namespace vlmtrain {
 
-/// Functions of a shared library that is loaded on first use, or the reason why it cannot be
+/// The functions of an optional shared library of this program, or the reason why it cannot be
 /// loaded.
 struct Plugin {
   std::vector<void*> functions{};  ///< in the order of the requested names; empty if the library cannot be loaded
-  std::string problem{};           ///< empty if it was loaded
+  std::string problem{};           ///< an error message; empty if the library was loaded
 };
 
-/// Loads `library` from the program's folder, its parent folder or the system's library path. The
-/// symbols of the library stay private to it, and it is never unloaded.
+/// Loads the file `library` and looks up `functions`, the names of C functions. Searches the
+/// program's folder, its parent folder and the system's library path, in this order. The symbols of
+/// the library stay private to it (RTLD_LOCAL), and it is never unloaded. Does not throw.
 ///
-/// Its function `version_name` must return `version`; otherwise `problem` says that the versions
-/// differ.
+/// `version_name` names a C function of the library, `int version_name()`. It must return
+/// `version`, and all functions must exist. Otherwise `problem` reports that the versions differ.
 Plugin load_plugin(const char* library, const char* version_name, int version,
                    const std::vector<const char*>& functions);
 

@@ -13,20 +13,20 @@ bool is_utf8(std::string_view text);
 inline constexpr size_t kMaxExcerptCharacters = 120;
 
 /// Returns untrusted text (an id, a path, a name) as valid UTF-8 for one line of a terminal, a log
-/// or a report. Invalid bytes become \xNN. Line breaks, control characters and those that change
-/// the direction of text become escapes (\n, \t, \x1b, \u202e). Backslashes are unchanged, so the
-/// result cannot be converted back.
+/// or a report. Escapes invalid bytes (\xNN), line breaks (\n), control characters (\t, \x1b) and
+/// characters that change the direction of text (\u202e). Backslashes are unchanged, so the result
+/// cannot be converted back.
 std::string to_printable(std::string_view text);
 
 /// Same as to_printable(), but keeps line breaks.
 std::string to_printable_lines(std::string_view text);
 
-/// Same as to_printable_lines(), but indents each continuation line by at least two spaces, so that
-/// no line looks like a message of its own.
+/// Same as to_printable_lines(), but indents each line after the first by at least two spaces, so
+/// that no line looks like a separate message.
 std::string to_printable_message(std::string_view text);
 
-/// Returns at most `max_characters` characters of to_printable(text), followed by "…" if the text
-/// is longer.
+/// Returns to_printable() of the first `max_characters` characters (code points) of `text`,
+/// followed by "…" if the text is longer.
 std::string make_excerpt(std::string_view text, size_t max_characters = kMaxExcerptCharacters);
 
 }  // namespace vlmtrain

@@ -7,12 +7,14 @@
 
 namespace vlmtrain {
 
-/// Returns the seed of an independent random stream. It depends only on the run's seed, the name of
-/// the stream and a position such as (epoch, step), so any point of a run is reached without
-/// replaying earlier steps.
+/// Returns the seed of an independent random stream. It depends only on the run's seed, the name
+/// `stream` and a position such as {epoch, step}, so a resumed run continues at any point without
+/// replaying earlier steps. Its values must not change, or resumed runs would train on other
+/// samples.
 uint64_t derive_stream_seed(uint64_t seed, std::string_view stream, std::initializer_list<uint64_t> position = {});
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers with every compiler and standard library.
+/// The generator SplitMix64 (Steele, Lea, Flood 2014). It gives the same numbers with every
+/// compiler and standard library, unlike the distributions of <random>.
 class RandomStream {
  public:
   explicit RandomStream(uint64_t seed) : state_(seed) {}
@@ -25,7 +27,7 @@ class RandomStream {
   uint64_t state_;
 };
 
-/// Returns a uniformly random permutation of 0 … count-1 (Fisher-Yates).
+/// Returns a uniformly random permutation of 0 … count-1 (Fisher-Yates). REQUIRES: count >= 0.
 std::vector<int64_t> random_permutation(int64_t count, uint64_t seed);
 
 }  // namespace vlmtrain

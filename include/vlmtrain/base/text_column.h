@@ -9,7 +9,8 @@
 namespace vlmtrain {
 
 /// A vector of strings for millions of entries. All characters are in one block, and each entry
-/// takes 12 bytes in addition to its characters.
+/// takes 12 bytes in addition to its characters. Indices outside of [0, size()) throw
+/// std::out_of_range.
 class TextColumn {
  public:
   TextColumn() = default;
@@ -33,7 +34,9 @@ class TextColumn {
   std::vector<uint32_t> lengths_;  // bytes
 };
 
-/// A dictionary-encoded vector of strings, for columns with few distinct values: 4 bytes per entry.
+/// A dictionary-encoded vector of strings, for columns with few distinct values. Each distinct
+/// string is stored twice, in the list and in the map, and each entry takes 4 bytes. Indices
+/// outside of [0, size()) throw std::out_of_range.
 class DictionaryTextColumn {
  public:
   DictionaryTextColumn() = default;
@@ -41,8 +44,9 @@ class DictionaryTextColumn {
   explicit DictionaryTextColumn(int64_t size) : codes_(static_cast<size_t>(size)) {}
 
   int64_t size() const { return std::ssize(codes_); }
+  /// Returns a reference that is valid until the next set().
   const std::string& operator[](int64_t index) const { return texts_[codes_.at(static_cast<size_t>(index))]; }
-  /// Replaces an entry. Throws std::out_of_range.
+  /// Replaces an entry. The dictionary keeps strings that no entry uses any more.
   void set(int64_t index, std::string_view text);
 
  private:

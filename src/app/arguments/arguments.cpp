@@ -16,18 +16,21 @@ namespace {
 /// Longest answer: more tokens than any model has positions for.
 constexpr int64_t kMaxNewTokens = 10'000'000;
 
+// Limits of --nproc-per-node and inspect's --samples. Chosen without measurement.
 constexpr int64_t kMaxLocalRanks = 1024;
 constexpr int64_t kMaxShownSamples = 100;
 
-/// For options that name a file or folder, or need a value for another reason.
+/// Returns a validator that rejects an empty value, such as `--out ""` from an unset shell
+/// variable.
 CLI::Validator not_empty() {
   return {[](const std::string& value) { return std::string(value.empty() ? "is empty; give a value" : ""); }, ""};
 }
 
-/// CLI11 converts a negative number to a huge unsigned one.
+/// Returns a validator for unsigned integers that rejects a negative number, which CLI11 would
+/// convert to a huge one.
 CLI::Validator non_negative() {
   return {[](const std::string& value) {
-            return std::string(value.starts_with('-') ? value + ": must be a whole number of at least 0" : "");
+            return std::string(value.starts_with('-') ? value + ": must be an integer of at least 0" : "");
           },
           ""};
 }
@@ -43,14 +46,14 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
       "size of the images in pixels, WIDTHxHEIGHT or one number for both [1024x768]");
   add("--masks", arguments.masks, "number of masks in a sample's answers [one per image if the model predicts masks]");
   add("--image-mix,--mix", arguments.image_mix,
-      "alternatively, shares of the samples by number of images, such as 1:0.5,2:0.25,3:0.25")
+      "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
       ->check(not_empty());
   add("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
   add("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
   add("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
   add("--volumes", arguments.volumes, "number of volumes per sample, for models that take volumes [1]");
   add("--volume-size", arguments.volume_size,
-      "size of the volumes in voxels, XxYxZ or one number for all three [the size that the model was made for]");
+      "size of the volumes in voxels, XxYxZ or one number for all three [the size in the model's config.json]");
   add("--text-tokens", arguments.text_tokens, "tokens of question and answer per sample [256]");
   add("--answer-tokens", arguments.answer_tokens, "label tokens among these [64]");
 }
@@ -73,7 +76,7 @@ void declare(CLI::App& command, TrainArguments& arguments) {
 
 namespace {
 
-/// Adds a flag that sets the configuration key `key`.
+/// Adds a flag that sets the configuration key `key`, by an entry of `arguments.key_flags`.
 void add_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag, const std::string& key,
                   const std::string& description) {
   command
@@ -95,7 +98,7 @@ void declare(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--gpu-gb", arguments.gpu_gigabytes, "memory of the GPU in GB, as vendors state it")->take_last();
   command.add_option("--gpu", arguments.gpu, "or the name of the GPU, such as rtx4090 or a100-40 (docs/planner.md)")
       ->take_last();
-  command.add_option("--config", arguments.config, "YAML file; the samples are those of its data.train");
+  command.add_option("--config", arguments.config, "YAML file; plans for the samples of its data.train");
   command.add_option("overrides", arguments.overrides,
                      "key=value, such as memory.recompute=none; the last value of a key applies");
   add_key_flag(command, arguments, "--model", "model.path", "checkpoint folder or name of a preset");
@@ -203,11 +206,11 @@ void declare(CLI::App& command, InitArguments& arguments) {
       ->check(CLI::ExistingPath);
   command
       .add_option("--tower-heads", arguments.tower_heads,
-                  "number of attention heads of the tower [the preset's; else one per 64 features]")
+                  "number of attention heads of the tower [as in the preset; else one per 64 features]")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}));
   command.add_option("--volume-size", arguments.volume_size,
-                     "volume size in voxels that the tower has positions for: XxYxZ or one number for all three [the "
-                     "preset's; else a cube]");
+                     "volume size in voxels that the tower has positions for: XxYxZ or one number for all three [as in "
+                     "the preset; else a cube]");
   command.add_option("--seed", arguments.seed, "seed of the randomly initialized weights")
       ->check(non_negative())
       ->capture_default_str();
@@ -272,7 +275,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--record", arguments.record, "id of the record, or its position from 1 [the first record]");
   command
       .add_option("--chat-template", arguments.chat_template,
-                  "auto: the checkpoint's own; otherwise as data.chat_template (docs/chat-templates.md)")
+                  "auto: the template of the checkpoint; otherwise as data.chat_template (docs/chat-templates.md)")
       ->capture_default_str();
   command.add_flag(
       "--show-prompt", arguments.show_prompt,
@@ -283,7 +286,7 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   auto& sampling = arguments.sampling;
   command
       .add_option("--temperature", sampling.temperature,
-                  "0: the most probable token each time; above 0: sampling from logits divided by it")
+                  "0: greedy decoding; above 0: sample from the logits divided by the temperature")
       ->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "sample from the k most probable tokens; 0: from all")
       ->capture_default_str();
@@ -307,7 +310,8 @@ void declare(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--mask-out", arguments.mask_out,
                      "folder for the masks of the answer: mask_1.png, … and overlay.png");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
-  // The name is not "overrides", which would accept any key: an unknown flag is no key here.
+  // The name "overrides" would make command_line.cpp suggest configuration keys for unknown flags,
+  // but generate accepts only these.
   command.add_option(
       "volume_settings", arguments.volume_settings,
       "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; default: the settings of the run "
@@ -327,7 +331,7 @@ void declare(CLI::App& command, MergeArguments& arguments) {
       ->check(not_empty());
   command
       .add_option("--dtype", arguments.dtype,
-                  "data type of all weights of the checkpoint; auto: that of each weight in the base; float32 keeps "
+                  "data type of all weights of the checkpoint; auto: as in the base, for each weight; float32 keeps "
                   "changes that 16 bits round away")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"}))
       ->capture_default_str();

@@ -11,16 +11,22 @@
 
 namespace vlmtrain::app {
 
-/// The flags of `vlmtrain plan` that describe samples in place of a data set.
+// The arguments of each command. A field has the name of its flag or positional argument, and
+// arguments.cpp has its description, as in `vlmtrain COMMAND --help`. Fields of optional flags
+// without a value here are empty if the flag is not given. Fields named `config` are paths of YAML
+// files. `overrides` has entries key=value, which replace values of the file.
+
+/// The flags of `vlmtrain plan` that describe samples in place of a data set. Integer fields are
+/// numbers of media or tokens per sample.
 struct SampleFlags {
   std::optional<int64_t> images;
-  std::string image_size;
-  std::string image_mix;
+  std::string image_size;  ///< in pixels: WIDTHxHEIGHT, or one number for both
+  std::string image_mix;   ///< see parse_image_mix() (flag_values.h)
   std::optional<int64_t> volumes;
-  std::string volume_size;
-  std::optional<int64_t> video_frames;
-  std::optional<double> fps;
-  std::string video_size;
+  std::string volume_size;              ///< in voxels, see parse_volume_size() (flag_values.h)
+  std::optional<int64_t> video_frames;  ///< frames of the one video of each sample
+  std::optional<double> fps;            ///< of that video
+  std::string video_size;               ///< as image_size
   std::optional<int64_t> masks;
   std::optional<int64_t> text_tokens;
   std::optional<int64_t> answer_tokens;
@@ -32,8 +38,8 @@ struct SampleFlags {
   }
 };
 
-/// Binds the flags to `arguments`, which must outlive the command. The last value of a
-/// repeated flag counts.
+/// Adds the flags to `command` and binds them to `arguments`, which must outlive it. The last value
+/// of a repeated flag counts.
 void declare_sample_flags(CLI::App& command, SampleFlags& arguments);
 
 /// The arguments of `vlmtrain train`.
@@ -49,7 +55,8 @@ struct TrainArguments {
 /// Binds the command's options to `arguments`, which must outlive it.
 void declare(CLI::App& command, TrainArguments& arguments);
 
-/// Rank of --finetune lora without lora.rank: the one that messages and docs/lora.md suggest.
+/// LoRA rank of `--finetune lora` without lora.rank: the rank that messages and docs/lora.md
+/// suggest.
 inline constexpr int64_t kDefaultLoraRank = 16;
 
 /// The arguments of `vlmtrain plan`.
@@ -57,22 +64,23 @@ struct PlanArguments {
   std::string gpu;
   std::optional<double> gpu_gigabytes;
   std::string config;
-  std::vector<std::string> key_flags;  ///< flags that stand for configuration keys, as key=value
-  std::vector<std::string> overrides;  ///< key=value; they follow the flags, which they may override
+  std::vector<std::string> key_flags;  ///< flags that set configuration keys, such as --model, as key=value
+  std::vector<std::string> overrides;  ///< key=value; they apply after `key_flags`
   SampleFlags samples;
   std::string finetune;
   std::string tokenizer;
   int64_t world_size = 1;
   int64_t nodes = 1;
-  double network_gbit = 100;
+  double network_gbit = 100;  ///< bandwidth between two nodes in 10⁹ bits per second; the default is an assumption
   bool json = false;
-  std::string timeline;
+  std::string timeline;  ///< path of an HTML file
   bool compare = false;
 
-  /// Returns the overrides in the order in which they apply; the last value of a key counts.
+  /// Returns `key_flags`, then `overrides`: the order in which they apply. The last value of a key
+  /// counts.
   std::vector<std::string> all_overrides() const;
 
-  /// Returns whether flags describe the samples, not a data set.
+  /// Returns whether flags, not a data set, describe the samples.
   bool has_sample_flags() const { return samples.has_any(); }
 };
 
@@ -84,11 +92,11 @@ void declare(CLI::App& command, PlanArguments& arguments);
 struct InspectArguments {
   std::string config;
   std::vector<std::string> overrides;
-  PlanArguments gpu_flags;  ///< only --gpu and --gpu-gb
+  PlanArguments gpu_flags;  ///< only `gpu` and `gpu_gigabytes` are set
   std::string tokenizer;
   bool decode = false;
-  int64_t samples = 3;
-  std::vector<std::string> records;
+  int64_t samples = 3;               ///< number of samples to show
+  std::vector<std::string> records;  ///< ids, or positions from 1
   std::string html;
   bool json = false;
 };
@@ -119,7 +127,7 @@ struct InitArguments {
   std::optional<int64_t> tower_heads;
   std::string volume_size;
   uint64_t seed = 0;
-  std::string dtype;  ///< empty: float32, or the types of the weights that are copied
+  std::string dtype;  ///< empty: float32 for random weights; copied weights keep their data type
   bool json = false;
 };
 

@@ -19,12 +19,14 @@ namespace vlmtrain::app {
 
 namespace {
 
+/// Returns "max-steps" for "--max-steps=10".
 std::string strip_dashes(std::string argument) {
   argument.erase(0, argument.find_first_not_of('-'));
   argument.resize(std::min(argument.size(), argument.find('=')));
   return argument;
 }
 
+/// Returns "max_steps" for "max-steps": configuration keys have underscores, flags have hyphens.
 std::string to_key(std::string argument) {
   std::replace(argument.begin(), argument.end(), '-', '_');
   return argument;
@@ -43,13 +45,16 @@ std::vector<std::string> list_flags(const CLI::App& command) {
   return flags;
 }
 
+/// Returns whether the command has the positional argument `overrides`, key=value for any
+/// configuration key.
 bool accepts_keys(const CLI::App& command) {
   const auto positional = command.get_options([](const CLI::Option* option) { return option->get_positional(); });
   return std::any_of(positional.begin(), positional.end(),
                      [](const CLI::Option* option) { return option->get_name(true) == "overrides"; });
 }
 
-/// `value` is the argument that follows the flag, if any.
+/// Returns an error message that suggests a similar flag or configuration key. `value` is the value
+/// of the flag, or "" if it has none.
 std::string describe_unknown_flag(const CLI::App& command, const std::string& flag, const std::string& value) {
   const std::string argument = strip_dashes(flag);
   const auto flags = list_flags(command);
@@ -69,16 +74,17 @@ std::string describe_unknown_flag(const CLI::App& command, const std::string& fl
     if (const auto suggestion = find_nearest(argument, flags)) {
       return fmt::format("{}: unknown option; did you mean --{}?", flag, *suggestion);
     }
-    return fmt::format("{}: unknown option of vlmtrain {}; as a configuration key, written key=value: {}", flag,
+    return fmt::format("{}: unknown option of vlmtrain {}; configuration keys are written key=value: {}", flag,
                        command.get_name(), options.suggest_known_key(to_key(argument)));
   }
   const auto suggestion = find_nearest(argument, flags);
   return fmt::format("{}: unknown option; {}", flag,
                      suggestion ? fmt::format("did you mean --{}?", *suggestion)
-                                : fmt::format("vlmtrain {} --help lists them", command.get_name()));
+                                : fmt::format("vlmtrain {} --help lists the options", command.get_name()));
 }
 
-/// Rewrites CLI11's "Could not convert: --images = two".
+/// Returns an error message for CLI11's `message`, such as "Could not convert: --images = two".
+/// Returns a message of another form unchanged.
 std::string describe_invalid_number(const CLI::App& command, const std::string& message) {
   constexpr std::string_view kEquals = " = ";
   const auto begin = message.find("--");
@@ -87,11 +93,11 @@ std::string describe_invalid_number(const CLI::App& command, const std::string& 
   const std::string flag = message.substr(begin, equals - begin);
   const CLI::Option* const option = command.get_option_no_throw(flag);
   const bool is_fraction = option != nullptr && option->get_type_name().starts_with("FLOAT");
-  return fmt::format("{}: must be a {}, such as {}, not {}", flag, is_fraction ? "number" : "whole number",
+  return fmt::format("{}: must be {}, such as {}, not {}", flag, is_fraction ? "a number" : "an integer",
                      is_fraction ? "24" : "2", message.substr(equals + kEquals.size()));
 }
 
-/// Returns the argument that follows a flag unless it is another flag.
+/// Returns the argument that follows `flag`, or "" if there is none or it is another flag.
 std::string find_flag_value(const std::string& flag, const std::vector<std::string>& arguments) {
   const auto it = std::find(arguments.begin(), arguments.end(), flag);
   if (arguments.end() - it < 2 || (it + 1)->starts_with('-')) return "";
@@ -127,18 +133,17 @@ std::string describe_unknown_command(const CLI::App& app, const std::string& arg
   const auto prefix_match =
       std::find_if(names.begin(), names.end(), [&](const std::string& name) { return argument.starts_with(name); });
   const auto suggestion = prefix_match != names.end() ? std::optional(*prefix_match) : find_nearest(argument, names);
-  return fmt::format(
-      "{}: unknown command; {}", argument,
-      suggestion ? fmt::format("did you mean {}?", *suggestion) : "vlmtrain --help lists the known ones");
+  return fmt::format("{}: unknown command; {}", argument,
+                     suggestion ? fmt::format("did you mean {}?", *suggestion) : "vlmtrain --help lists the commands");
 }
 
-/// Returns one line about the error of a command line that CLI11 rejects, with advice. `arguments`
-/// as typed, without the program's name.
+/// Returns a one-line error message with advice for a command line that CLI11 rejects with `error`.
+/// `arguments` are as typed, without the program's name.
 std::string describe_usage_error(const CLI::App& app, const CLI::ParseError& error,
                                  const std::vector<std::string>& arguments) {
   const auto commands = app.get_subcommands();
   if (commands.empty()) {
-    return arguments.empty() ? "a command is missing; vlmtrain --help lists them"
+    return arguments.empty() ? "a command is missing; vlmtrain --help lists the commands"
                              : describe_unknown_command(app, arguments.front());
   }
   const CLI::App& command = *commands.front();
@@ -164,9 +169,8 @@ struct CommandDeclaration {
   void (*declare)(CLI::App& command, Arguments& arguments);
 };
 
-/// Hidden from the help: only the planner starts it.
-void declare_dry_run(CLI::App& command, Arguments& /*all*/) {
-  command.group("");
+void declare_dry_run(CLI::App& command, Arguments& /*arguments*/) {
+  command.group("");  // CLI11 hides commands without a group from the help; only the planner starts it
 }
 
 constexpr CommandDeclaration kCommands[] = {

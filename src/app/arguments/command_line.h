@@ -11,7 +11,8 @@
 
 namespace vlmtrain::app {
 
-/// The arguments of all commands. Parsing fills in those of the called command.
+/// The arguments of all commands. CommandLine::parse() sets those of the called command; the others
+/// keep their defaults.
 struct Arguments {
   TrainArguments train;
   PlanArguments plan;
@@ -25,15 +26,17 @@ struct Arguments {
   ReportArguments report;
 };
 
-/// The parser of the program's command line. Needs no LibTorch (docs/architecture.md).
+/// The parser of the program's command line. Does not use LibTorch, so that help and errors need
+/// not wait until it is loaded (docs/architecture.md).
 class CommandLine {
  public:
   CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  /// Parses the arguments without the program's name. Returns an exit code where nothing remains to
-  /// do: help or the version was printed, or an error on stderr.
+  /// Parses the arguments without the program's name. Returns an exit code if there is no command
+  /// to run, because it has printed help or the version on stdout or an error on stderr; otherwise
+  /// nothing. May be called once.
   std::optional<ExitCode> parse(std::vector<std::string> arguments);
 
   /// Returns the called command, for example "train". REQUIRES: parse() returned nothing.

@@ -13,7 +13,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Returns the number that is all of `text`.
+/// Parses all of `text`. Returns nothing if it is not a number.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};
@@ -21,6 +21,7 @@ std::optional<Number> parse_number(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional{number} : std::nullopt;
 }
 
+/// Parses IMAGES:SHARE. Returns nothing for invalid text.
 std::optional<ImageMixComponent> parse_component(std::string_view text) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
@@ -40,7 +41,7 @@ std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
     const auto component = parse_component(std::string_view(text).substr(start, end - start));
     if (!component) {
       throw usage_error(
-          "--image-mix {}: must be IMAGES:SHARE for each kind of sample, such as 1:0.5,2:0.25,3:0.25, with shares "
+          "--image-mix {}: must be a comma-separated list of IMAGES:SHARE, such as 1:0.5,2:0.25,3:0.25, with shares "
           "greater than 0",
           text);
     }
@@ -61,7 +62,8 @@ std::vector<ImageMixComponent> parse_image_mix(const std::string& text) {
 
 std::optional<std::array<int64_t, 3>> parse_volume_size(const std::string& text) {
   if (text.empty()) return std::nullopt;
-  long x = 0, y = 0, z = 0;  // NOLINT(google-runtime-int): what sscanf reads
+  // %5ld limits each side to 99999, so the number of voxels fits an int64_t.
+  long x = 0, y = 0, z = 0;  // NOLINT(google-runtime-int): the type of sscanf's %ld
   char trailing = 0;
   if (std::sscanf(text.c_str(), "%5ld%c", &x, &trailing) == 1 && x >= 1) return std::array<int64_t, 3>{x, x, x};
   if (std::sscanf(text.c_str(), "%5ldx%5ldx%5ld%c", &x, &y, &z, &trailing) != 3 || x < 1 || y < 1 || z < 1) {

@@ -10,19 +10,19 @@
 
 namespace vlmtrain::app {
 
-/// A part of --mix: samples with a number of images, and their share.
+/// A component of --image-mix: samples with the same number of images.
 struct ImageMixComponent {
-  int64_t images = 0;
-  double share = 0;  ///< greater than 0; the shares of a mix add up to 1
+  int64_t images = 0;  ///< images per sample
+  double share = 0;    ///< greater than 0; the shares of a mix add up to 1
 };
 
-/// Parses `--mix 1:0.5,2:0.25,3:0.25` into components by ascending images. Normalizes shares that
-/// do not add up to 1. Throws UserError (kUsage) for other text and for a repeated number of
-/// images.
+/// Parses the value of --image-mix, such as 1:0.5,2:0.25,3:0.25, into components by ascending
+/// number of images. Normalizes shares that do not add up to 1. Throws UserError (kUsage) for
+/// invalid text and for a number of images that occurs twice.
 std::vector<ImageMixComponent> parse_image_mix(const std::string& text);
 
-/// Parses --volume-size, in voxels: XxYxZ, or one number for all three; nothing for empty text.
-/// Throws UserError (kUsage).
+/// Parses the value of --volume-size: XxYxZ in voxels, or one number for all three, each from 1 to
+/// 99999. Returns {x, y, z}, or nothing for empty text. Throws UserError (kUsage) for invalid text.
 std::optional<std::array<int64_t, 3>> parse_volume_size(const std::string& text);
 
 /// Returns the names of data types that --dtype accepts.
@@ -31,7 +31,7 @@ inline const std::vector<std::string>& weight_dtype_names() {
   return names;
 }
 
-/// Returns the type of one of weight_dtype_names(); nothing for another word.
+/// Returns the data type with one of the names above; nothing for another word.
 inline std::optional<at::ScalarType> parse_weight_dtype(const std::string& name) {
   if (name == "float32" || name == "fp32") return at::kFloat;
   if (name == "bfloat16" || name == "bf16") return at::kBFloat16;

@@ -5,7 +5,9 @@
 
 namespace vlmtrain::app {
 
-// Each runs a command with parsed arguments and returns its exit code. Throws UserError.
+// Each function runs the command of its name with parsed arguments, prints the result on stdout and
+// returns the exit code. Throws UserError. A function may execute the program again in this process
+// (app/process/process_setup.h), so it is called once, before other threads start.
 ExitCode train(const TrainArguments& arguments);
 ExitCode init(const InitArguments& arguments);
 ExitCode doctor(const DoctorArguments& arguments);
@@ -16,6 +18,8 @@ ExitCode merge(const MergeArguments& arguments);
 ExitCode options(const OptionsArguments& arguments);
 ExitCode plan(const PlanArguments& arguments);
 ExitCode report(const ReportArguments& arguments);
+/// Serves the planner's dry runs: requests on stdin, answers on stdout (planner/dry_run_process.h).
+/// Throws UserError (kUsage) outside of a virtual GPU.
 ExitCode dry_run();
 
 }  // namespace vlmtrain::app

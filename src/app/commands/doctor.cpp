@@ -20,23 +20,25 @@ namespace {
 
 void check_device(const std::string& device) {
   if (device == "auto" || device == "cpu" || memory::parse_cuda_index(device) || parse_virtual_gpu(device)) return;
-  throw usage_error("device {}: unknown; must be auto, cpu, cuda, cuda:N or virtual:NAME", device);
+  throw usage_error("--device {}: unknown device; must be auto, cpu, cuda, cuda:N or virtual:NAME", device);
 }
 
-/// Returns the files of the smallest preset, where a folder for them can be created.
+/// Returns a temporary folder with the files of the smallest preset, or nothing if no folder is
+/// writable. Sets TMPDIR to the folder that works, for later examinations.
 std::optional<PresetFolder> make_small_model() {
   for (const char* const folder : {"", "/dev/shm", "."}) {
     if (*folder != '\0') setenv("TMPDIR", folder, /*overwrite=*/1);
     try {
       return std::optional<PresetFolder>(std::in_place, "smolvlm-tiny", "");
     } catch (const std::exception&) {
-      // The examination of the disk names the reason.
+      // examine_disk() reports the reason.
     }
   }
   return std::nullopt;
 }
 
-/// Passes what the configuration says on to the other examinations.
+/// Copies the output folder and the precision of the configuration to `context`, for later
+/// examinations.
 void apply_config_facts(const Section& config, DoctorContext& context) {
   context.output_dir = config.facts.value("output_dir", "");
   context.precision = engine::parse_precision(config.facts.value("precision", "")).value_or(context.precision);
@@ -45,10 +47,12 @@ void apply_config_facts(const Section& config, DoctorContext& context) {
 Section examine_step_unless_no_device(const DoctorContext& context, const Section& driver) {
   if (!driver.has_failure()) return examine_step(context, driver.facts.value("device", "cpu"));
   Section section{.name = "step"};
-  section.warn("not tried, since no device is usable");
+  section.warn("not tried, because no device is usable");
   return section;
 }
 
+/// Runs all examinations, each after those whose results it uses: the disk and the step use the
+/// configuration, and the step uses the device that examine_driver() found.
 std::vector<Section> examine(DoctorContext context) {
   std::vector<Section> sections{examine_processor(), examine_host_memory(), examine_libraries(context)};
   const Section driver = examine_driver(context);
@@ -69,8 +73,8 @@ std::vector<Section> examine(DoctorContext context) {
 
 /// The summary of all examinations.
 struct Diagnosis {
-  std::string device;
-  std::string first_failure;  ///< empty: none
+  std::string device;         ///< cpu, cuda:N or virtual:NAME
+  std::string first_failure;  ///< empty if no examination failed
 
   bool would_train() const { return first_failure.empty(); }
   std::string to_text() const {
@@ -91,7 +95,7 @@ Diagnosis make_diagnosis(const std::vector<Section>& sections) {
   return diagnosis;
 }
 
-/// Returns the word of earlier versions, which the field `severity` keeps.
+/// Returns the word of earlier versions, which the JSON field `severity` keeps for scripts.
 const char* to_earlier_word(Severity severity) {
   switch (severity) {
     case Severity::kFail:
@@ -104,13 +108,14 @@ const char* to_earlier_word(Severity severity) {
   return "ok";
 }
 
+/// Adds the earlier names of those fields that `object` contains.
 void add_aliases(nlohmann::ordered_json& object, std::initializer_list<io::FieldAlias> aliases) {
   for (const io::FieldAlias alias : aliases) {
     if (object.contains(alias.name)) io::add_field_aliases(object, {alias});
   }
 }
 
-/// Returns the facts of a section, with the names that earlier versions gave them.
+/// Returns the facts of a section, also under the names of earlier versions.
 nlohmann::ordered_json make_facts_json(const Section& section) {
   nlohmann::ordered_json facts = section.facts;
   if (section.name == "disk") {
@@ -160,7 +165,7 @@ ExitCode doctor(const DoctorArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   init_logging(/*quiet=*/true);
   check_device(arguments.device);
-  restart_with_openmp_wait_policy();  // as in a run
+  restart_with_openmp_wait_policy();  // as a run does, so that steps are as fast
   DoctorContext context{.device = arguments.device,
                         .config = arguments.config,
                         .overrides = arguments.overrides,

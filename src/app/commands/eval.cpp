@@ -33,6 +33,7 @@ namespace vlmtrain::app {
 
 namespace {
 
+/// Maximum characters of the name of a task or structure in a table. Not tuned.
 constexpr size_t kMaxStructureLength = 40;
 
 std::string format_header(const char* name) {
@@ -51,8 +52,8 @@ std::string format_rows(const std::map<std::string, evaluation::MaskScoreSums>& 
   return text;
 }
 
-/// Returns the table of mask scores for people: all masks, by task and by structure; empty where
-/// there are no masks.
+/// Returns the table of mask scores by task, of all masks and by structure (such as an organ), or
+/// "" if the data have no masks.
 std::string format_mask_table(const evaluation::MaskScores& scores) {
   if (scores.total().masks == 0) return "";
   std::string text = format_header(scores.by_task().empty() ? "masks" : "masks by task");
@@ -79,7 +80,7 @@ void print_table(const evaluation::Evaluation& result) {
     fmt::print("closed {:>17} {:>11.1f}% correct\n", result.closed.samples, 100 * result.closed.accuracy());
   }
   if (result.open.samples > 0) {
-    fmt::print("open {:>19} {:>11.1f}% of the words recalled\n", result.open.samples, 100 * result.open.recall());
+    fmt::print("open {:>19} {:>11.1f}% word recall\n", result.open.samples, 100 * result.open.recall());
   }
   fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.label_tokens);
   fmt::print("{}", format_mask_table(result.masks));
@@ -87,15 +88,18 @@ void print_table(const evaluation::Evaluation& result) {
   if (result.num_skipped > 0) fmt::print("{} bad samples skipped\n", result.num_skipped);
 }
 
+/// Parses the value of --batch-size. Throws UserError (kUsage).
 Auto<int64_t> parse_batch_size(const std::string& text) {
   if (text == "auto") return {};
-  constexpr int64_t kMaxBatchSize = 1'000'000;
+  constexpr int64_t kMaxBatchSize = 1'000'000;  // far above any batch that fits; not tuned
   const auto size = parse_suffix_int("", text);
   if (size && *size >= 1 && *size <= kMaxBatchSize) return size;
   throw usage_error("--batch-size {}: must be auto, or from 1 to {}", text, kMaxBatchSize);
 }
 
-/// Returns --base or, where the base that an adapter names does not exist, model.path.
+/// Returns --base if given. Otherwise returns model.path if `checkpoint` is an adapter whose
+/// adapter_config.json names a base that does not exist. Otherwise returns "", so that the
+/// adapter's base is used.
 std::string find_base(const EvalArguments& arguments, const train::Config& config,
                       const std::filesystem::path& checkpoint) {
   if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
@@ -113,11 +117,11 @@ std::string find_base(const EvalArguments& arguments, const train::Config& confi
 
 ExitCode eval(const EvalArguments& arguments) {
   init_logging(/*quiet=*/false);
-  // The signature is part of "closed":true,"expected":"… or of false, which precede any long text
-  // of a line.
+  // The signature is a part of `"closed":true,"expected":"…` (or false) in the first line, which
+  // starts with these fields. Only short fields, "id" and "task", precede it.
   check_overwrite({"--answers", arguments.answers, "answers of eval", R"(e,"expected":")"});
-  // Opening the device may execute the program again, so it comes before the configuration: a pipe
-  // can be read only once.
+  // Opening the device may execute the program again. The configuration is read after that, since
+  // it may be a pipe, which can be read only once.
   const at::Device device = open_device(arguments.device);
   if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;
@@ -130,7 +134,7 @@ ExitCode eval(const EvalArguments& arguments) {
   const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
   train::resolve_chat_template_date(config.data, checkpoint);
   for (const auto& setting : train::apply_saved_media_settings(checkpoint, config.data)) {
-    spdlog::info("{}, as the model was trained", setting);
+    spdlog::info("{}, as in the training of the checkpoint", setting);
   }
   const auto [base, adapter] = models::resolve_base_and_adapter(checkpoint, find_base(arguments, config, checkpoint));
   const auto processor = models::load_processor(base, train::make_processor_settings(config.data, adapter));
@@ -167,8 +171,8 @@ ExitCode eval(const EvalArguments& arguments) {
   }
   if (!std::isfinite(result.total.loss())) {
     spdlog::warn(
-        "the loss is not finite: weights are not finite, or inputs have values that overflow (for scans, check "
-        "data.volume.normalization)");
+        "the loss is not finite: weights are not finite, or input values overflow; for volumes, check "
+        "data.volume.normalization");
   }
   return ExitCode::kSuccess;
 }

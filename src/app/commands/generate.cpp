@@ -39,17 +39,18 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Longest prompt for a checkpoint that no run wrote: the default of data.max_length.
+/// Maximum tokens of the prompt: the default of data.max_length.
 constexpr int64_t kMaxPromptTokens = 8192;
 
 void check_sampling(const engine::SamplingSettings& sampling) {
   engine::validate(sampling);
   if (sampling.temperature == 0 && (sampling.top_k != 0 || sampling.top_p != 1)) {
-    throw usage_error("--top-k and --top-p: require sampling; give --temperature above 0 too, such as 1");
+    throw usage_error("--top-k and --top-p: require sampling; also give --temperature above 0, such as 1");
   }
 }
 
-/// Runs before the model is loaded and an image decoded.
+/// Throws UserError if the prompt has too many tokens. Reads only the headers of media, so it is
+/// fast and runs before the model is loaded.
 void check_length(const GenerateArguments& arguments, const io::Record& record, const models::Processor& processor,
                   int64_t max_length) {
   const std::string source = arguments.data.empty() ? "--prompt" : fmt::format("--record {}", record.id);
@@ -69,6 +70,8 @@ void check_length(const GenerateArguments& arguments, const io::Record& record, 
   }
 }
 
+/// Returns the settings of the processor: those of the run that wrote the checkpoint, changed by
+/// arguments such as data.volume.spacing=1.
 models::ProcessorSettings load_processor_settings(const GenerateArguments& arguments,
                                                   const std::filesystem::path& checkpoint) {
   data::DataOptions options;
@@ -81,14 +84,15 @@ models::ProcessorSettings load_processor_settings(const GenerateArguments& argum
   return train::make_processor_settings(options);
 }
 
-/// The masks of an answer, and their image.
+/// The predicted masks of an answer and the image that they belong to.
 struct AnswerMasks {
   at::Tensor image;                   ///< uint8 [3, height, width]
   std::vector<at::Tensor> predicted;  ///< uint8 [height, width] of 0 and 1
 };
 
-/// Returns the masks at the size of the record's first image. `sample`: the result of
-/// Processor::make_mask_prompt() for the answer.
+/// Returns the masks at the size of the record's first image. `sample` is the result of
+/// Processor::make_mask_prompt() for the answer. The logits are [masks, height, width] at the size
+/// of the mask model's output.
 AnswerMasks draw_answer_masks(const models::VisionLanguageModel& model, const io::Record& record,
                               const data::Sample& sample, at::Device device) {
   AnswerMasks masks{.image = image::decode_image(record.images.front()), .predicted = {}};
@@ -101,8 +105,8 @@ AnswerMasks draw_answer_masks(const models::VisionLanguageModel& model, const io
   return masks;
 }
 
-/// Returns the record's own masks of its first image. Warns where they cannot be used, and returns
-/// none.
+/// Returns the true masks of the record's first image, uint8 [height, width]. Logs a warning and
+/// returns none if they cannot be used.
 std::vector<at::Tensor> load_true_masks(const models::Processor& processor, const io::Record& record) {
   std::string problem = record.mask_problem;
   try {
@@ -116,11 +120,12 @@ std::vector<at::Tensor> load_true_masks(const models::Processor& processor, cons
     if (error.code() != ExitCode::kBadData) throw;
     problem = error.what();
   }
-  spdlog::warn("the record's own masks are not shown: {}", problem);
+  spdlog::warn("the true masks of the record are not shown: {}", problem);
   return {};
 }
 
-/// Runs before the model is loaded.
+/// Throws UserError (kUsage) if --mask-out is given but cannot be used. Runs before the model is
+/// loaded, which takes long.
 void check_masks(const GenerateArguments& arguments, const models::Processor& processor, const io::Record& record) {
   if (arguments.mask_out.empty()) return;
   check_draws_masks(processor, arguments.checkpoint);
@@ -131,8 +136,9 @@ void check_masks(const GenerateArguments& arguments, const models::Processor& pr
   check_mask_folder(arguments.mask_out);
 }
 
-/// Returns the answer's masks as --json prints them. Writes them to --mask-out where it is given;
-/// without it they are computed for --json only.
+/// Returns the masks of `answer`, token ids, as --json prints them: an array of objects. Writes the
+/// masks to --mask-out if given. Without --mask-out and --json, returns an empty array without
+/// computing masks.
 nlohmann::ordered_json make_masks_json(const GenerateArguments& arguments, const models::VisionLanguageModel& model,
                                        const models::Processor& processor, const io::Record& record,
                                        const data::Sample& prompt, const std::vector<int64_t>& answer,
@@ -221,10 +227,10 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   }
   const std::string text = processor->tokenizer().decode(answers[0], /*skip_special_tokens=*/true);
   if (!arguments.json) {
-    // A terminal must not receive control characters of an answer; a file or a pipe gets the exact
-    // text.
+    // Control characters of an answer could change a terminal's state. A file or a pipe receives
+    // the exact text.
     fmt::print("{}\n", isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text);
-    std::fflush(stdout);  // messages about masks follow
+    std::fflush(stdout);  // so that log messages about masks follow the answer
   }
   nlohmann::ordered_json json{{"text", text},
                               {"token_ids", answers[0]},

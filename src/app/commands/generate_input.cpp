@@ -16,7 +16,9 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Inserts `mark` `num_files` times before `text` unless the prompt has one mark per file.
+/// Inserts the placeholder `mark` before `text`, once per file, unless `text` already has one per
+/// file. Throws UserError (kUsage) if it has another number of placeholders. `media_name` is a
+/// singular noun for the message.
 void insert_marks(std::string_view mark, std::string_view media_name, size_t num_files, std::string& text) {
   size_t num_marks = 0;
   for (size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) ++num_marks;
@@ -28,8 +30,9 @@ void insert_marks(std::string_view mark, std::string_view media_name, size_t num
   }
 }
 
-/// Adds the files of --volume, and those of --image with a volume's extension, with their
-/// --modality.
+/// Appends the files of --volume to `record`, and sets the modalities of all its volumes from
+/// --modality. Files of --image with the extension of a volume are volumes, too. Throws UserError
+/// (kUsage).
 void add_volumes(const GenerateArguments& arguments, io::Record& record) {
   for (const std::string& file : arguments.volumes) record.images.emplace_back(file).is_volume = true;
   const auto volumes = io::find_volumes(record);
@@ -45,8 +48,8 @@ void add_volumes(const GenerateArguments& arguments, io::Record& record) {
                     pluralize(std::ssize(volumes), "volume"));
 }
 
-/// Returns the index of the record with the id `name` or at the position `name`, from 1; of the
-/// first record without a name.
+/// Returns the index of the record with this id, else of the record at this position, from 1.
+/// Returns 0 for an empty argument, and nothing if there is no such record.
 std::optional<int64_t> find_record_index(const std::string& name, const io::Records& records) {
   if (name.empty()) return 0;
   for (int64_t index = 0; index < records.size(); ++index) {
@@ -64,7 +67,7 @@ void check_prompt_flags(const GenerateArguments& arguments) {
                                 !arguments.modalities.empty();
   if (!arguments.data.empty() && has_prompt_flags) {
     throw usage_error(
-        "--data: the record has its own texts and images; omit --prompt, --system, --image, --video, --volume and "
+        "--data: the record contains the texts and media; omit --prompt, --system, --image, --video, --volume and "
         "--modality, or --data");
   }
   if (arguments.data.empty() && !arguments.record.empty())
@@ -96,8 +99,8 @@ io::Record load_record(const GenerateArguments& arguments, const io::RecordSetti
   const auto records = train::read_records(arguments.data, settings);
   const auto index = find_record_index(arguments.record, *records);
   if (!index) {
-    throw usage_error("--record {}: {} has no such id, and its records are 1 to {}", arguments.record, arguments.data,
-                      records->size());
+    throw usage_error("--record {}: {} has no record with this id; positions are 1 to {}", arguments.record,
+                      arguments.data, records->size());
   }
   io::Record record = records->at(*index);
   if (!record.problem.empty()) throw data_error("{}: record {}: {}", arguments.data, record.id, record.problem);
@@ -118,10 +121,10 @@ std::string format_prompt(const models::Processor& processor, const io::Record& 
   const data::Sample sample = make_prompt_sample(processor, record, as_prompt);
   std::string notices;
   for (const io::Notice& notice : chat.notices) notices += fmt::format("{}: {}\n", notice.kind, notice.example);
-  return fmt::format("{}\n\n{} tokens, {} of them of images and videos; {} label tokens{}\n{}\n{}",
+  return fmt::format("{}\n\n{} tokens, {} of which are image or video tokens; {} label tokens{}\n{}\n{}",
                      isatty(STDOUT_FILENO) == 1 ? to_printable_lines(text) : text, sample.tokens(),
                      sample.image_token_positions.size(), sample.label_tokens(),
-                     as_prompt ? ", since this is a prompt" : ", those between ⟦ and ⟧",
+                     as_prompt ? ", because this is a prompt" : ", between ⟦ and ⟧",
                      processor.chat_template().description(), notices);
 }
 

@@ -9,23 +9,30 @@
 
 namespace vlmtrain::app {
 
-/// Throws UserError (kUsage) unless the question is either typed or that of a record of --data.
+/// Throws UserError (kUsage) unless the input is given either by --prompt or by --data, with flags
+/// that apply to it, or if a text is not valid UTF-8.
 void check_prompt_flags(const GenerateArguments& arguments);
 
-/// Returns the typed question as a record. Images and videos come before the text unless the prompt
-/// has marks for them. Throws UserError (kUsage) where marks or modalities do not fit the files.
+/// Returns a record with the texts and files of --prompt, --system, --image, --video and --volume.
+/// Images and videos come before the text unless the prompt has placeholders for them. Does not
+/// open the files. Throws UserError (kUsage) if the number of placeholders or modalities differs
+/// from the number of files.
 io::Record make_record(const GenerateArguments& arguments);
 
-/// Returns the record of --data that --record names by id or by position from 1; the first one
-/// without a name. Throws UserError.
+/// Returns the record of --data that --record selects by id or by position from 1, or the first
+/// record if --record is not given. Throws UserError (kUsage) if there is no such record and
+/// UserError (kBadData) if it is invalid.
 io::Record load_record(const GenerateArguments& arguments, const io::RecordSettings& settings);
 
-/// Returns the model's input for people: the rendered text, with trained parts between ⟦ and ⟧, and
-/// a line about template and tokens. `as_prompt`: only up to the start of the next answer.
+/// Returns the output of --show-prompt: the rendered chat, with label text between ⟦ and ⟧, then
+/// lines about tokens, template and notices. With `as_prompt` the chat ends where the model's
+/// answer would start, and there are no labels; without it, it is a training sample. Throws
+/// UserError (kBadData) for media that cannot be read.
 std::string format_prompt(const models::Processor& processor, const io::Record& record, bool as_prompt);
 
-/// Returns the same as a JSON object: "text", "label_spans" ([begin, end) in bytes), "token_ids",
-/// "is_label" of each token, "image_tokens", "chat_template", "end_of_turn".
+/// Returns the output of --show-prompt --json, an object: "text", "label_spans" ([begin, end) in
+/// bytes of "text"), "token_ids", "is_label" (0 or 1 for each token), "image_tokens" (their
+/// number), "chat_template" (its name), "end_of_turn" (the text after an answer).
 std::string format_prompt_json(const models::Processor& processor, const io::Record& record, bool as_prompt);
 
 }  // namespace vlmtrain::app

@@ -15,7 +15,7 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Writes a model that is composed of given parts.
+/// Writes a checkpoint of the preset that is assembled from parts of other models, and reports it.
 void init_from_parts(const InitArguments& arguments) {
   const auto assembled = models::assemble({.preset = arguments.preset,
                                            .text_model = arguments.text_model,
@@ -27,7 +27,7 @@ void init_from_parts(const InitArguments& arguments) {
                                            .seed = arguments.seed},
                                           arguments.out);
   if (!arguments.json) {
-    const bool has_masks = assembled.mask_token_id != 0;
+    const bool has_masks = assembled.mask_token_id != 0;  // 0 if the model predicts no masks
     spdlog::info("{}: a {} from these parts{}", arguments.out, arguments.preset,
                  has_masks ? fmt::format("; its mask token has id {}", assembled.mask_token_id) : "");
     return;

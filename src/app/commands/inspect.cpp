@@ -18,7 +18,8 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Returns the GPU that a flag names for the prediction of memory.
+/// Returns the GPU of --gpu or --gpu-gb, for which memory is predicted, calibrated with past runs;
+/// nothing if neither is given. Throws UserError (kUsage).
 std::optional<planner::TargetGpu> find_requested_gpu(const InspectArguments& arguments) {
   if (arguments.gpu_flags.gpu.empty() && !arguments.gpu_flags.gpu_gigabytes) return std::nullopt;
   planner::TargetGpu target = resolve_target_gpu(arguments.gpu_flags);

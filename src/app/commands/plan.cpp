@@ -16,6 +16,8 @@ namespace vlmtrain::app {
 
 namespace {
 
+/// Prints the plan, the table of --compare and the measurements of past runs on stdout, as text or
+/// JSON.
 void print(const planner::Plan& plan, const std::vector<planner::SavingsRow>& savings_table,
            const std::optional<train::PastRuns>& past_runs, const PlanArguments& arguments) {
   if (arguments.json) {
@@ -35,12 +37,15 @@ void print(const planner::Plan& plan, const std::vector<planner::SavingsRow>& sa
 
 ExitCode plan(const PlanArguments& arguments) {
   init_logging(/*quiet=*/false);
+  // The signature is the end of the title that report::render_plan_timeline() writes.
   check_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
   bool fits = false;
   make_plan_request(arguments, [&](const planner::PlanRequest& base_request) {
     planner::PlanRequest request = base_request;
     const auto past_runs = train::load_past_runs(train::find_past_runs_file(),
                                                  train::describe_gpu_environment(request.target.device_name));
+    // Measured memory outside of the allocator affects whether a plan fits, so it is set before.
+    // Measured times only scale the result, so they are applied after.
     if (past_runs) train::calibrate(request.target, *past_runs);
     planner::Plan plan = planner::make_plan(request);
     auto savings_table =

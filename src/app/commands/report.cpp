@@ -7,7 +7,7 @@ namespace vlmtrain::app {
 ExitCode report(const ReportArguments& arguments) {
   init_logging(/*quiet=*/false);
   report::write_run_report(arguments.folder);
-  spdlog::info("{}/report.html is written", arguments.folder);
+  spdlog::info("{}/report.html: written", arguments.folder);
   return ExitCode::kSuccess;
 }
 

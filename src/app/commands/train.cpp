@@ -24,8 +24,8 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Returns the configuration as the run continues with it: without training.resume=changed, which
-/// is meant for one change and would allow the next one silently.
+/// Returns the configuration that is saved with the run, as YAML. training.resume=changed applies
+/// once, so it is saved as auto: a later resume must not accept further changes silently.
 std::string to_resolved_yaml(train::Config& config, const OptionTable& options) {
   const train::ResumePolicy policy = config.resume;
   if (policy == train::ResumePolicy::kChanged) config.resume = train::ResumePolicy::kAuto;
@@ -34,30 +34,31 @@ std::string to_resolved_yaml(train::Config& config, const OptionTable& options) 
   return yaml;
 }
 
-/// Runs the checks whose errors every rank would print.
+/// Checks in the launcher, so that an error is printed once and not by every rank. Throws UserError
+/// (kUsage).
 void check_before_launch(const TrainArguments& arguments) {
   std::error_code ignored_error;
   if (!std::filesystem::is_regular_file(arguments.config, ignored_error) &&
       std::filesystem::exists(arguments.config, ignored_error)) {
-    throw usage_error("--config {}: must be a regular file with --nproc-per-node, since each rank reads it",
+    throw usage_error("--config {}: must be a regular file with --nproc-per-node, because each rank reads it",
                       arguments.config);
   }
   train::Config config;
   train::declare(config).read(arguments.config, arguments.overrides);
   train::check_config(config);
   train::check_world_size(config, arguments.nproc_per_node);
-  static_cast<void>(parse_virtual_gpu(arguments.device));
+  static_cast<void>(parse_virtual_gpu(arguments.device));  // throws for an unknown GPU
 }
 
-/// Variables of another launcher, even leftover ones, would give this process a place among its
-/// ranks.
+/// Throws UserError (kUsage) if variables of another launcher are set, even leftover ones: this
+/// process would take itself for one of its ranks. `count` is the value of --nproc-per-node.
 void check_no_other_launcher(int64_t count) {
   const char* const launcher = std::getenv(kLauncherVariable);
   if (launcher != nullptr && std::string_view(launcher) == kLaunchFlag) return;
   for (const char* variable : {"WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const char* const value = std::getenv(variable);
     const bool is_slurm = std::string_view(variable).starts_with("SLURM");
-    if (is_slurm && std::getenv("SLURM_STEP_ID") == nullptr) continue;
+    if (is_slurm && std::getenv("SLURM_STEP_ID") == nullptr) continue;  // an allocation, but no srun
     if (value == nullptr || parse_suffix_int("", value).value_or(0) <= 1) continue;
     const bool is_torchrun = std::string_view(variable) == "WORLD_SIZE";
     throw usage_error(
@@ -84,8 +85,8 @@ ExitCode train(const TrainArguments& arguments) {
     return launch_ranks(arguments.nproc_per_node);
   }
   const bool is_reporting_rank = !launch || launch->rank == 0;
-  // Opening a virtual GPU may execute the program again, so it comes before the configuration: a
-  // pipe can be read only once.
+  // Opening a virtual GPU may execute the program again. The configuration is read after that,
+  // since it may be a pipe, which can be read only once.
   if (const auto virtual_gpu = parse_virtual_gpu(arguments.device); virtual_gpu && !planner::is_on_virtual_gpu())
     planner::restart_on_virtual_gpu(*virtual_gpu);
   const at::Device device = open_device(launch ? choose_rank_device(arguments.device, *launch) : arguments.device);
@@ -102,7 +103,7 @@ ExitCode train(const TrainArguments& arguments) {
   } else if (!arguments.quiet) {
     spdlog::info("{} steps done; checkpoint: {}", summary.steps,
                  summary.checkpoint             ? summary.checkpoint->string()
-                 : planner::is_on_virtual_gpu() ? "none, the GPU is virtual"
+                 : planner::is_on_virtual_gpu() ? "none, because the GPU is virtual"
                                                 : "none");
   }
   return summary.stopped ? ExitCode::kStopped : ExitCode::kSuccess;

@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::array kSeverities{Severity::kOk, Severity::kWarn, Severity::kFail};
 
+/// Prints the section as one line of JSON, after an empty line that ends incomplete output.
 void print_section(const Section& section) {
   nlohmann::ordered_json json{{"facts", section.facts}, {"findings", nlohmann::ordered_json::array()}};
   for (const auto& finding : section.findings) {
@@ -26,7 +27,8 @@ void print_section(const Section& section) {
   std::printf("\n%s\n", io::to_json_string(json).c_str());
 }
 
-/// Finds the output of print_section() after whatever libraries printed.
+/// Parses the last line of `out`, the output of print_section(); libraries may have printed other
+/// lines before. Returns false if there is no such line.
 bool read_section(const std::string& out, Section& section) {
   const size_t end = out.find_last_not_of('\n');
   if (end == std::string::npos) return false;

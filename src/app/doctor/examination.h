@@ -11,14 +11,14 @@
 
 namespace vlmtrain::app {
 
-/// The meaning of a finding for training.
+/// The consequence of a finding for training.
 enum class Severity {
   kOk,
-  kWarn,  ///< worth knowing; training starts all the same
+  kWarn,  ///< training would start, but slowly or with less memory or safety
   kFail,  ///< training would not start
 };
 
-/// Returns the word that is printed: ok, warn or fail.
+/// Returns "ok", "warn" or "fail".
 const char* to_string(Severity severity);
 
 /// One result of an examination.
@@ -27,13 +27,14 @@ struct Finding {
   std::string text;  ///< one line
 };
 
-/// The findings about one subject, as text for people and as facts for scripts.
+/// The results of one examination: findings, which are printed as text, and facts, which are
+/// printed with --json (docs/doctor.md).
 struct Section {
-  std::string name{};
-  std::vector<Finding> findings{};
+  std::string name{};               ///< such as "driver"; the key of the facts in the JSON output
+  std::vector<Finding> findings{};  ///< in the order of printing
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
 
-  /// Adds a finding. Line breaks with the spaces that follow become one space.
+  /// Adds a finding. Each line break of `text` and the spaces after it become one space.
   void add(Severity severity, const std::string& text);
   void ok(const std::string& text) { add(Severity::kOk, text); }
   void warn(const std::string& text) { add(Severity::kWarn, text); }
@@ -46,54 +47,62 @@ struct Examination {
   std::string name;  ///< name of its section
   /// Completes "… was ended by signal 11", for example "querying the driver".
   std::string activity;
-  std::string suggestion{};  ///< advice after a crash or a timeout, which have no message of their own
-  double timeout_seconds = 30;
-  Severity on_failure = Severity::kFail;  ///< of an error, a crash or a timeout
+  std::string suggestion{};               ///< advice that is printed after a crash or a timeout; may be empty
+  double timeout_seconds = 30;            ///< not tuned
+  Severity on_failure = Severity::kFail;  ///< severity of an exception, a crash or a timeout
 };
 
-/// Calls `examine` in a child process (base/process.h), because it may throw, crash or hang on a
-/// broken machine; that is a finding then. Never throws.
+/// Calls `examine` with an empty section in a child process (base/process.h) and returns the
+/// section. If `examine` throws, crashes or hangs, as it may on a broken machine, that is a
+/// finding. Does not throw.
 Section examine_in_subprocess(const Examination& examination, const std::function<void(Section&)>& examine);
 
-/// The request to the doctor, and the results of earlier examinations.
+/// The input of the examinations: arguments of `vlmtrain doctor`, and results of earlier
+/// examinations.
 struct DoctorContext {
-  std::string device = "auto";
-  std::string config{};
-  std::vector<std::string> overrides{};
-  std::filesystem::path output_dir{};  ///< from the flag or the configuration; empty: none
-  engine::Precision precision = engine::Precision::kBf16;
-  std::vector<std::string> foreign_settings{};  ///< of the environment (memory/foreign_settings.h)
-  std::filesystem::path model{};                ///< folder with the files of a small preset; empty: none
+  std::string device = "auto";                             ///< --device
+  std::string config{};                                    ///< --config, path of a YAML file; may be empty
+  std::vector<std::string> overrides{};                    ///< key=value, in addition to the file
+  std::filesystem::path output_dir{};                      ///< --output-dir or output.dir; empty if neither is set
+  engine::Precision precision = engine::Precision::kBf16;  ///< training.precision
+  /// LibTorch settings, as NAME=VALUE, that were removed from the environment
+  /// (memory/libtorch_env.h).
+  std::vector<std::string> foreign_settings{};
+  std::filesystem::path model{};  ///< folder with the files of a small preset; empty if none is writable
 
   bool is_virtual() const { return device.starts_with("virtual:"); }
 };
 
-// Each examines one subject in a child process and never throws.
+// The functions below run in a child process, by examine_in_subprocess(), and do not throw.
 
-/// Examines the processor: model, cores, and LibTorch's instruction set.
+/// Examines the processor: model, cores, limits on threads, and LibTorch's instruction set.
 Section examine_processor();
 
 /// Examines the host's memory and its limits.
 Section examine_host_memory();
 
-/// Examines LibTorch's libraries.
+/// Examines the version and location of LibTorch's libraries. Without the CUDA library, fails if
+/// `context.device` is a GPU.
 Section examine_libraries(const DoctorContext& context);
 
-/// Examines driver and GPUs. facts: "device", the device of a training: cpu, cuda:N or
-/// virtual:NAME.
+/// Examines the NVIDIA driver and the visible GPUs. Its fact "device" is the device that a run
+/// would use: cpu, cuda:N or virtual:NAME.
 Section examine_driver(const DoctorContext& context);
 
-/// Examines the folder of results and that of temporary files.
+/// Examines the output folder (the current folder if none is set) and the folder of temporary
+/// files.
 Section examine_disk(const DoctorContext& context);
 
-/// Examines a configuration and the files that it names, as train would. facts: "precision",
-/// "output_dir".
+/// Examines the configuration and the files that it names, with the checks of `train`. Its facts
+/// "precision" and "output_dir" are those of the configuration. REQUIRES: `context.config` is not
+/// empty.
 Section examine_config(const DoctorContext& context);
 
-/// Examines whether planning works, with a small dry run in its child process.
+/// Examines whether planning works, with a dry run of a small model.
 Section examine_planning(const DoctorContext& context);
 
-/// Trains two seconds on `device` and compares the results with those of the CPU.
+/// Trains a small model on `device` for one second and on the CPU in fp32 for another, and compares
+/// the results. `device` is the fact of examine_driver(). On a virtual GPU there is only a dry run.
 Section examine_step(const DoctorContext& context, const std::string& device);
 
 }  // namespace vlmtrain::app

@@ -12,10 +12,10 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Context and libraries' workspaces alone take about this much.
+/// A CUDA context and the workspaces of libraries take about 1 GB.
 constexpr int64_t kMinFreeBytes = 1'000'000'000;
 
-/// A variable that makes every kernel launch wait.
+/// Environment variable that makes every kernel launch synchronous.
 constexpr const char* kLaunchBlockingVariable = "CUDA_LAUNCH_BLOCKING";
 
 void check_environment(Section& section, const DoctorContext& context) {
@@ -26,7 +26,7 @@ void check_environment(Section& section, const DoctorContext& context) {
   }
   if (!context.foreign_settings.empty()) {
     section.warn(
-        fmt::format("{} in the environment: a run ignores it, since plans do not account for it; unset it, or set the "
+        fmt::format("{} in the environment: runs ignore it, because plans do not account for it; unset it, or set the "
                     "configuration keys instead (memory.expandable_segments, memory.limit_gb)",
                     fmt::join(context.foreign_settings, ", ")));
   }
@@ -54,13 +54,14 @@ class GpuExamination {
             {"error", memory_.error}};
   }
 
-  /// Returns the name that docs/doctor.md uses.
+  /// Returns the value of the fact "case" (docs/doctor.md).
   std::string name() const {
     if (!memory::has_kernel_code(gpu_.architecture)) return "no code";
     if (is_full()) return "no memory";
     return is_mig() ? "MIG" : "usable";
   }
 
+  /// Adds one finding, with `failure_severity` if the GPU cannot be used.
   void examine(Section& section, Severity failure_severity) const {
     if (!memory::has_kernel_code(gpu_.architecture)) {
       return section.add(failure_severity,
@@ -70,7 +71,7 @@ class GpuExamination {
         fmt::format("{:.1f} of {:.1f} GB free", to_gigabytes(memory_.free_bytes), to_gigabytes(memory_.total_bytes));
     if (is_full()) {
       return section.add(failure_severity,
-                         fmt::format("{}: {}, since other processes hold its memory (nvidia-smi lists them): wait for "
+                         fmt::format("{}: {}, because other processes use its memory (nvidia-smi lists them): wait for "
                                      "them, or select another GPU with CUDA_VISIBLE_DEVICES",
                                      describe(), free));
     }
@@ -78,11 +79,11 @@ class GpuExamination {
       return section.warn(
           fmt::format("{}: the driver does not report its memory (error {})", describe(), memory_.error));
     }
-    constexpr double kOtherProcessesShare = 0.1;
+    constexpr double kOtherProcessesShare = 0.1;  // of the GPU's memory; not tuned
     const auto used = static_cast<double>(memory_.total_bytes - memory_.free_bytes);
     if (used > kOtherProcessesShare * static_cast<double>(memory_.total_bytes)) {
       return section.warn(
-          fmt::format("{}, {}: other processes hold much of it; a run plans with the rest", describe(), free));
+          fmt::format("{}, {}: other processes use much of its memory; a run plans with the rest", describe(), free));
     }
     section.ok(fmt::format("{}, {}", describe(), free));
   }
@@ -98,7 +99,7 @@ class GpuExamination {
   }
   std::string describe() const {
     return fmt::format("GPU {}: {}, compute capability {}{}", index_, gpu_.name, compute_capability(),
-                       is_mig() ? ", a MIG partition, planned as such" : "");
+                       is_mig() ? ", a MIG partition" : "");
   }
 
   int index_;
@@ -106,6 +107,7 @@ class GpuExamination {
   memory::GpuMemoryInfo memory_;
 };
 
+/// Only an unusable selected GPU is a failure; the other GPUs are not used.
 void examine_gpus(Section& section, const DoctorContext& context, const std::vector<memory::VisibleGpu>& gpus) {
   const int device_index = memory::parse_cuda_index(context.device).value_or(0);
   for (int index = 0; index < std::ssize(gpus); ++index) {
@@ -122,13 +124,15 @@ void examine_gpus(Section& section, const DoctorContext& context, const std::vec
   if (context.device != "cpu") section.facts["device"] = fmt::format("cuda:{}", device_index);
 }
 
-/// Explains why there is no usable GPU.
+/// Adds a finding with the reason for which no GPU is usable. It fails if --device requests a GPU,
+/// or with --device auto if the machine has a driver that does not work: a run would not silently
+/// use the CPU then.
 void examine_missing_gpu(Section& section, const DoctorContext& context, const memory::DriverProbe& driver) {
   const bool is_expected = driver.state != memory::DriverState::kUnusable && driver.reason.empty();
   const std::string reason = is_expected ? "no NVIDIA driver is installed (no libcuda.so.1)" : driver.reason;
   const bool is_refused = driver.state == memory::DriverState::kUnusable && context.device == "auto";
   if (context.device.starts_with("cuda") || is_refused) {
-    return section.fail(fmt::format("{}; or train without it: --device cpu", reason));
+    return section.fail(fmt::format("{}; or train without a GPU: --device cpu", reason));
   }
   const std::string text = context.device == "auto" ? reason + ": training runs on the CPU" : reason;
   section.add(is_expected ? Severity::kOk : Severity::kWarn, text);
@@ -139,7 +143,7 @@ void examine_missing_gpu(Section& section, const DoctorContext& context, const m
 Section examine_driver(const DoctorContext& context) {
   const Examination examination{.name = "driver",
                                 .activity = "querying the driver",
-                                .suggestion = "check nvidia-smi and dmesg, or train without it: --device cpu",
+                                .suggestion = "check nvidia-smi and dmesg, or train without a GPU: --device cpu",
                                 .on_failure = context.device == "cpu" ? Severity::kWarn : Severity::kFail};
   return examine_in_subprocess(examination, [&](Section& section) {
     section.facts = {{"case", "not asked"}, {"device", "cpu"}, {"gpus", nlohmann::ordered_json::array()}};

@@ -17,19 +17,24 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Generous for loading LibTorch from a cold network disk; a hang must end.
+/// Timeout of probe_cpu_kernels(): generous for loading LibTorch from a cold network disk, and
+/// below the timeout of the examination. Not tuned.
 constexpr double kKernelTimeoutSeconds = 20;
+
+/// Environment variables that select CPU kernels or the number of threads.
 constexpr const char* kVariables[] = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
                                       "OMP_NUM_THREADS", "MKL_NUM_THREADS"};
 
+/// Returns the value of an environment variable, or "" if it is not set.
 std::string get_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value != nullptr ? value : "";
 }
 
+/// Runs a 16-bit matrix product in a child process, because it may crash on a processor without its
+/// instructions. Throws std::runtime_error if it does.
 memory::CpuKernels probe_cpu_kernels() {
   const SubprocessResult result = run_in_subprocess(memory::print_cpu_kernels, kKernelTimeoutSeconds);
-  // Output before a crash counts.
   auto kernels = memory::parse_cpu_kernels(result.stdout_text);
   if (!result.succeeded()) throw std::runtime_error("a 16-bit matrix product " + result.describe_exit());
   return kernels;
@@ -69,7 +74,7 @@ void check_environment(Section& section, const memory::CpuInfo& processor, const
     if (isa.empty()) continue;
     const bool disables_bf16 = kernels.bf16 == memory::Bf16MatmulSupport::kEmulated && processor.has_bf16();
     section.warn(fmt::format("{}={} in the environment: oneDNN uses {}{}; unset it", name, isa,
-                             kernels.onednn_isa.empty() ? "the instruction sets that this allows" : kernels.onednn_isa,
+                             kernels.onednn_isa.empty() ? "the allowed instruction sets" : kernels.onednn_isa,
                              disables_bf16 ? ", and bf16 is emulated although this processor supports it" : ""));
   }
   const auto threads = static_cast<int64_t>(kernels.threads);
@@ -81,11 +86,12 @@ void check_environment(Section& section, const memory::CpuInfo& processor, const
   }
   if (processor.quota_cores && static_cast<double>(threads) > std::ceil(*processor.quota_cores)) {
     section.warn(
-        fmt::format("the control group limits this process to {:.3g} cores, but it has {}, which is slow; set "
+        fmt::format("the control group limits this process to {:.3g} cores, but it starts {}, which is slow; set "
                     "OMP_NUM_THREADS={:.0f}",
                     *processor.quota_cores, pluralize(threads, "thread"), std::ceil(*processor.quota_cores)));
   }
-  // Ranks, loader threads and libraries start about this many threads in a small run.
+  // Ranks, loader threads and libraries start about this many threads in a small run. Not measured,
+  // nor is the factor of 4 for runs with more threads.
   constexpr int64_t kMinStartableThreads = 64;
   if (processor.startable_threads && *processor.startable_threads < std::max(kMinStartableThreads, 4 * threads)) {
     section.warn(
@@ -105,15 +111,15 @@ Section examine_processor() {
         const auto kernels = probe_cpu_kernels();
         add_facts(section, kernels);
         section.ok(fmt::format("{}, {} of {} usable; ATen's kernels {}, bf16 {}",
-                               processor.model.empty() ? "an unnamed processor" : processor.model,
-                               processor.usable_cores, pluralize(processor.machine_cores, "core"), kernels.aten,
+                               processor.model.empty() ? "unknown processor" : processor.model, processor.usable_cores,
+                               pluralize(processor.machine_cores, "core"), kernels.aten,
                                memory::to_string(kernels.bf16)));
         check_environment(section, processor, kernels);
       });
 }
 
 Section examine_host_memory() {
-  // Not measured: too little for LibTorch, a small model and its optimizer.
+  // Too little for LibTorch, a small model and its optimizer. Not measured.
   constexpr int64_t kLowBytes = 2'000'000'000;
   return examine_in_subprocess(
       {.name = "memory", .activity = "checking the host's memory", .on_failure = Severity::kWarn},
@@ -128,8 +134,7 @@ Section examine_host_memory() {
         const auto text = fmt::format("{:.1f} GB, of which {:.1f} are available to this process ({})",
                                       to_gigabytes(machine), to_gigabytes(available.bytes), available.limit_source);
         if (available.bytes >= kLowBytes) return section.ok(text);
-        section.warn(text +
-                     "; this may be too little for training: free memory there, or ask for more (SLURM's --mem)");
+        section.warn(text + "; this may be too little for training: free some memory, or request more (SLURM's --mem)");
       });
 }
 
@@ -169,10 +174,11 @@ Section examine_libraries(const DoctorContext& context) {
 
 namespace {
 
-/// Less than one checkpoint of a small model.
+/// Less than one checkpoint of a small model. Not measured.
 constexpr int64_t kLowDiskBytes = 2'000'000'000;
 
-/// `name`: the purpose of the folder.
+/// Adds a finding on whether files can be created, locked and renamed in `folder`, and its free
+/// space. `name` is a word for messages, such as "output.dir".
 void examine_folder(Section& section, const std::string& name, const std::filesystem::path& folder,
                     Severity failure_severity) {
   const io::FolderProbe probe = io::probe_folder(folder);
@@ -187,8 +193,10 @@ void examine_folder(Section& section, const std::string& name, const std::filesy
   }
   const std::string free = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
   if (!probe.lock_failure.empty()) {
-    return section.warn(fmt::format("{}: {}; file locks do not work ({}), so a second run can use the same folder",
-                                    label, free, probe.lock_failure));
+    return section.warn(
+        fmt::format("{}: {}; file locks do not work ({}), so a second run could write to it at the "
+                    "same time",
+                    label, free, probe.lock_failure));
   }
   const bool is_low = probe.free_bytes >= 0 && probe.free_bytes < kLowDiskBytes;
   section.add(is_low ? Severity::kWarn : Severity::kOk,

@@ -27,11 +27,11 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Samples to check: an error that all samples of a data set share appears in the first few
-/// hundred.
+/// Number of samples to check. Errors of the data set as a whole appear in the first samples. Not
+/// tuned.
 constexpr int64_t kMaxSamples = 512;
 
-/// Runs the checks of a run before it plans and loads.
+/// Runs the checks that `train` runs before it plans and loads the model. Throws UserError.
 void check_like_run(const train::Config& config, const DoctorContext& context, Section& section) {
   train::check_run_files(config, context.config);
   train::check_required_keys(config);
@@ -51,7 +51,7 @@ void check_like_run(const train::Config& config, const DoctorContext& context, S
 }  // namespace
 
 Section examine_config(const DoctorContext& context) {
-  constexpr double kTimeoutSeconds = 60;
+  constexpr double kTimeoutSeconds = 60;  // not tuned
   return examine_in_subprocess(
       {.name = "config", .activity = "reading the configuration's files", .timeout_seconds = kTimeoutSeconds},
       [&](Section& section) {
@@ -70,16 +70,17 @@ namespace {
 
 struct DryRunSteps {
   int64_t steps = 0;
-  double step_seconds = 0;  ///< of the dry runs themselves
-  double seconds = 0;       ///< with the start of the process
-  int64_t reserved_bytes = 0;
+  double step_seconds = 0;     ///< seconds of the steps
+  double seconds = 0;          ///< seconds of all dry runs, including the start of the model in the process
+  int64_t reserved_bytes = 0;  ///< peak of the virtual GPU
 };
 
-/// Dry-runs steps of a small model on a virtual GPU, in the planner's child process, for `seconds`.
-/// Throws as planner::DryRunProcess.
+/// Dry-runs steps of the model in `model` on a virtual GPU, in the planner's child process, for at
+/// least `seconds` and at least once. Throws UserError, or an exception of planner::DryRunProcess.
 DryRunSteps dry_run_steps(const std::filesystem::path& model, engine::Precision precision,
                           const planner::VirtualGpu& virtual_gpu, double seconds) {
-  // Steps per dry run: enough to include the allocator's reuse of memory.
+  // Steps per dry run: enough to include the allocator's reuse of memory. This number and the sizes
+  // of the samples were chosen without measurement.
   constexpr int64_t kSteps = 4;
   const auto job = planner::with_precision({.model = model}, precision);
   const planner::SampleGroup samples{
@@ -111,7 +112,7 @@ Section examine_planning(const DoctorContext& context) {
   // run.
   return examine_in_subprocess(
       {.name = "planning", .activity = "a dry run of a step", .on_failure = Severity::kWarn}, [&](Section& section) {
-        if (context.model.empty()) return section.warn("not tried: no folder is writable for a small model's files");
+        if (context.model.empty()) return section.warn("not tried: no writable folder for the files of a small model");
         const auto result = dry_run_steps(context.model, context.precision, {}, /*seconds=*/0);
         section.facts = {{"seconds", result.seconds}, {"reserved_bytes", result.reserved_bytes}};
         section.ok(
@@ -130,7 +131,8 @@ nlohmann::ordered_json make_facts(const train::SmokeRun& run) {
           {"last_loss", run.last_loss}};
 }
 
-/// Returns the configuration's precision, or one that the GPU supports.
+/// Returns the precision of `context`, or fp16 with a warning if the GPU does not support it. If a
+/// configuration sets the unsupported precision, adds a failure and returns nothing.
 std::optional<engine::Precision> choose_precision(const memory::Gpu& gpu, const DoctorContext& context,
                                                   Section& section) {
   if (planner::supports_precision(gpu, context.precision)) return context.precision;
@@ -157,6 +159,7 @@ struct Comparison {
   train::SmokeRunTolerance tolerance;
 };
 
+/// Adds the finding that training gives the same results as the reference, or a failure.
 void compare(const Comparison& comparison, Section& section) {
   const auto& [location, precision, actual, reference, tolerance] = comparison;
   const auto deviation = train::compare_smoke_runs(actual, reference);
@@ -179,14 +182,15 @@ void compare(const Comparison& comparison, Section& section) {
                                     location, actual.first_loss, actual.last_loss, actual.steps, difference_text));
   }
   section.fail(
-      fmt::format("training {} gives different results: {}, worst {}: do not train there; unset environment variables "
-                  "that select kernels, update the driver, or use another device",
+      fmt::format("training {} gives different results: {}, largest in {}: do not train there; unset environment "
+                  "variables that select kernels, update the driver, or use another device",
                   location, difference_text, deviation.parameter));
 }
 
+/// Adds a warning if fp32 is faster than the 16-bit `precision`, which this CPU may only emulate.
 void advise_fp32(const train::SmokeRun& half_run, const train::SmokeRun& fp32_run, engine::Precision precision,
                  Section& section) {
-  // Smaller differences may be noise in one second of steps.
+  // Smaller differences may be noise in one second of steps. Not tuned.
   constexpr double kMinSpeedup = 1.2;
   if (fp32_run.steps_per_second < kMinSpeedup * half_run.steps_per_second) return;
   section.warn(fmt::format("training.precision=fp32 is {:.1f} times as fast as {} on this CPU, for a small model",
@@ -216,6 +220,7 @@ void test_on_cpu(const DoctorContext& context, Section& section) {
   advise_fp32(actual, reference, context.precision, section);
 }
 
+/// `problem` is the reason for which the library of custom kernels cannot be loaded.
 void warn_missing_kernels(const std::string& problem, Section& section) {
   section.warn(
       fmt::format("vlmtrain's custom kernels are missing, so ATen's slower ones are used: {}; scripts/setup.sh "
@@ -223,7 +228,8 @@ void warn_missing_kernels(const std::string& problem, Section& section) {
                   problem));
 }
 
-/// Reports kernels that the environment disables, also for a run that is started from here.
+/// Adds a warning with the kernels that an environment variable disables, since a run with the same
+/// environment would not use them either.
 void warn_disabled_kernels(Section& section) {
   try {
     const auto disabled = train::find_kernels_disabled_by_environment();
@@ -236,6 +242,8 @@ void warn_disabled_kernels(Section& section) {
   }
 }
 
+/// Loads the custom kernels, which compares their results with ATen's. `name` is used in
+/// messages, such as "on cuda:0".
 void compare_kernels(at::Device device, const std::string& name, Section& section) {
   const auto load_result = kernels::open_kernels(device);
   section.facts["custom_kernels"] = {{"problem", load_result.problem}, {"wrong", load_result.failed}};
@@ -243,7 +251,7 @@ void compare_kernels(at::Device device, const std::string& name, Section& sectio
   if (!load_result.problem.empty()) return warn_missing_kernels(load_result.problem, section);
   for (const auto& problem : load_result.failed) {
     section.warn(
-        fmt::format("a custom kernel is disabled, since its results {} differ from ATen's: {}", name, problem));
+        fmt::format("a custom kernel is disabled, because its results {} differ from ATen's: {}", name, problem));
   }
   if (load_result.failed.empty()) {
     section.ok(
@@ -298,7 +306,7 @@ void dry_run(const DoctorContext& context, Section& section) {
 }  // namespace
 
 Section examine_step(const DoctorContext& context, const std::string& device) {
-  constexpr double kTimeoutSeconds = 120;
+  constexpr double kTimeoutSeconds = 120;  // includes loading the CUDA libraries and kernels; not tuned
   return examine_in_subprocess(
       {.name = "step",
        .activity = "a training step",
@@ -307,7 +315,7 @@ Section examine_step(const DoctorContext& context, const std::string& device) {
       [&](Section& section) {
         section.facts = {{"device", device}, {"precision", engine::to_string(context.precision)}};
         if (context.model.empty()) {
-          return section.fail("no step was tried: no folder is writable for a small model's files; set TMPDIR");
+          return section.fail("no step was tried: no writable folder for the files of a small model; set TMPDIR");
         }
         if (context.is_virtual()) return dry_run(context, section);
         if (device == "cpu") return test_on_cpu(context, section);

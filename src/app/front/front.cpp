@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kCoreProgram = "vlmtrain-core";
 
 /// Throws UserError (kUsage) for keys and values that the command would reject. Does not read a
-/// pipe, which the command can read only once.
+/// pipe, because the command could not read it again.
 void check_config_file(const std::string& file, const std::vector<std::string>& overrides) {
   std::error_code ignored_error;
   if (std::filesystem::exists(file, ignored_error) && !std::filesystem::is_regular_file(file, ignored_error)) return;
@@ -30,6 +30,7 @@ void check_config_file(const std::string& file, const std::vector<std::string>& 
   train::declare(config).read(file, overrides);
 }
 
+/// Checks the configuration before the core starts, so that a mistake is reported at once.
 void check_command_config(const CommandLine& command_line) {
   const Arguments& arguments = command_line.arguments();
   const std::string& command = command_line.command();
@@ -39,10 +40,11 @@ void check_command_config(const CommandLine& command_line) {
   if (command == "plan") check_config_file(arguments.plan.config, arguments.plan.all_overrides());
 }
 
+/// Runs `vlmtrain options`, with the same message as other commands if stdout cannot be written.
 ExitCode print_options(const OptionsArguments& arguments) {
   try {
     return flush_stdout(options(arguments));
-  } catch (const std::system_error&) {  // thrown by {fmt} where the output exceeds a buffer
+  } catch (const std::system_error&) {  // {fmt} throws if a write fails while it prints
     const ExitCode flush_code = flush_stdout(ExitCode::kSuccess);
     if (flush_code == ExitCode::kSuccess) throw;
     return flush_code;
@@ -54,18 +56,20 @@ std::filesystem::path find_core_program() {
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCoreProgram;
 }
 
-/// Returns whether the command needs dry runs for certain, without a look at this machine's GPU.
+/// Returns whether the command certainly needs dry runs. `plan` without a named GPU does not need
+/// any if this machine has none.
 bool needs_dry_run(const CommandLine& command_line) {
   const PlanArguments& plan = command_line.arguments().plan;
   return command_line.command() == "plan" && (!plan.gpu.empty() || plan.gpu_gigabytes);
 }
 
-/// Executes the core in this process. Throws UserError where that fails.
+/// Replaces this process by the core program. Throws UserError (kFailed) if that fails.
 [[noreturn]] void start_core(const std::filesystem::path& core, char** argv) {
   execv(core.c_str(), argv);
   throw run_error(
-      "{}: cannot be started: {}; it must be in the same folder as vlmtrain: build both (cmake --build --preset "
-      "release), or copy it there",
+      "{}: cannot be started: {}; it must be in the folder of vlmtrain: build both (cmake --build --preset release), "
+      "or "
+      "copy it there",
       core.string(), std::strerror(errno));
 }
 
@@ -77,13 +81,14 @@ int run_front_end(const std::vector<std::string>& arguments, char** argv) {
   CommandLine command_line;
   if (const auto exit_code = command_line.parse(arguments)) return static_cast<int>(*exit_code);
   try {
-    // The core handles stop signals once its libraries are loaded, so that a run stopped before
-    // that is requeued like any other.
+    // Stop signals are held back until the core has loaded its libraries and handles them. The run
+    // then ends with the exit code for requeueing.
     if (command_line.command() == "train") train::block_stop_signals();
     if (command_line.command() == "options") return static_cast<int>(print_options(command_line.arguments().options));
     check_command_config(command_line);
     const auto core = find_core_program();
-    set_openmp_wait_policy();
+    set_openmp_wait_policy();  // OpenMP reads it when the core is loaded
+    // The dry-run process loads its libraries while the core loads its own.
     if (needs_dry_run(command_line)) planner::prestart_dry_run_process(core);
     start_core(core, argv);
   } catch (const UserError& error) {

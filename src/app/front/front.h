@@ -5,11 +5,11 @@
 
 namespace vlmtrain::app {
 
-/// Runs the parts of the program that need no LibTorch, whose loading takes longer than these
-/// answers: help, version, options, and errors of the command line or configuration. For all else
-/// it executes vlmtrain-core in the same folder (app/run.h) in this process, with the same
-/// arguments, environment and streams. Returns an exit code (base/error.h) otherwise. `arguments`
-/// are those after the program's name, `argv` all of them.
+/// Runs the program vlmtrain. Handles everything that does not need LibTorch, because loading
+/// LibTorch takes longer: help, version, options, and errors of the command line or configuration.
+/// Returns the exit code of these (base/error.h). Otherwise replaces this process by the program
+/// vlmtrain-core in the same folder (app/run.h), with the same arguments, environment and streams.
+/// `argv` is that of main(), and `arguments` are its strings without the program's name.
 int run_front_end(const std::vector<std::string>& arguments, char** argv);
 
 }  // namespace vlmtrain::app

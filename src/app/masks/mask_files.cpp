@@ -29,7 +29,7 @@ std::optional<int64_t> parse_mask_number(const fs::path& file) {
 
 void check_draws_masks(const models::Processor& processor, const std::string& checkpoint) {
   if (processor.predicts_masks()) return;
-  throw usage_error("--mask-out: the model of {} predicts no masks; omit it, or give a checkpoint of prs_med",
+  throw usage_error("--mask-out: the model of {} predicts no masks; omit the option, or give a checkpoint of prs_med",
                     checkpoint);
 }
 
@@ -79,6 +79,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Bytes of a sample's id in a file name, which file systems limit to 255 bytes. Not tuned.
 constexpr size_t kMaxNameLength = 120;
 
 bool is_file_name_character(char character) {
@@ -92,8 +93,8 @@ MaskOverlays::MaskOverlays(std::string folder) : folder_(std::move(folder)) {
   std::error_code error;
   if (fs::exists(folder_, error) && (!fs::is_directory(folder_, error) || !fs::is_empty(folder_, error))) {
     throw usage_error(
-        "--mask-out: {} exists and is not an empty folder; files are named after sample ids and could overwrite "
-        "others; give a new or empty folder",
+        "--mask-out: {} exists and is not an empty folder; files are named after sample ids and could overwrite the "
+        "files in it; give a new or empty folder",
         folder_);
   }
 }

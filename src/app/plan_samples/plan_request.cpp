@@ -21,8 +21,8 @@ namespace {
 
 constexpr const char* kDefaultModel = "llava-1.5-7b";
 
-/// Returns the last value that was typed for a key; nothing if none was typed. A section stands for
-/// its keys.
+/// Returns the last argument key=value for a key, or for any key of a section; nothing if there is
+/// no such argument. Does not read the file of --config.
 std::optional<std::string> find_setting(const PlanArguments& arguments, const std::string& key_or_section) {
   std::optional<std::string> setting;
   for (const auto* settings : {&arguments.key_flags, &arguments.overrides}) {
@@ -34,7 +34,7 @@ std::optional<std::string> find_setting(const PlanArguments& arguments, const st
   return setting;
 }
 
-/// Throws where --finetune contradicts the keys of LoRA.
+/// Throws UserError (kUsage) if --finetune contradicts the configuration keys of LoRA.
 void check_finetune(const PlanArguments& arguments, const train::Config& config) {
   const auto refuse = [](const std::string& key, const std::string& flag, const std::string& advice) {
     throw usage_error("--finetune {} contradicts {}: {}", flag, key, advice);
@@ -43,7 +43,7 @@ void check_finetune(const PlanArguments& arguments, const train::Config& config)
     for (const char* key : {"lora", "model.adapter"}) {
       const auto text = find_setting(arguments, key);
       if (!text || *text == "lora.rank=0" || *text == "model.adapter=") continue;
-      refuse(*text, "full", "that is LoRA; omit one of the two");
+      refuse(*text, "full", "the key enables LoRA; omit one of the two");
     }
     if (config.model.quantization != nn::Quantization::kNone) {
       refuse("model.quantization=" + nn::to_string(config.model.quantization), "full",
@@ -63,7 +63,7 @@ planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments) {
                       arguments.gpu);
   }
   if (!arguments.gpu.empty()) return planner::find_target_gpu(arguments.gpu);
-  if (arguments.gpu_gigabytes) return planner::make_target_gpu(*arguments.gpu_gigabytes);
+  if (arguments.gpu_gigabytes) return planner::make_target_gpu(*arguments.gpu_gigabytes);  // an unnamed GPU
   constexpr const char* kAdvice = "name the GPU to plan for, with --gpu-gb 24 or --gpu rtx4090";
   std::optional<at::Device> device;
   try {
@@ -81,9 +81,8 @@ train::Config make_plan_config(const PlanArguments& arguments) {
   check_finetune(arguments, config);
   if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: must be greater than 0");
   if (arguments.world_size % arguments.nodes != 0) {
-    throw usage_error(
-        "--world-size {} on --nodes {}: all nodes must have the same number of ranks; choose a multiple of the nodes",
-        arguments.world_size, arguments.nodes);
+    throw usage_error("--world-size {}: all {} nodes must have the same number of ranks; choose a multiple of --nodes",
+                      arguments.world_size, arguments.nodes);
   }
   train::check_sharding(config, arguments.world_size);
   train::check_global_batch_tokens(config, arguments.world_size);
@@ -104,14 +103,15 @@ namespace {
 
 planner::FlagSyntax make_flag_syntax(const PlanArguments& arguments) {
   planner::FlagSyntax syntax;
-  // Suggestions name another GPU by its size where the user gave none by name.
+  // Suggestions name another GPU in the same way as the user: by name, or else by size.
   syntax.gpu_by_size = arguments.gpu.empty();
   syntax.gpu = syntax.gpu_by_size ? "--gpu-gb {}" : "--gpu {}";
   if (arguments.finetune == "full") syntax.lora_argument = "--finetune lora";
   return syntax;
 }
 
-/// Sets everything of a request but the samples.
+/// Sets the fields of a request that depend on neither the samples nor the configuration. `model`
+/// is model.path as the user wrote it, not the temporary folder of a preset.
 void fill_request(planner::PlanRequest& request, const PlanArguments& arguments, const std::string& model) {
   request.workload.nodes = arguments.nodes;
   request.job.nodes = arguments.nodes;
@@ -121,6 +121,7 @@ void fill_request(planner::PlanRequest& request, const PlanArguments& arguments,
   request.with_timeline = !arguments.timeline.empty();
 }
 
+/// Calls `callback` with the request for the samples of data.train.
 void plan_dataset(const PlanArguments& arguments, const train::Config& config, const std::string& model,
                   const planner::TargetGpu& target, const std::function<void(const planner::PlanRequest&)>& callback) {
   const auto records = train::open_training_records(config);
@@ -134,6 +135,7 @@ void plan_dataset(const PlanArguments& arguments, const train::Config& config, c
   callback(request);
 }
 
+/// Calls `callback` with the request for the samples that flags describe.
 void plan_synthetic_samples(const PlanArguments& arguments, const train::Config& config, const std::string& model,
                             const planner::TargetGpu& target,
                             const std::function<void(const planner::PlanRequest&)>& callback) {

@@ -9,15 +9,18 @@
 
 namespace vlmtrain::app {
 
-/// Returns the GPU to plan for: the named one, or that of this machine. Throws UserError (kUsage).
+/// Returns the GPU to plan for: that of --gpu or --gpu-gb, else the GPU of this machine. Throws
+/// UserError (kUsage) if the machine has no GPU, or if both flags are given.
 planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments);
 
-/// Returns the configuration with the flags applied; without a model a 7B one with LoRA. Throws
-/// UserError (kUsage) also for contradictory arguments.
+/// Returns the configuration of --config with the overrides and flags applied. Without model.path,
+/// it plans a 7B preset with LoRA. Throws UserError (kUsage) for an invalid configuration and for
+/// arguments that contradict each other.
 train::Config make_plan_config(const PlanArguments& arguments);
 
-/// Calls `callback` with the planner's request of `vlmtrain plan`, while temporary files of its
-/// model exist. Throws UserError.
+/// Calls `callback` once with the request that `vlmtrain plan` sends to the planner. The request is
+/// valid only during the call, because the files of a preset are in a temporary folder. Logs
+/// remarks on the model and the samples. Throws UserError, and exceptions of `callback`.
 void make_plan_request(const PlanArguments& arguments,
                        const std::function<void(const planner::PlanRequest&)>& callback);
 

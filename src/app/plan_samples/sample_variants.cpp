@@ -19,7 +19,8 @@ struct PixelSize {
   int64_t width = 0, height = 0;
 };
 
-/// Parses WIDTHxHEIGHT, in pixels; returns nothing for empty text.
+/// Parses WIDTHxHEIGHT in pixels, or one number for both, each from 1 to 99999. Returns nothing for
+/// empty text. Throws UserError (kUsage) for invalid text.
 std::optional<PixelSize> parse_pixel_size(const char* flag, const std::string& text) {
   if (text.empty()) return std::nullopt;
   PixelSize size;
@@ -30,12 +31,13 @@ std::optional<PixelSize> parse_pixel_size(const char* flag, const std::string& t
   if (std::sscanf(text.c_str(), "%5ldx%5ld%c", &size.width, &size.height, &trailing) != 2 || size.width < 1 ||
       size.height < 1) {
     throw usage_error(
-        "{} {}: must be WIDTHxHEIGHT in pixels, such as 1024x768, or one number for both; no side is longer than 99999",
-        flag, text);
+        "{} {}: must be WIDTHxHEIGHT in pixels, such as 1024x768, or one number for both, each from 1 to 99999", flag,
+        text);
   }
   return size;
 }
 
+/// Throws UserError (kUsage) for flags that contradict or require each other.
 void check_flags(const SampleFlags& arguments) {
   if (!arguments.image_mix.empty() && arguments.images) {
     throw usage_error("--image-mix {} and --images {}: give one of them", arguments.image_mix, *arguments.images);
@@ -49,11 +51,12 @@ void check_flags(const SampleFlags& arguments) {
     throw usage_error("{}: requires a video; give --video-frames too, such as --video-frames 32", flag_name);
 }
 
-/// Returns what all variants share.
+/// Returns the sample without the number of images of a variant of --image-mix.
 models::SyntheticSample make_common_sample(const SampleFlags& arguments, const train::Config& config) {
   models::SyntheticSample sample;
   sample.video_frames = arguments.video_frames.value_or(0);
   sample.images = arguments.images;
+  // A video or volumes replace the image that a family has by default.
   if (!sample.images && (sample.video_frames > 0 || arguments.volumes)) sample.images = 0;
   sample.volumes = arguments.volumes;
   sample.volume_size =
@@ -69,7 +72,7 @@ models::SyntheticSample make_common_sample(const SampleFlags& arguments, const t
   sample.mask_image_size = config.data.mask_image_size;
   const auto image_size = parse_pixel_size("--image-size", arguments.image_size);
   const auto video_size = parse_pixel_size("--video-size", arguments.video_size);
-  if (image_size) {
+  if (image_size) {  // also the default size of a video frame
     sample.image_width = sample.video_width = image_size->width;
     sample.image_height = sample.video_height = image_size->height;
   }
@@ -84,19 +87,24 @@ models::SyntheticSample make_common_sample(const SampleFlags& arguments, const t
   return sample;
 }
 
+/// Returns a phrase such as "a sample of 9,000 tokens (2 images)".
 std::string describe_variant(const SampleVariant& variant) {
   return fmt::format("a sample of {} ({})", pluralize(variant.shape.tokens, "token"),
                      data::describe_media(variant.shape));
 }
 
-/// Returns the shape of a sample that training shrinks because it is too long (data.on_too_long):
-/// the highest pixel limit with which it fits, in the steps and with the minimum of
-/// models/processing. Returns nothing where no limit makes it fit.
+/// Returns the shape of a sample of more than `max_tokens` tokens after training has shrunk its
+/// images (data.on_too_long=shrink), with the largest limit on pixels per image with which the
+/// sample fits. Uses the steps and the minimum of the processors (shrink_range() in src/models).
+/// Returns nothing if no limit makes the sample fit. `full_shape` is the shape without a limit.
 std::optional<data::SampleShape> shrink_shape(const train::Config& config, models::SyntheticSample sample,
                                               const data::SampleShape& full_shape, int64_t max_tokens) {
   if (config.data.on_too_long != data::LongSamplePolicy::kShrink || full_shape.image_tokens == 0) return std::nullopt;
-  constexpr int64_t kMinImageTokens = 64;
+  constexpr int64_t kMinImageTokens = 64;  // as kMinTokens in models/qwen2_vl/processor.cpp
   const bool has_grids = !full_shape.grids.empty();
+  // In native resolution (with grids), a token covers pixel_rows / image_tokens patches of
+  // row.width × row.width pixels. Otherwise images shrink by whole tiles of row.height × row.width
+  // pixels.
   const int64_t pixels_per_token =
       has_grids ? full_shape.pixel_rows / full_shape.image_tokens * full_shape.row.width * full_shape.row.width : 0;
   const int64_t unit = has_grids ? pixels_per_token : full_shape.row.height * full_shape.row.width;
@@ -107,6 +115,7 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
     auto shape = models::compute_sample_shape(config.model.path, sample);
     return shape.tokens <= max_tokens ? std::optional{std::move(shape)} : std::nullopt;
   };
+  // Binary search. Invariant: `lower` units fit (after the first try), `upper` units do not.
   int64_t lower = has_grids ? kMinImageTokens : 1, upper = full_shape.image_tokens + 1;
   try {
     auto shape = try_shape(lower);
@@ -118,16 +127,17 @@ std::optional<data::SampleShape> shrink_shape(const train::Config& config, model
     }
     return shape;
   } catch (const UserError& error) {
-    if (error.code() == ExitCode::kUsage) return std::nullopt;  // all images of the family have one size
+    // The family rejects data.image_max_pixels, because all its images have one size.
+    if (error.code() == ExitCode::kUsage) return std::nullopt;
     throw;
   }
 }
 
-/// Sets the rejection that the processor would report.
+/// Sets variant.rejection and variant.required_max_length if the processor would reject the sample.
 void check_acceptance(SampleVariant& variant, const train::Config& config, const models::ContextLength& context) {
   const auto& data = config.data;
   if (data.max_images_per_sample && variant.num_media > *data.max_images_per_sample) {
-    variant.rejection = fmt::format("a sample of {} images has more than data.max_images_per_sample={}",
+    variant.rejection = fmt::format("a sample has {} images, more than data.max_images_per_sample={}",
                                     variant.num_media, *data.max_images_per_sample);
   } else if (context.is_hard_limit && variant.shape.tokens > context.tokens) {
     variant.rejection = fmt::format("{} is longer than the model's {} positions ({})", describe_variant(variant),
@@ -143,8 +153,8 @@ void check_acceptance(SampleVariant& variant, const train::Config& config, const
 std::vector<SampleVariant> make_sample_variants(const SampleFlags& arguments, const train::Config& config) {
   check_flags(arguments);
   models::SyntheticSample sample = make_common_sample(arguments, config);
-  // Without a mix all samples are equal, with the family's default number of images where no flag
-  // gives one.
+  // Without --image-mix, all samples are equal. Without --images, they have the default number of
+  // images of the model's family.
   const auto mix =
       arguments.image_mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(arguments.image_mix);
   const auto context = models::read_context_length(config.model.path);

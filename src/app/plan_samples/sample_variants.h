@@ -9,19 +9,23 @@
 
 namespace vlmtrain::app {
 
-/// One type of the samples that flags describe.
+/// Samples of one size among those that the flags of `vlmtrain plan` describe.
 struct SampleVariant {
-  int64_t num_media = 0;  ///< images, in addition to a video or volumes
-  double share = 1;       ///< of all samples
-  data::SampleShape shape;
-  int64_t original_tokens = 0;  ///< tokens before media were made smaller (data.on_too_long); 0: they were not
-  std::string rejection;        ///< why training would reject it; empty: it does not
-  int64_t required_max_length =
-      0;  ///< data.max_length that would accept it, where that is the reason and can be raised; else 0
+  int64_t num_media = 0;    ///< number of images, without videos and volumes
+  double share = 1;         ///< share of all samples, in (0, 1]
+  data::SampleShape shape;  ///< the sizes as the model receives them, after images were shrunk
+  /// Number of tokens before images were shrunk (data.on_too_long=shrink); 0 if they were not
+  /// shrunk.
+  int64_t original_tokens = 0;
+  std::string rejection;  ///< the reason for which training would reject the sample; empty if it accepts it
+  /// The smallest data.max_length that accepts the sample, if data.max_length is the only reason
+  /// for the rejection; else 0.
+  int64_t required_max_length = 0;
 };
 
-/// Returns the variants by ascending images. Throws UserError (kUsage) for numbers that no sample
-/// can have.
+/// Returns the variants by ascending number of images: one for each component of --image-mix, else
+/// a single one. Their shares add up to 1. Reads the model's files in config.model.path. Throws
+/// UserError (kUsage) for numbers that no sample can have.
 std::vector<SampleVariant> make_sample_variants(const SampleFlags& arguments, const train::Config& config);
 
 }  // namespace vlmtrain::app

@@ -17,19 +17,20 @@ namespace vlmtrain::app {
 
 namespace {
 
+/// Returns the variants that training would accept, in the same order.
 std::vector<SampleVariant> filter_accepted(std::vector<SampleVariant> variants) {
   std::erase_if(variants, [](const SampleVariant& variant) { return !variant.rejection.empty(); });
   return variants;
 }
 
-/// Returns whether some variants are dropped and others are not.
+/// Returns whether training drops rejected variants and continues with the others.
 bool drops_variants(const train::Config& config, const std::vector<SampleVariant>& variants) {
   return variants.size() > 1 && config.data.on_bad_sample == data::BadSamplePolicy::kSkip &&
          !filter_accepted(variants).empty();
 }
 
-/// Returns one rank's samples of an average step: each variant in its exact share, spread over the
-/// step.
+/// Returns the shapes of the samples of one rank in an average step; `samples` is their number.
+/// Each variant has its share, up to rounding, and is spread evenly over the step.
 std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant>& variants, int64_t samples) {
   std::vector<double> shares;
   shares.reserve(variants.size());
@@ -42,7 +43,9 @@ std::vector<data::SampleShape> make_average_step(const std::vector<SampleVariant
   return shapes;
 }
 
-/// Variants ascend, so the last one is the largest; some step may consist of it alone.
+/// Returns the workload of a run. Its worst batch consists of the largest variant alone, since a
+/// random step may. The largest variant is the last one, because variants ascend by number of
+/// images.
 planner::Workload make_workload(const std::vector<SampleVariant>& variants, const PlanArguments& arguments,
                                 const train::Config& config) {
   planner::Workload workload{.candidates = {{.shapes = {variants.back().shape}, .first_sample_id = {}}},
@@ -52,7 +55,8 @@ planner::Workload make_workload(const std::vector<SampleVariant>& variants, cons
   return workload;
 }
 
-/// Returns the samples under a changed limit; nothing for an invalid limit or rejected samples.
+/// Returns the samples after `change(arguments, config)` has set a limit, or nothing if the limit
+/// is invalid or training would reject the samples.
 template <class Change>
 std::optional<planner::LimitedSamples> apply_change(PlanArguments arguments, train::Config config,
                                                     const Change& change) {
@@ -76,7 +80,8 @@ std::optional<planner::LimitedSamples> apply_change(PlanArguments arguments, tra
   }
 }
 
-/// Returns the largest limit with which every sample is accepted; nothing if no limit accepts all.
+/// Returns the largest value of `limit` with which every sample is accepted, by binary search;
+/// nothing if there is no such value.
 std::optional<int64_t> find_largest_accepted(const planner::SampleLimit& limit) {
   int64_t lower = limit.find_min() / limit.multiple, upper = limit.current / limit.multiple;
   if (lower > upper || !limit.measure(lower * limit.multiple, /*all=*/true)) return std::nullopt;
@@ -91,6 +96,7 @@ std::optional<int64_t> find_largest_accepted(const planner::SampleLimit& limit) 
   return lower * limit.multiple;
 }
 
+/// Returns the error for rejected samples, with the changes of arguments that make them accepted.
 UserError make_refusal_error(const std::vector<SampleVariant>& variants,
                              const std::vector<planner::SampleLimit>& limits) {
   const auto rejected =
@@ -100,12 +106,13 @@ UserError make_refusal_error(const std::vector<SampleVariant>& variants,
   if (max_length > 0) suggestions.push_back(fmt::format("data.max_length={}", max_length));
   if (!filter_accepted(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
   for (const auto& limit : limits) {
-    if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;  // skipping has the same effect
+    // The suggestion data.on_bad_sample=skip above has the same effect.
+    if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;
     const auto value = find_largest_accepted(limit);
     if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
   }
   if (suggestions.empty()) suggestions.emplace_back("smaller samples");
-  return usage_error("{}, so training would refuse it; append to the command one of: {}", rejected->rejection,
+  return usage_error("{}, so training would reject it; append to the command one of: {}", rejected->rejection,
                      fmt::join(suggestions, ", "));
 }
 
@@ -139,6 +146,8 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
         [](int64_t value, PlanArguments&, train::Config& config) { config.data.image_max_pixels = value; });
   }
   if (shape.video_frames > 0) {
+    // With --fps, frames are sampled from the video, up to data.video_max_frames. Without it, all
+    // frames are used, so only a shorter video helps.
     const bool has_rate = arguments_.samples.fps.has_value();
     add({.argument_format = has_rate ? "data.video_max_frames={}" : "--video-frames {}",
          .current = shape.video_frames,
@@ -186,7 +195,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::limits() const {
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
   add({.argument_format = "--text-tokens {}",
        .current = arguments_.samples.text_tokens.value_or(std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
-       .find_min = [labels = shape.label_tokens] { return labels + 1; },
+       .find_min = [labels = shape.label_tokens] { return labels + 1; },  // the prompt needs a token
        .multiple = 1,
        .description = "samples with shorter text",
        .measure = {}},
@@ -219,8 +228,8 @@ std::vector<std::string> SyntheticSamples::remarks() const {
   const auto context = models::read_context_length(config_.model.path);
   if (largest.tokens > context.tokens) {
     notes.push_back(
-        fmt::format("a sample of {} tokens is longer than the {} that the model was made for ({}); it is used for "
-                    "training, but at positions that the model has not seen",
+        fmt::format("a sample of {} tokens is longer than the model's context of {} ({}); it is used for training, but "
+                    "at positions that the model has not seen",
                     with_commas(largest.tokens), with_commas(context.tokens), context.key));
   }
   return notes;

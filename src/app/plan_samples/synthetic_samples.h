@@ -11,22 +11,24 @@
 
 namespace vlmtrain::app {
 
-/// The samples that flags describe in place of a data set: equal ones, or a mix of variants.
+/// The samples that the flags of `vlmtrain plan` describe in place of a data set: equal samples, or
+/// a mix of several variants (--image-mix).
 class SyntheticSamples {
  public:
-  /// `arguments` and `config` must outlive the object and its results. Throws UserError (kUsage)
-  /// for numbers that no sample can have.
+  /// `arguments` and `config` must outlive the object and the results of its methods. Throws
+  /// UserError (kUsage) for numbers that no sample can have.
   SyntheticSamples(const PlanArguments& arguments, const train::Config& config)
       : arguments_(arguments), config_(config), variants_(make_sample_variants(arguments.samples, config)) {}
 
-  /// Returns the workload of a run. Throws UserError (kUsage), with advice, for a sample that
-  /// training would reject (data.max_length, data.max_images_per_sample). With
-  /// data.on_bad_sample=skip rejected variants of a mix are left out.
+  /// Returns the workload of a run. Throws UserError (kUsage) with suggestions if training would
+  /// reject a sample (data.max_length, data.max_images_per_sample). With data.on_bad_sample=skip,
+  /// rejected variants of a mix are dropped, unless all are rejected.
   planner::Workload workload() const;
-  /// Returns the keys and flags that make the samples smaller.
+  /// Returns the configuration keys and flags that make the samples smaller.
   std::vector<planner::SampleLimit> limits() const;
-  /// Returns remarks on the largest sample: rejected variants, unused frames, more tokens than the
-  /// model has positions for. REQUIRES: workload() was called.
+  /// Returns warnings, one sentence each: dropped variants, shrunk images, and, for the largest
+  /// sample, unused frames and more tokens than the model has positions for. REQUIRES:
+  /// build_workload() has not thrown.
   std::vector<std::string> remarks() const;
 
  private:

@@ -19,11 +19,11 @@ std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device) 
 std::string choose_rank_device(const std::string& device, const distributed::Launch& launch) {
   if (device != "cuda" && device != "auto") return device;
   const auto num_gpus = std::ssize(memory::probe_driver().gpus);
-  // One visible GPU is either this rank's own (srun --gpus-per-task=1), or
-  // ranks share it, which they detect when they meet.
+  // A single visible GPU belongs to this rank (srun --gpus-per-task=1), or ranks share it by
+  // mistake, which they detect when they connect.
   if (num_gpus <= 1) return device;
   if (launch.local_rank < num_gpus) return fmt::format("cuda:{}", launch.local_rank);
-  throw usage_error("rank {}: number {} on its node, which has {} GPUs; start as many ranks per node as it has GPUs",
+  throw usage_error("rank {}: is rank {} of its node, counted from 1, but the node has {} GPUs; start one rank per GPU",
                     launch.rank, launch.local_rank + 1, num_gpus);
 }
 
@@ -31,8 +31,7 @@ at::Device open_device(const std::string& device) {
   if (parse_virtual_gpu(device)) {
     if (planner::is_on_virtual_gpu()) return memory::open_device("cuda");
     throw usage_error(
-        "--device {}: only train supports dry runs, since a virtual GPU computes nothing; choose another device",
-        device);
+        "--device {}: only train supports a virtual GPU, because it computes nothing; choose another device", device);
   }
   planner::reject_stub_libraries();
   return memory::open_device(device);
@@ -45,7 +44,7 @@ void generate_or_explain_oom(int64_t max_new_tokens, const std::function<void()>
     const auto out_of_memory = memory::detect_out_of_memory(error);
     if (!out_of_memory) throw;
     throw UserError(ExitCode::kDoesNotFit,
-                    fmt::format("{} is full: it holds the KV cache of the prompt and an answer of up to {} tokens "
+                    fmt::format("{} is full: it contains the KV cache of the prompt and an answer of up to {} tokens "
                                 "(--max-new-tokens); lower --max-new-tokens, or give fewer or smaller images",
                                 memory::to_string(out_of_memory->kind), max_new_tokens));
   }

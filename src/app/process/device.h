@@ -12,21 +12,22 @@
 
 namespace vlmtrain::app {
 
-/// Returns the GPU of `virtual:NAME`, for example virtual:h100; nothing for another device. Throws
-/// UserError (kUsage) for an unknown name.
+/// Returns the GPU of a device `virtual:NAME`, such as virtual:h100; nothing for another device.
+/// Throws UserError (kUsage) for an unknown name.
 std::optional<planner::VirtualGpu> parse_virtual_gpu(const std::string& device);
 
-/// Returns the device of one rank of several: for cuda and auto, where the process sees several
-/// GPUs, the one with the rank's number on its machine. Throws UserError (kUsage) where no GPU
-/// remains for the rank.
+/// Returns the device of a rank in a distributed run. For cuda and auto, if the process sees
+/// several GPUs, it is cuda:LOCAL_RANK; otherwise it is `device`. Throws UserError (kUsage) if the
+/// node has more ranks than GPUs.
 std::string choose_rank_device(const std::string& device, const distributed::Launch& launch);
 
-/// Opens a device as memory::open_device does, or the virtual GPU of this process. Throws UserError
-/// (kUsage) for a real GPU in a process with the stub CUDA libraries.
+/// Opens the device auto, cpu, cuda or cuda:N as memory::open_device() does, and virtual:NAME in a
+/// process that is on a virtual GPU. Throws UserError (kUsage) for a virtual GPU in another
+/// process, and for a real GPU in a process with the stub libraries of the virtual GPU.
 at::Device open_device(const std::string& device);
 
-/// Calls `generate`, which generates up to `max_new_tokens` tokens. Throws UserError (kDoesNotFit)
-/// that names --max-new-tokens where memory runs out.
+/// Calls `generate`, which generates up to `max_new_tokens` tokens. If memory runs out, throws
+/// UserError (kDoesNotFit) with a message about --max-new-tokens. Passes on other exceptions.
 void generate_or_explain_oom(int64_t max_new_tokens, const std::function<void()>& generate);
 
 }  // namespace vlmtrain::app

@@ -44,12 +44,12 @@ PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
   if (tokenizer_.empty()) return;
   const auto file = folder_.path() / "tokenizer.json";
   if (std::filesystem::exists(file)) {
-    throw usage_error("--tokenizer: preset {} has its own tokenizer, whose ids its config.json uses; omit the option",
+    throw usage_error("--tokenizer: preset {} includes a tokenizer, and its config.json uses the ids; omit the option",
                       preset_);
   }
   std::filesystem::copy_file(tokenizer_, file);
-  // It belongs to the published tokenizer, which the given one may not be; tokenizer.json has all
-  // tokens.
+  // The preset's added_tokens.json belongs to the tokenizer of the published model. The given
+  // tokenizer may be another one, and its tokenizer.json has all tokens.
   std::filesystem::remove(folder_.path() / "added_tokens.json");
 }
 
@@ -73,7 +73,7 @@ void with_model_folder(train::Config config, const std::string& tokenizer,
   const std::string model = config.model.path;
   if (std::filesystem::exists(model)) {
     if (!tokenizer.empty()) {
-      throw usage_error("--tokenizer: {} is a folder with its own tokenizer.json; omit the option", model);
+      throw usage_error("--tokenizer: {} is a folder, whose tokenizer.json is used; omit the option", model);
     }
     callback(config, nullptr);
     return;

@@ -10,8 +10,9 @@
 
 namespace vlmtrain::app {
 
-/// A new folder in the system's folder for temporary files. It is removed with the object, or when
-/// a signal ends the process. The constructor throws UserError (kFailed).
+/// A new folder in the system's folder for temporary files ($TMPDIR). The destructor removes it
+/// with its content, and so does a signal that ends the process. The constructor throws UserError
+/// (kFailed).
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -26,17 +27,19 @@ class TemporaryFolder {
   std::optional<io::TempFileCleanup> cleanup_;
 };
 
-/// A temporary folder with a preset's files and a tokenizer.
+/// A temporary folder with the files of a preset, without weights, and possibly a tokenizer.
 class PresetFolder {
  public:
-  /// `tokenizer`: path of a tokenizer.json; empty: none, or the preset's own. Throws UserError
-  /// (kUsage) for an unknown preset and for a tokenizer that it does not need.
+  /// `tokenizer` is the path of a tokenizer.json that is copied; if empty, the folder has only the
+  /// tokenizer that the preset may include. Throws UserError (kUsage) for an unknown preset and for
+  /// a `tokenizer` if the preset includes one.
   PresetFolder(std::string preset, std::string tokenizer);
 
   const std::filesystem::path& path() const { return folder_.path(); }
-  /// Throws UserError (kUsage) that names the missing tokenizer.
+  /// Throws UserError (kUsage) if the folder has no tokenizer.json.
   void require_tokenizer() const;
-  /// Replaces paths in the folder by the names that the user gave for preset and tokenizer.
+  /// Returns `text` with the folder's paths replaced by the preset and tokenizer as the user wrote
+  /// them, for messages.
   std::string replace_paths(std::string text) const;
 
  private:
@@ -45,9 +48,10 @@ class PresetFolder {
   TemporaryFolder folder_;
 };
 
-/// Calls `callback` with `config`, whose model.path becomes a folder: its own, or that of a preset.
-/// `preset` is null for the first. Messages of a UserError name the preset, not the folder. Throws
-/// UserError (kUsage) for a `tokenizer` without a preset.
+/// Calls `callback` with a `config` whose model.path is a folder. If model.path names a preset, it
+/// becomes a temporary folder, `preset`, which exists during the call; otherwise `preset` is null.
+/// A UserError of `callback` is passed on with the preset's name in place of the folder. Throws
+/// UserError (kUsage) if `tokenizer` (see PresetFolder) is given without a preset.
 void with_model_folder(train::Config config, const std::string& tokenizer,
                        const std::function<void(const train::Config& config, const PresetFolder* preset)>& callback);
 

@@ -18,24 +18,26 @@ void check_overwrite(const OutputFile& output) {
   std::error_code error;
   if (output.path.empty() || !std::filesystem::is_regular_file(output.path, error)) return;
   if (std::filesystem::file_size(output.path, error) == 0) return;
-  // Content identifies an input, which may have many names through hard and symbolic links.
+  // The content decides, not the path: an input file may have other paths through hard and symbolic
+  // links.
   std::string head(kSignatureBytes, '\0');
   std::ifstream file(output.path, std::ios::binary);
   file.read(head.data(), kSignatureBytes);
   head.resize(static_cast<size_t>(file.gcount()));
   if (head.find(output.signature) != std::string::npos) return;
-  throw usage_error("{}: {} exists and does not contain {}, so it is not overwritten; give another file, or remove it",
+  throw usage_error("{}: {} exists but does not contain {}, so it is not overwritten; give another file, or remove it",
                     output.option, output.path, output.description);
 }
 
 namespace {
 
+/// Returns the value of an environment variable, or "" if it is not set.
 std::string_view get_environment(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-/// Asks for the environment's locale without setting the program's.
+/// Reads the locale of the environment without changing the locale of the process.
 bool locale_is_utf8() {
   const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);
   if (locale == nullptr) return false;

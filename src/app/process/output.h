@@ -8,20 +8,23 @@ namespace vlmtrain::app {
 
 /// An option that names a file for a command's result.
 struct OutputFile {
-  std::string option;       ///< as it is typed: `--answers`
-  std::string path;         ///< empty: the option was not given
-  std::string description;  ///< the result in words: `answers of eval`
-  std::string signature;    ///< text within the first kSignatureBytes bytes of every such result, and of no input
+  std::string option;       ///< the name of the option, such as `--answers`
+  std::string path;         ///< the value of the option; empty if it was not given
+  std::string description;  ///< a phrase for the content, such as `answers of eval`
+  std::string signature;    ///< text that all files with such content have in their first kSignatureBytes bytes
 };
 
+/// Number of bytes at the start of a file in which the signature is searched. Not tuned.
 inline constexpr int kSignatureBytes = 4096;
 
-/// Throws UserError (kUsage) where the path is a file that is no earlier result of the option, such
-/// as a checkpoint, data set or configuration. Empty files and non-regular files may be written to.
+/// Throws UserError (kUsage) if `output.path` is a file with other content than
+/// `output.description`, such as a data set or configuration that was given by mistake. Empty files
+/// and non-regular files may be overwritten. Call it before the work whose result is written.
 void check_overwrite(const OutputFile& output);
 
-/// Returns how stdout shows text: color on a terminal unless NO_COLOR is set (no-color.org) or TERM
-/// is dumb, block characters in a UTF-8 locale, the terminal's width.
+/// Returns the style of text on stdout: in color on a terminal, unless NO_COLOR is set
+/// (no-color.org) or TERM is dumb; with block characters in a UTF-8 locale; as wide as the
+/// terminal.
 report::TextStyle detect_stdout_style();
 
 }  // namespace vlmtrain::app

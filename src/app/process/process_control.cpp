@@ -36,11 +36,12 @@ namespace vlmtrain::app {
 namespace {
 
 constexpr const char* kLauncherPidVariable = "VLMTRAIN_LAUNCHER_PROCESS";
-/// Seconds that ranks have to end by themselves after one has failed; then they are killed. Ranks
-/// notice a lost rank within half a minute.
+/// Time for the other ranks to end by themselves after one has failed, before they are killed. It
+/// is above the half minute within which ranks notice a lost rank.
 constexpr time_t kRankExitTimeoutSeconds = 45;
 
-/// Returns a port that the system assigns and nobody listens on.
+/// Returns a TCP port of this machine on which no process listens. Another process may take it
+/// before rank 0 does.
 int64_t find_free_port() {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -56,17 +57,22 @@ int64_t find_free_port() {
   return ntohs(address.sin_port);
 }
 
+/// The child processes of launch_ranks(), one per rank.
 class LocalRanks {
  public:
+  /// Starts the ranks. Blocks the handled signals in this thread for wait(). Throws UserError
+  /// (kFailed), after killing the ranks that it has started.
   explicit LocalRanks(int64_t count) : count_(count) {
     sigemptyset(&signals_);
     for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&signals_, signal);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-    train::wait_if_exiting();  // ranks that start now would find no launcher
+    train::wait_if_exiting();  // A signal is ending this process, so ranks would lose their launcher.
     const int64_t port = find_free_port();
     for (int64_t rank = 0; rank < count; ++rank) start(rank, port);
   }
 
+  /// Waits until all ranks have ended. Returns the exit code of launch_ranks(). After a failure,
+  /// waits at most kRankExitTimeoutSeconds for the next rank to end, then kills the others.
   ExitCode wait() {
     while (!ranks_by_pid_.empty()) {
       siginfo_t info{};
@@ -75,7 +81,7 @@ class LocalRanks {
       if (signal == SIGCHLD) {
         reap_ranks();
         if (failure_code_ && suspended_pids_.size() == ranks_by_pid_.size())
-          signal_all(SIGKILL);  // none of them ends by itself
+          signal_all(SIGKILL);  // suspended processes do not end by themselves
       } else if (signal > 0) {
         forward_signal(signal);
       } else if (failure_code_ && errno == EAGAIN) {
@@ -88,13 +94,14 @@ class LocalRanks {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// Ranks may have received the signal as well, as from a terminal, or start after it. SIGTERM
-  /// requests the same stop as SIGINT however often it comes; a later second interrupt means that
-  /// the user does not wait for a checkpoint.
+  /// Forwards a stop signal to the ranks. SIGINT becomes SIGTERM: a terminal also sends SIGINT to
+  /// the ranks, and a rank would take a second SIGINT for a request to end at once, but any number
+  /// of SIGTERM is the same request. A SIGINT more than kInterruptWindowSeconds after the first one
+  /// means that the user does not wait for a checkpoint, so it kills the ranks.
   void forward_signal(int signal) {
     constexpr std::chrono::duration<double> kInterruptWindow(train::kInterruptWindowSeconds);
     if (signal == SIGINT && first_interrupt_ && Clock::now() - *first_interrupt_ > kInterruptWindow) {
-      spdlog::error("interrupted again: all ranks are killed");
+      spdlog::error("interrupted again: killing all ranks");
       signal_all(SIGKILL);
       return;
     }
@@ -103,11 +110,13 @@ class LocalRanks {
     signal_all(signal == SIGINT ? SIGTERM : signal);
   }
 
+  /// Returns whether the signal requests a stop (train/stop_request.h).
   static bool is_stop_signal(int signal) {
     constexpr std::array kStopSignals{SIGTERM, SIGINT, SIGHUP, SIGUSR1};
     return std::ranges::find(kStopSignals, signal) != kStopSignals.end();
   }
 
+  /// Starts a rank that connects to rank 0 on `port` of this machine.
   void start(int64_t rank, int64_t port) {
     std::map<std::string, std::string> rank_variables{{"RANK", std::to_string(rank)},
                                                       {"LOCAL_RANK", std::to_string(rank)},
@@ -126,7 +135,7 @@ class LocalRanks {
     posix_spawnattr_init(&attributes);
     sigset_t empty_mask;
     sigemptyset(&empty_mask);
-    posix_spawnattr_setsigmask(&attributes, &empty_mask);
+    posix_spawnattr_setsigmask(&attributes, &empty_mask);  // a rank would inherit the blocked signals
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
     pid_t pid = 0;
     const int error = posix_spawn(&pid, "/proc/self/exe", nullptr, &attributes, make_exec_array(arguments).data(),
@@ -139,6 +148,8 @@ class LocalRanks {
     ranks_by_pid_[pid] = rank;
   }
 
+  /// Handles all ranks that have ended, been suspended or been continued. One SIGCHLD may stand for
+  /// several of them.
   void reap_ranks() {
     constexpr int kWaitFlags = WNOHANG | WUNTRACED | WCONTINUED;
     int status = 0;
@@ -156,8 +167,8 @@ class LocalRanks {
 
   void handle_rank_exit(pid_t pid, int status) {
     if (WIFSIGNALED(status) && is_stop_requested_ && is_stop_signal(WTERMSIG(status))) {
-      // The rank ended before it could handle the signal. Other ranks find it lost, which is no
-      // failure.
+      // The signal ended the rank before its handlers were installed. The other ranks notice that
+      // it is lost, but that is not a failure.
       if (!std::exchange(was_stopped_, true)) {
         spdlog::info(
             "stopped by signal {} before a step was done, so there is no checkpoint to write; the same command starts "
@@ -181,12 +192,12 @@ class LocalRanks {
 
   const int64_t count_;
   sigset_t signals_{};
-  std::map<pid_t, int64_t> ranks_by_pid_;  // rank by process id
-  std::set<pid_t> suspended_pids_;         // stopped by SIGSTOP or the like
-  std::optional<ExitCode> failure_code_;   // of the first failure
-  bool is_stop_requested_ = false;
-  bool was_stopped_ = false;                          // a rank ended by the stop request before its steps
-  std::optional<Clock::time_point> first_interrupt_;  // the first interrupt
+  std::map<pid_t, int64_t> ranks_by_pid_;             // the running ranks
+  std::set<pid_t> suspended_pids_;                    // running ranks that SIGSTOP or a similar signal has suspended
+  std::optional<ExitCode> failure_code_;              // exit code of the first rank that failed
+  bool is_stop_requested_ = false;                    // a stop signal was forwarded
+  bool was_stopped_ = false;                          // a stop signal ended a rank before its first step
+  std::optional<Clock::time_point> first_interrupt_;  // time of the first SIGINT
 };
 
 }  // namespace
@@ -205,6 +216,7 @@ void exit_when_launcher_exits() {
 
 namespace {
 
+/// Handler of stop signals for `train`, until its steps begin.
 void exit_before_first_step(int signal) {
   [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   std::fprintf(stderr,
@@ -214,7 +226,8 @@ void exit_before_first_step(int signal) {
   _exit(static_cast<int>(ExitCode::kStopped));
 }
 
-/// Ends by the signal, so that shells end their script as well.
+/// Handler of stop signals for other commands. Ends the process by the signal itself, so that a
+/// shell also ends the script that has started it.
 void exit_by_signal(int signal) {
   [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   ::signal(signal, SIG_DFL);
@@ -223,7 +236,8 @@ void exit_by_signal(int signal) {
   sigaddset(&mask, signal);
   pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);
   raise(signal);
-  // Reached in a container's first process, which signals do not end by default.
+  // Reached only in the first process of a container, which signals do not end by default. 128 +
+  // the signal is the exit code that shells report for such an end.
   constexpr int kSignalExitBase = 128;
   _exit(kSignalExitBase + signal);
 }
@@ -231,7 +245,7 @@ void exit_by_signal(int signal) {
 }  // namespace
 
 void exit_on_signal(std::string_view command) {
-  if (command == "dry-run") return;  // its run ends it
+  if (command == "dry-run") return;  // the process that started it ends it
   train::install_stop_handlers(command == "train" ? exit_before_first_step : exit_by_signal);
 }
 

@@ -4,25 +4,29 @@
 
 namespace vlmtrain::app {
 
-/// Opens stdin, stdout and stderr where the caller has closed them. Else the next file that is
-/// opened, such as a checkpoint, would get one of their numbers and be overwritten by messages.
-/// Writing to a closed stdout is still an error. To be called at the program's start.
+/// Opens /dev/null for each of stdin, stdout and stderr that is closed. Otherwise the next file to
+/// be opened, such as a checkpoint, would get its descriptor, and messages would overwrite the
+/// file. Writing to a stdout that was closed remains an error. Call at the start of the program,
+/// before any file is opened.
 void reopen_closed_streams();
 
-/// Flushes stdout. Returns `code`, or kFailed after a message where the output cannot be written,
-/// since its reader has no result then. kStopped stays, because its checkpoint is written.
+/// Flushes stdout and returns `code`. If the output cannot be written, its reader has no result, so
+/// this prints an error message on stderr and returns kFailed; but kStopped remains kStopped,
+/// because the checkpoint is written.
 ExitCode flush_stdout(ExitCode code);
 
-/// Makes OpenMP threads of executed programs spin for some ten microseconds and then sleep while
-/// they wait. By default they spin for milliseconds: where loader threads need a core, steps of 30
-/// ms were seen to take seconds. Threads that sleep at once are woken twenty thousand times in a
-/// step of short parallel regions, which took half of the step (docs/benchmarks/cpu-speed.md).
-/// Returns false, and changes nothing, where the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT.
+/// Sets environment variables that make waiting OpenMP threads spin for some ten microseconds and
+/// then sleep, in programs that this process executes later. By default threads spin for
+/// milliseconds and take cores from loader threads, which slows steps down many times. Threads that
+/// sleep at once are woken so often in short parallel regions that steps take twice as long
+/// (docs/benchmarks/cpu-speed.md). Returns false and changes nothing if the user has set
+/// OMP_WAIT_POLICY or GOMP_SPINCOUNT.
 bool set_openmp_wait_policy();
 
-/// Executes the program again where set_openmp_wait_policy() changes something, since OpenMP reads
-/// its settings before main; the front has done so already. For commands that compute on the CPU,
-/// before anything else.
+/// Calls set_openmp_wait_policy() and, if it changed the environment, executes the program again,
+/// because OpenMP reads its settings before main(). Does nothing in a process that `vlmtrain` has
+/// executed (app/front/front.h), which has set them. Call it in commands that compute on the CPU,
+/// before stdin or a pipe is read and before threads start.
 void restart_with_openmp_wait_policy();
 
 }  // namespace vlmtrain::app

@@ -1,7 +1,7 @@
 #include "app/process/terminate_handler.h"
 
-// Messages of a process that ends by an uncaught exception: in a library's initializer, which runs
-// before main, or in a thread. Memory may be exhausted, so nothing here allocates.
+// Error messages for uncaught exceptions in a thread, or in the initializer of a library, which
+// runs before main(). Memory may be exhausted, so nothing here allocates memory.
 
 #include <cxxabi.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ void print(const char* text) {
 
 [[noreturn]] void handle_terminate() {
   constexpr const char* kNoMemory =
-      "the host's memory is full: the system refuses to allocate more; free memory there, ask for more (SLURM's "
+      "the host's memory is full: the system does not allocate more; free some memory, request more (SLURM's "
       "--mem), or raise the limits on address space (ulimit -v) and data (ulimit -d)";
   constexpr const char* kInternal = "vlmtrain: internal error, please report it: ";
   if (abi::__cxa_current_exception_type() == nullptr)
@@ -59,7 +59,8 @@ void install_terminate_handler(int /*argc*/, char** /*argv*/, char** /*environme
   std::set_terminate(handle_terminate);
 }
 
-// The loader calls it before the initializers of all libraries.
+// The dynamic loader calls the functions in .preinit_array before the initializers of all
+// libraries.
 [[gnu::section(".preinit_array"), gnu::used]] void (*preinit_entry)(int, char**, char**) = install_terminate_handler;
 
 }  // namespace

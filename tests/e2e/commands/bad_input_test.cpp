@@ -17,12 +17,12 @@ TEST_F(BadInputTest, SuggestsFlagsForThoseOfOtherPrograms) {
           "--max-steps: keys of the configuration are written "
           "key=value: training.max_steps=7");
   refused({"--config", "c.yaml", "--fp16"},
-          "--fp16: unknown option of vlmtrain train; as a configuration key, written key=value: what other trainers "
-          "call so is here: training.precision: fp16");
+          "--fp16: unknown option of vlmtrain train; configuration keys are written key=value: the equivalent "
+          "in vlmtrain: training.precision: fp16");
   refused({"plan", "--gpu_gb", "24"}, "--gpu_gb: unknown option; did you mean --gpu-gb?");
   refused({"plan", "--image", "24"}, "--image: unknown option; did you mean --images?");
-  refused({"generate", "--model", "x"}, "--model: unknown option; vlmtrain generate --help lists them");
-  refused({"generate", "--spacing", "1"}, "--spacing: unknown option; vlmtrain generate --help lists them");
+  refused({"generate", "--model", "x"}, "--model: unknown option; vlmtrain generate --help lists the options");
+  refused({"generate", "--spacing", "1"}, "--spacing: unknown option; vlmtrain generate --help lists the options");
   refused({"c.yaml"}, "c.yaml: not a command; pass a configuration with --config: vlmtrain --config c.yaml");
   refused({"training.max_steps=2"},
           "training.max_steps=2: not a command; configuration keys follow the file: vlmtrain --config FILE "
@@ -34,7 +34,7 @@ TEST_F(BadInputTest, SuggestsFlagsForThoseOfOtherPrograms) {
           "model HuggingFaceTB/SmolVLM-256M-Instruct: unknown preset; did you mean smolvlm-256m?");
   refused({"trian"}, "trian: unknown command; did you mean train?");
   refused({"train"}, "--config is required; vlmtrain train --help shows the usage");
-  refused({}, "a command is missing; vlmtrain --help lists them");
+  refused({}, "a command is missing; vlmtrain --help lists the commands");
 }
 
 TEST_F(BadInputTest, ReportsAllConfigurationErrorsTogether) {

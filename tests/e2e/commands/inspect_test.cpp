@@ -163,7 +163,7 @@ TEST_F(InspectTest, PageIsSelfContained) {
   EXPECT_EQ(inspect({"--html", "page.html"}).exit_code, 0);
   const Result refused = inspect({"--html", "train.json"});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--html: train.json exists and does not contain a page of inspect"));
+  EXPECT_THAT(refused.err, HasSubstr("--html: train.json exists but does not contain a page of inspect"));
 }
 
 TEST_F(InspectTest, TextIsPlainWithoutATerminal) {

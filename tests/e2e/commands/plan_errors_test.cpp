@@ -42,7 +42,7 @@ TEST_F(PlanCommandTest, RejectsSamplesThatTrainingRejects) {
   EXPECT_GE(num_suggestions, 4);
 
   expect_error({"--gpu", "rtx4090", "--model", "smolvlm-tiny", "--images", "3", "data.max_images_per_sample=2"}, 2,
-               {"3 images has more than data.max_images_per_sample=2", "--images 2"});
+               {"3 images, more than data.max_images_per_sample=2", "--images 2"});
   expect_error({"--gpu", "rtx4090", "--model", "nanovlm-tiny", "--text-tokens", "600"}, 2,
                {"lm_max_position_embeddings"});
   const std::vector<std::string> mix{
@@ -69,7 +69,7 @@ TEST_F(PlanCommandTest, RejectsInvalidRanks) {
     return result.err;
   };
   EXPECT_THAT(refusal({"--world-size", "6", "--nodes", "4"}), HasSubstr("choose a multiple of the nodes"));
-  EXPECT_THAT(refusal({"--nodes", "2"}), HasSubstr("--world-size 1 on --nodes 2"));
+  EXPECT_THAT(refusal({"--nodes", "2"}), HasSubstr("--world-size 1: all 2 nodes"));
   EXPECT_THAT(refusal({"--world-size", "5"}), HasSubstr("cannot be divided equally among 5 ranks"));
   for (const char* number : {"0", "nan", "-5"}) {
     EXPECT_THAT(refusal({"--world-size", "2", "--network-gbit", number}), HasSubstr("--network-gbit"));
@@ -267,7 +267,7 @@ TEST_F(PlanCommandTest, PresetWithADatasetRequiresATokenizer) {
   described.insert(described.end(), {"--images", "1"});
   EXPECT_EQ(plan(described).exit_code, 0);
   expect_error({"--gpu-gb", "24", "--model", "smolvlm-tiny", "--tokenizer", (checkpoint() / "tokenizer.json").string()},
-               2, {"smolvlm-tiny has its own tokenizer"});
+               2, {"smolvlm-tiny includes a tokenizer"});
 }
 
 TEST_F(PlanCommandTest, ReportsMissingStubLibraries) {

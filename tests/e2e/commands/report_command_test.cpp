@@ -12,7 +12,7 @@ TEST_F(ReportCommandTest, WritesThePageOfARun) {
   train_well({"training.max_steps=3"});
   const Result result = run({"report", "run"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("run/report.html is written"));
+  EXPECT_THAT(result.err, HasSubstr("run/report.html: written"));
   const std::string page = read_text(folder() / "run/report.html");
   const std::string opening = "<script type=\"application/json\" id=\"data\">";
   const size_t first = page.find(opening) + opening.size();

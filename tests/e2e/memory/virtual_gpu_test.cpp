@@ -159,7 +159,7 @@ TEST_F(VirtualGpuTest, OnlyTrainRunsOnAVirtualGpu) {
   const Result result =
       run({"eval", "--config", "train.yaml", "--checkpoint", checkpoint().string(), "--device", "virtual:h100"});
   EXPECT_EQ(result.exit_code, 2) << result.out;
-  EXPECT_THAT(result.err, HasSubstr("only train supports dry runs"));
+  EXPECT_THAT(result.err, HasSubstr("only train supports a virtual GPU"));
 }
 
 /// Preloading the stub libraries with a real device would train nothing, so it is refused.
