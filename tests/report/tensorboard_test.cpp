@@ -98,7 +98,7 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
   StepMetrics metrics = RunFolder::example_step(7, 9);
   metrics.evaluation = RunFolder::example_evaluation(0.5);
   metrics.tasks["read"].weight = 1.75;
-  TensorBoard(run.path(), 0).step(metrics);
+  TensorBoard(run.path(), 0).add_step(metrics);
   std::string bytes = read_bytes(list_files(run.path())[0]);
   const std::map<std::string, float> values{{"eval/loss", 0.7F},
                                             {"eval/exact_match", 0.25F},
@@ -116,7 +116,7 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
   EXPECT_THAT(bytes, Not(HasSubstr("eval/best")));
   metrics.evaluation->is_best = true;
   std::filesystem::remove(list_files(run.path())[0]);
-  TensorBoard(run.path(), 0).step(metrics);
+  TensorBoard(run.path(), 0).add_step(metrics);
   bytes = read_bytes(list_files(run.path())[0]);
   EXPECT_THAT(bytes, HasSubstr("eval/best"));
   EXPECT_THAT(bytes, HasSubstr("step 7: validation loss 0.7, exact match 25.0 %, 12 s"));
