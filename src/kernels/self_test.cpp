@@ -289,7 +289,7 @@ const std::vector<KernelTestCase>& kernel_test_cases() {
                                                  {Kernel::kInt8, test_int8},
                                                  {Kernel::kPatchify, test_patchify},
                                                  {Kernel::kDropout, test_dropout}};
-  VLMTRAIN_CHECK(cases.size() == all_kernels().size(), "{} test cases for {} kernels", cases.size(),
+  VLMTRAIN_CHECK(cases.size() == all_kernels().size(), "expected one test case per kernel, got {} for {} kernels", cases.size(),
                  all_kernels().size());
   return cases;
 }

@@ -147,7 +147,7 @@ class ArrowRowGroup final : public io::RowGroup {
       if (index < chunk->length()) return cell_to_json(*chunk, index, file_type);
       index -= chunk->length();
     }
-    throw std::runtime_error("has columns of different lengths");
+    throw std::runtime_error("its columns have different lengths");
   }
 
   std::shared_ptr<arrow::Table> table_;
@@ -168,7 +168,7 @@ class ParquetFile final : public io::RowFile {
       (is_bytes_column(schema, i) ? bytes_columns_ : columns_without_bytes_).push_back(i);
     }
     if (!unwrap(make_arrow_reader(/*batch_rows=*/1))->GetSchema(&file_schema_).ok())
-      throw std::runtime_error("has a schema that cannot be read");
+      throw std::runtime_error("its schema is invalid");
   }
 
   std::vector<std::string> columns() const override {
@@ -197,14 +197,13 @@ class ParquetFile final : public io::RowFile {
     try {
       auto table = read_table(static_cast<int>(group), with_bytes ? all_columns_ : columns_without_bytes_);
       const int64_t rows = metadata_->RowGroup(static_cast<int>(group))->num_rows();
-      if (table->num_rows() != rows)
-        throw std::runtime_error("has a row group whose number of rows differs from the footer");
+      if (table->num_rows() != rows) throw std::runtime_error("its number of rows differs from the footer");
       const arrow::Status status = table->ValidateFull();
       if (!status.ok()) throw std::runtime_error(status.message());
       const bool needs_bytes = !with_bytes && !every_struct_has_bytes(*table, group);
       return std::make_unique<ArrowRowGroup>(std::move(table), file_schema_, needs_bytes);
     } catch (const std::exception& error) {
-      // Exceptions of Arrow's types must not leave the plug-in: the program does not know them.
+      // io/row_file.h promises std::runtime_error; the exceptions of Arrow and Parquet have other types.
       throw std::runtime_error(error.what());
     }
   }
@@ -228,8 +227,8 @@ class ParquetFile final : public io::RowFile {
     return unwrap(batches->ToTable());
   }
 
-  /// Returns a reader of batches of `batch_rows` rows. Without threads and prefetching, because
-  /// vlmtrain reads in loader threads and limits the memory.
+  /// Returns a reader of batches of `batch_rows` rows. It uses neither threads nor prefetching, which take
+  /// memory.
   arrow::Result<std::unique_ptr<::parquet::arrow::FileReader>> make_arrow_reader(int64_t batch_rows) const {
     ::parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
     arrow_properties.set_pre_buffer(false);

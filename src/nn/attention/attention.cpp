@@ -237,7 +237,7 @@ Segments Segments::to(at::Device device) const {
 }
 
 CacheSlots CacheSlots::make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
-  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "{} slots do not match {} lengths", starts.size(),
+  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "got {} starts and {} lengths of cache slots", starts.size(),
                  lengths.size());
   CacheSlots slots;
   slots.max_length = *std::ranges::max_element(lengths);

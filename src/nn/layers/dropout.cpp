@@ -46,7 +46,8 @@ std::vector<kernels::DropoutStream> make_streams(int64_t rows, uint64_t layer) {
   int64_t first = 0;
   for (const DropoutSegment& segment : segments) {
     VLMTRAIN_CHECK(segment.row_share * rows % total_shares == 0,
-                   "{} rows cannot be divided into {} of {} dropout shares", rows, segment.row_share, total_shares);
+                   "{} rows are not divisible: a dropout segment has {} of {} shares", rows, segment.row_share,
+                   total_shares);
     streams.push_back({.key = derive_stream_seed(segment.seed, "dropout", {layer}), .first_row = first});
     first += segment.row_share * rows / total_shares;
   }

@@ -153,6 +153,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
+    // x or heads, rstd, query_weight, key_weight, cos, sin.
     const auto saved = context->get_saved_variables();
     // The custom kernel saved x [rows, features of all heads], ATen's path heads [rows, heads,
     // features].

@@ -31,7 +31,8 @@ void Parameter::set_values(const at::Tensor& values) const {
 
 ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move(settings)) {
   if (settings_.quantization != Quantization::kNone) {
-    VLMTRAIN_CHECK(settings_.lora.has_value(), "quantized weights cannot be trained");
+    VLMTRAIN_CHECK(settings_.lora.has_value(),
+                   "quantization requires LoRA, because quantized weights cannot be trained");
     quantizer_.emplace(settings_.quantization, settings_.options);
   }
   if (!settings_.lora) return;
