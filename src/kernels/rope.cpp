@@ -66,7 +66,7 @@ QkNormRopeBackward::Heads backward_heads(const at::Tensor& dx, const at::Tensor&
           .heads = gradient.size(1)};
 }
 
-/// Returns the number of warps for all `heads` of all rows: enough to fill a large GPU, but no more
+/// Returns the number of warps for the heads of all rows: enough to fill a large GPU, but no more
 /// than heads. Fewer warps leave fewer partial sums of weight gradients.
 int64_t choose_num_warps(int64_t heads) {
   // 384 blocks, about the three per multiprocessor (rope.cu) of an H100, which has 132 of them.

@@ -18,7 +18,7 @@ struct KernelTestSizes {
   int64_t rows = 5;
   std::vector<int64_t> columns{64, 33};  ///< one width that is a multiple of a pack (16 bytes), one that is not
   int64_t super_blocks = 3;              ///< of NF4; the second weight begins at superblock 2
-  int64_t parameters = 300;              ///< elements of AdamW's parameter: one whole moment block and a part
+  int64_t parameters = 300;              ///< elements of the parameter of adamw(): one whole moment block and a part
   image::ImageSize image_size{33, 48};   ///< not a multiple of the patch sizes in height
 };
 

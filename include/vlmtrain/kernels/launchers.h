@@ -226,14 +226,15 @@ struct Int8Dequantize {
 inline constexpr int64_t kMomentBlock = 256;  ///< elements per absmax of 8-bit moments, as in bitsandbytes
 inline constexpr int kMomentCodes = 256;      ///< codes of 8 bits
 
-/// Storage of AdamW's moments.
+/// Storage format of the moments.
 enum class MomentFormat : int32_t {
   kFp32,
   kBf16,  ///< in whole blocks of kMomentBlock
   k8Bit,  ///< codes in whole blocks, with an fp32 absmax for each block
 };
 
-/// A parameter of AdamW. The moments are the moving averages of the gradient and of its square.
+/// A parameter of an adamw() update. The moments are the moving averages of the gradient and of its
+/// square.
 struct AdamWTensor {
   float* master;          ///< [count]
   const float* gradient;  ///< [count]
@@ -251,7 +252,7 @@ inline constexpr int kMaxAdamWTensors = 40;  ///< as many as the arguments of a 
 /// Moment blocks per thread block, which loads its code tables once for all of them. Not tuned.
 inline constexpr int64_t kAdamWBlocks = 64;
 
-/// Arguments of an AdamW update (Loshchilov and Hutter 2017, arXiv 1711.05101) of parameters with
+/// Arguments of an adamw() update (Loshchilov and Hutter 2017, arXiv 1711.05101) of parameters with
 /// one moment format.
 struct AdamW {
   MomentFormat moments;
