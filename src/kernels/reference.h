@@ -25,7 +25,8 @@ at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, 
 /// Rotates heads [rows, heads, features]; cos and sin fp32 [rows, 1, features / 2].
 at::Tensor rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
 
-/// Computes Philox4x32-10 (see src/kernels/cuda/primitives.h) on the CPU.
+/// Computes Philox4x32-10 (see src/kernels/cuda/primitives.h) on the CPU. `key` and `counter` have
+/// their low word first.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
 
 /// Returns the masks of x [rows, columns] on x's device, computed on the CPU: fp64 zeros and ones

@@ -14,7 +14,7 @@ namespace vlmtrain::parquet {
 /// - decimals, dates and times as text ("12.50", "2020-01-31");
 /// - views, run-end-encoded and dictionary-encoded values as the values they encode;
 /// - arrow.bool8 as a boolean, arrow.uuid as text, other arrow.* and parquet.* extension types as
-/// unsupported, all further extension types as their storage values;
+///   unsupported, all further extension types as their storage values;
 /// - arrow.json and unsupported types (durations, intervals, unions) as io::SpecialCell.
 ///
 /// `file_type` is the type of the column in the file. If it has structs with a field "bytes" that

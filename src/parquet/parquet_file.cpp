@@ -227,8 +227,8 @@ class ParquetFile final : public io::RowFile {
     return unwrap(batches->ToTable());
   }
 
-  /// Returns a reader of batches of `batch_rows` rows. It uses neither threads nor prefetching, which take
-  /// memory.
+  /// Returns a reader of batches of `batch_rows` rows. It uses neither threads nor prefetching,
+  /// which take memory.
   arrow::Result<std::unique_ptr<::parquet::arrow::FileReader>> make_arrow_reader(int64_t batch_rows) const {
     ::parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
     arrow_properties.set_pre_buffer(false);

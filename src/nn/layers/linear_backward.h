@@ -57,7 +57,7 @@ class LinearBackward {
   /// Returns whether a trained weight or an adapter's A needs the value of the LinearInput.
   bool needs_value() const;
 
-  /// Computes scale · gradient · B of each adapter, [rows, rank].
+  /// Sets lora_gradients_ to scale · gradient · B of each adapter, [rows, rank].
   void project_gradient();
 
   /// Returns the gradients of the trained tensors of all members: weight, bias, A, B.

@@ -28,16 +28,16 @@ namespace vlmtrain::nn {
 
 namespace {
 
-/// Returns whether the division by the normalizer is deferred to the backward pass, which is so
-/// with fp16: gradients divided by thousands of labels underflow fp16. The backward pass divides in
+/// Returns whether the division by the normalizer is deferred to the backward pass. With fp16 it
+/// is, because gradients divided by thousands of labels underflow. The backward pass divides in
 /// fp32, together with the multiplication by the loss scale.
 bool defers_division(const at::Tensor& hidden) {
   return hidden.scalar_type() == at::kHalf;
 }
 
 /// The gradient of the output weight, summed over the rows of a chunk, could exceed the largest
-/// fp16 number. The factor is divided by this number before the product. A power of two, so that
-/// the division is exact; not tuned.
+/// fp16 number. The hidden states are therefore divided by this number before the product, and the
+/// product is multiplied by it in fp32. A power of two, so that the division is exact; not tuned.
 constexpr double kFp16Headroom = 64;
 
 /// Computes log softmax of logits fp32 [rows, vocabulary] in place. This is safe because ATen's
