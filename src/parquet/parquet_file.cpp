@@ -203,7 +203,7 @@ class ParquetFile final : public io::RowFile {
       const bool needs_bytes = !with_bytes && !every_struct_has_bytes(*table, group);
       return std::make_unique<ArrowRowGroup>(std::move(table), file_schema_, needs_bytes);
     } catch (const std::exception& error) {
-      // io/row_file.h promises std::runtime_error; the exceptions of Arrow and Parquet have other types.
+      // io/row_file.h promises std::runtime_error; exceptions of Arrow and Parquet have other types.
       throw std::runtime_error(error.what());
     }
   }
