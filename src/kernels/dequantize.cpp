@@ -9,7 +9,8 @@ namespace vlmtrain::kernels {
 
 void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks) {
   const auto weights = std::ssize(blocks.first_super_blocks);
-  VLMTRAIN_CHECK(weights > 0 && weights <= kMaxNf4Weights, "cannot dequantize {} NF4 weights in one launch", weights);
+  VLMTRAIN_CHECK(weights > 0 && weights <= kMaxNf4Weights,
+                 "cannot dequantize {} NF4 weights in one launch; the number must be 1 to {}", weights, kMaxNf4Weights);
   if (result.numel() == 0) return;
   Nf4Dequantize args{.element = get_element_type(result),
                      .super_blocks = blocks.nested_absmax.numel(),
@@ -25,6 +26,7 @@ void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks) {
                      .first_super_block = {}};
   std::copy_n(blocks.values.const_data_ptr<float>(), std::size(args.values), std::begin(args.values));
   std::ranges::copy(blocks.first_super_blocks, std::begin(args.first_super_block));
+  // Without nested_offset and absmax_codes, which are small.
   KernelLaunch("vlmtrain::nf4_dequantize", {blocks.packed, blocks.absmax, blocks.nested_absmax}, {result})(
       launchers().nf4_dequantize, args);
 }

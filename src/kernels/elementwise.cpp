@@ -67,17 +67,17 @@ at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tenso
 
 namespace {
 
-/// Returns the mask for `single` [rows, columns] and `per_reader` [readers, rows, columns], without
-/// streams.
+/// Returns the arguments of the masks for `single` [rows, columns] and `per_reader` [consumers,
+/// rows, columns]. Rows and streams are set by for_each_batch().
 DropoutMask make_mask(const at::Tensor& single, const at::Tensor& per_reader, const DropoutParams& params) {
   VLMTRAIN_CHECK(single.dim() == 2 && single.is_contiguous() && per_reader.is_contiguous() &&
                      per_reader.sizes().slice(per_reader.dim() - 2) == single.sizes(),
-                 "dropout inputs of {} and {} elements do not match", single.numel(), per_reader.numel());
+                 "dropout tensors of {} and {} elements do not match", single.numel(), per_reader.numel());
   VLMTRAIN_CHECK(single.size(1) <= std::numeric_limits<uint32_t>::max(), "dropout does not support {} columns",
                  single.size(1));
   VLMTRAIN_CHECK(!params.streams.empty() && params.streams.front().first_row == 0,
                  "the first dropout stream must start at row 0");
-  constexpr int kHalfBits = 16;
+  constexpr int kHalfBits = 16;  // each threshold is compared with 16 random bits
   const auto keep_thresholds = static_cast<uint64_t>(std::llround(std::ldexp(1 - params.probability, 2 * kHalfBits)));
   return {.element = get_element_type(single),
           .columns = single.size(1),
@@ -96,7 +96,8 @@ at::Tensor narrow_rows(const at::Tensor& tensor, const DropoutMask& mask) {
   return tensor.narrow(-2, mask.first_row, mask.rows);
 }
 
-/// Calls `launch_batch` for batches of as many streams as a launch takes.
+/// Calls `launch_batch` for batches of at most kMaxDropoutStreams streams, with the batch in
+/// `mask`.
 template <class LaunchBatch>
 void for_each_batch(DropoutMask& mask, int64_t rows, std::span<const DropoutStream> streams, LaunchBatch launch_batch) {
   while (!streams.empty()) {

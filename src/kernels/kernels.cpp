@@ -17,13 +17,13 @@ namespace vlmtrain::kernels {
 namespace {
 
 constexpr const char* kLibraryName = "libvlmtrain_kernels.so";
-/// A library of emulated kernels for the CPU, for tests.
+/// Environment variable with the path of a library of emulated kernels for the CPU, for tests.
 constexpr const char* kEmulatedLibraryVariable = "VLMTRAIN_EMULATED_KERNELS";
 
 struct KernelName {
   Kernel kernel;
   std::string_view name;
-  std::string_view alias = {};  ///< former name, which old environments and environment.json files have
+  std::string_view alias = {};  ///< former name, accepted in VLMTRAIN_WITHOUT_KERNELS and environment.json
 };
 constexpr std::array kKernelNames{KernelName{Kernel::kGatedActivation, "gated_activation", "gate"},
                                   KernelName{Kernel::kActivation, "activation"},
@@ -42,12 +42,13 @@ constexpr std::array kAllKernels{Kernel::kGatedActivation, Kernel::kActivation, 
                                  Kernel::kPatchify,        Kernel::kDropout};
 static_assert(kKernelNames.size() == kAllKernels.size());
 
-/// The opened kernels of the process. Changes only when a device is opened; any thread may read it.
+/// The kernels that open_kernels() has opened in this process. Only open_kernels() changes it; any
+/// thread may read it.
 struct State {
   const Launchers* launchers = nullptr;
   at::DeviceType device = at::kCPU;
   KernelSet failed, disabled;
-  std::array<bool, kAllKernels.size()> is_enabled{};
+  std::array<bool, kAllKernels.size()> is_enabled{};  // by Kernel
 
   void update_enabled() {
     for (const Kernel kernel : kAllKernels)
@@ -107,6 +108,7 @@ KernelStatus open_kernels(at::Device device, const KernelSet& disabled) {
   current.disabled = disabled;
   current.update_enabled();
   KernelStatus result;
+  // Tensors of a virtual GPU have no values to compare.
   if (!is_first_open || vgpu::find_interface() != nullptr) return result;
   for (auto& [kernel, description] : find_failed_kernels(device)) {
     current.failed.insert(kernel);
@@ -130,7 +132,7 @@ KernelSet disabled_kernels() {
 bool has(Kernel kernel, const at::Tensor& tensor) {
   const State& current = state();
   return current.is_enabled[static_cast<size_t>(kernel)] && tensor.device().type() == current.device &&
-         tensor.scalar_type() != at::kDouble;
+         tensor.scalar_type() != at::kDouble;  // kernels compute in fp32
 }
 
 const Launchers& launchers() {

@@ -13,7 +13,7 @@ namespace vlmtrain::kernels {
 
 namespace {
 
-/// cudaErrorMemoryAllocation: no memory for the kernel's code, which its first launch loads.
+/// CUDA's value. The first launch of a kernel loads its code, for which memory may be missing.
 constexpr int kOutOfMemory = 2;
 
 std::vector<c10::IValue> to_ivalues(at::ArrayRef<at::Tensor> tensors) {
@@ -36,7 +36,7 @@ ElementType get_element_type(const at::Tensor& tensor) {
     case at::kHalf:
       return ElementType::kHalf;
     default:
-      throw InternalError("no kernel supports this data type");
+      throw InternalError("custom kernels do not support this data type");
   }
 }
 
@@ -59,6 +59,7 @@ KernelLaunch::KernelLaunch(const char* name, at::ArrayRef<at::Tensor> reads, at:
 
 void KernelLaunch::check(int error) const {
   if (error == 0) return;
+  // LibTorch's text, by which memory/out_of_memory.cpp recognizes the error.
   TORCH_CHECK(error != kOutOfMemory, "CUDA error: out of memory\nthe kernel ", name_, " could not be loaded");
   TORCH_CHECK(false, "CUDA error ", error, " while launching the kernel ", name_);
 }

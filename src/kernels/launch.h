@@ -9,28 +9,33 @@
 
 namespace vlmtrain::kernels {
 
-/// Returns the entry points of the library that open_kernels() loaded. REQUIRES: has() returned
-/// true.
+/// Returns the entry points of the library that open_kernels() loaded. REQUIRES: is_available()
+/// returned true for a kernel.
 const Launchers& launchers();
 
-/// Returns the kernels' type of the tensor's elements. Throws InternalError for an unsupported
-/// type.
+/// Returns the element type of a tensor for the kernels' arguments. Throws InternalError for types
+/// other than fp32, bf16 and fp16.
 ElementType get_element_type(const at::Tensor& tensor);
 
-/// A launch that profilers and the planner's cost recorder see like an ATen operation, with its
-/// inputs and outputs. Undefined tensors are left out.
+/// A launch of a kernel that profilers and the planner's cost recorder see as an ATen operation.
+/// Temporary object: construct it and call it once.
 class KernelLaunch {
  public:
+  /// Begins the operation `name`, a string literal, with inputs `reads` and outputs `writes`. The
+  /// cost recorder counts the bytes of the listed tensors, so callers list the large ones only.
+  /// Undefined tensors are skipped. REQUIRES: the first of `writes` is defined; all tensors are on
+  /// its device.
   KernelLaunch(const char* name, at::ArrayRef<at::Tensor> reads, at::ArrayRef<at::Tensor> writes);
 
-  /// Launches on the current stream of the outputs' device. Throws c10::Error as LibTorch does for
-  /// its kernels.
+  /// Calls `launcher` with the current stream of the outputs' device. Throws c10::Error if the
+  /// launch fails; an out-of-memory error has LibTorch's text.
   template <class Call>
   void operator()(int (*launcher)(const Call&, void*), const Call& call) {
     check(launcher(call, stream_));
   }
 
  private:
+  /// Throws c10::Error unless `error`, a cudaError_t, is 0.
   void check(int error) const;
 
   const char* name_;

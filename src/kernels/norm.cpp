@@ -13,7 +13,7 @@ const void* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr() : nullptr;
 }
 
-/// Returns an fp32 tensor with one value per row of x.
+/// Returns an uninitialized fp32 tensor with one value per row of x, [..., 1].
 at::Tensor empty_per_row(const at::Tensor& x) {
   std::vector<int64_t> sizes = x.sizes().vec();
   sizes.back() = 1;

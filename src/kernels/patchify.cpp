@@ -20,9 +20,10 @@ at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at:
   VLMTRAIN_CHECK(!order.defined() || (order.scalar_type() == at::kLong && order.is_contiguous()),
                  "expected a contiguous int64 image order [n]");
   const int64_t height = bytes.size(2), width = bytes.size(3), columns = kPixelChannels * patch.height * patch.width;
+  // The kernel indexes a patch with 32 bits.
   VLMTRAIN_CHECK(patch.height > 0 && patch.width > 0 && patch.height <= height && patch.width <= width &&
                      columns <= std::numeric_limits<int32_t>::max(),
-                 "cannot cut patches of {}×{} from images of {}×{}", patch.height, patch.width, height, width);
+                 "cannot split images of {}×{} into patches of {}×{}", height, width, patch.height, patch.width);
   at::Tensor rows = at::empty({pixels.num_images() * (height / patch.height) * (width / patch.width), columns},
                               bytes.options().dtype(dtype));
   if (rows.numel() == 0) return rows;

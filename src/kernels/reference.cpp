@@ -21,7 +21,7 @@ namespace vlmtrain::kernels::reference {
 
 namespace {
 
-constexpr double kQuickGeluScale = 1.702;
+constexpr double kQuickGeluScale = 1.702;  // OpenAI's CLIP
 
 at::Tensor apply_rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction) {
   const auto halves = heads.chunk(2, -1);
@@ -130,7 +130,7 @@ at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absma
 
 at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
   const at::Tensor bytes = pixels.order.defined() ? pixels.bytes.index_select(0, pixels.order) : pixels.bytes;
-  // Two unfoldings, as an implementation that is independent of models::patch_rows().
+  // Unfolds twice to be independent of models::patch_rows().
   return image::normalize_pixels(bytes, pixels.normalization)
       .to(dtype)
       .unfold(2, patch.height, patch.height)
@@ -163,6 +163,7 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t,
   const auto product = [](uint64_t a, uint64_t b) {
     return std::pair(static_cast<uint32_t>(a * b >> 32), static_cast<uint32_t>(a * b));
   };
+  // The paper's names and constants (Salmon et al. 2011).
   auto [l0, r0, l1, r1] = counter;
   for (int round = 0; round < 10; ++round) {
     const auto [high0, low0] = product(0xD2511F53U, l0);
@@ -178,7 +179,7 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t,
 }
 
 at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutParams& params) {
-  constexpr int64_t kValuesPerDraw = 8;
+  constexpr int64_t kValuesPerDraw = 8;  // 16-bit numbers in the 128 bits of one Philox call
   const double bound = (1 - params.probability) * 0x1p32;
   const at::Tensor masks = at::empty({readers, x.size(0), x.size(1)}, at::kDouble);
   auto* mask = masks.mutable_data_ptr<double>();
@@ -197,6 +198,8 @@ at::Tensor dropout_masks(const at::Tensor& x, int64_t readers, const DropoutPara
           const auto index = static_cast<size_t>(column % kValuesPerDraw);
           return words.at(index / 2) >> (index % 2 * 16) & 0xffffU;
         };
+        // Always draws all 32 bits; the kernel draws the lower 16 only if the upper 16 do not
+        // decide.
         *mask++ = half(0) * 0x1p16 + half(1) < bound ? 1 : 0;
       }
     }

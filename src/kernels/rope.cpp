@@ -66,8 +66,8 @@ QkNormRopeBackward::Heads backward_heads(const at::Tensor& dx, const at::Tensor&
           .heads = gradient.size(1)};
 }
 
-/// Returns enough warps to fill a large GPU, each with several heads; fewer if there are fewer
-/// heads.
+/// Returns the number of warps for the heads of all rows: enough to fill a large GPU, but no more
+/// than heads. Fewer warps leave fewer partial sums of weight gradients.
 int64_t choose_num_warps(int64_t heads) {
   // 384 blocks, about the three per multiprocessor (rope.cu) of an H100, which has 132 of them.
   constexpr int64_t kMaxWarps = 3072;
@@ -76,6 +76,7 @@ int64_t choose_num_warps(int64_t heads) {
   return blocks * kQkNormRopeWarps;
 }
 
+/// Returns the row stride of both; throws InternalError if they differ.
 int64_t common_stride(const at::Tensor& query, const at::Tensor& key) {
   const int64_t stride = row_stride(query);
   // The stride of a single row is arbitrary.
@@ -114,7 +115,7 @@ HeadNormGradients qk_norm_rope_backward(const Heads& dx, const Heads& gradients,
                                         const HeadNorm& norm, const at::Tensor& cos, const at::Tensor& sin,
                                         bool compute_weight_gradients) {
   const int64_t features = x.query.size(2);
-  at::Tensor partial_sums;
+  at::Tensor partial_sums;  // [warps, 2 (query, key), features]
   const int64_t warps = choose_num_warps(x.query.size(0) * (x.query.size(1) + x.key.size(1) + gradients.value.size(1)));
   if (compute_weight_gradients) partial_sums = at::empty({warps, 2, features}, rstd.options());
   if (x.query.size(0) == 0) {

@@ -42,6 +42,7 @@ class RandomInputs {
   at::Tensor fp32(at::IntArrayRef sizes) { return sample(sizes).to(at::kFloat); }
 
  private:
+  /// Maps 24 random bits, the precision of fp32, to [−2, 2).
   float uniform() { return static_cast<float>(random_.next() >> 40) * 0x1p-22F - 2; }
 
   at::TensorOptions options_;
@@ -198,7 +199,8 @@ std::vector<ComparedTensors> test_patchify(RandomInputs& inputs, const KernelTes
       inputs.fp32({3, 3, sizes.image_size.height, sizes.image_size.width}).add_(2).mul_(63).to(at::kByte);
   const at::Tensor order = at::arange(2, bytes.options().dtype(at::kLong)).mul_(-1).add_(2);
   std::vector<ComparedTensors> comparisons;
-  // Widths for reads in packs, in pairs, one by one, and of whole lines.
+  // Patch widths that the kernel reads in packs of 16 bytes, in pairs, byte by byte, and as whole
+  // lines.
   for (const auto& patch : {image::ImageSize{16, 16}, {14, 14}, {5, 7}, {11, sizes.image_size.width}}) {
     const image::BytePixels pixels{bytes, normalization, patch.width == 14 ? order : at::Tensor()};
     comparisons.push_back({patchify(pixels, patch, dtype), reference::patchify(pixels, patch, dtype)});
@@ -224,7 +226,7 @@ std::vector<ComparedTensors> test_dropout(RandomInputs& inputs, const KernelTest
   return comparisons;
 }
 
-/// The first update, with zero moments, in fp32, bf16 and 8 bits; the weights have the inputs'
+/// Tests the first update, from zero moments in fp32, bf16 and 8 bits; the weights have the inputs'
 /// type.
 std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const int64_t count = sizes.parameters;
@@ -259,10 +261,11 @@ std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSi
     adamw(std::span(&parameter, 1), step);
     comparisons.push_back({parameter.master, expected});
     if (parameter.weight.defined()) comparisons.push_back({parameter.weight, expected.to(example.scalar_type())});
-    const at::Tensor mean = parameter.gradient * (0.5 * (1 - step.beta1));
+    const at::Tensor mean = parameter.gradient * (0.5 * (1 - step.beta1));  // 0.5 = 1 / divisor
     if (moments_type == at::kFloat) comparisons.push_back({parameter.moments[0], mean});
     if (moments_type == at::kBFloat16)
       comparisons.push_back({parameter.moments[0].view(-1).narrow(0, 0, count), mean.to(moments_type)});
+    // Codes may differ where a value lies on a rounding bound, so only the absmax is compared.
     if (moments_type == at::kByte)
       comparisons.push_back({parameter.absmax[0].narrow(0, 0, 1), mean.narrow(0, 0, kMomentBlock).abs().amax(0, true)});
   }
@@ -286,13 +289,14 @@ const std::vector<KernelTestCase>& kernel_test_cases() {
                                                  {Kernel::kInt8, test_int8},
                                                  {Kernel::kPatchify, test_patchify},
                                                  {Kernel::kDropout, test_dropout}};
-  VLMTRAIN_CHECK(cases.size() == all_kernels().size(), "{} test cases for {} kernels", cases.size(),
+  VLMTRAIN_CHECK(cases.size() == all_kernels().size(), "expected one test case per kernel, got {} for {} kernels", cases.size(),
                  all_kernels().size());
   return cases;
 }
 
-/// Relative tolerance: one unit in the last place of 16-bit types, because values near a midpoint
-/// round either way; for fp32 the rounding errors of intermediate results.
+/// Returns the relative tolerance. 16-bit types: one unit in the last place, because values near a
+/// midpoint round either way. fp32: rounding errors of intermediate results; chosen without
+/// measurement.
 double compute_tolerance(at::ScalarType dtype) {
   constexpr double kFp32Tolerance = 2e-5;
   return dtype == at::kBFloat16 ? 0x1p-7 : dtype == at::kHalf ? 0x1p-10 : kFp32Tolerance;
@@ -301,8 +305,9 @@ double compute_tolerance(at::ScalarType dtype) {
 int64_t count_mismatches(const ComparedTensors& compared) {
   const at::Tensor actual = compared.actual.to(at::kCPU).to(at::kDouble);
   const at::Tensor expected = compared.expected.to(at::kCPU).to(at::kDouble);
+  // Values below 0.1 are compared absolutely, because sums of larger terms can cancel.
   const at::Tensor bound = (expected.abs() + 0.1) * compute_tolerance(compared.expected.scalar_type());
-  // NaN is within no bound.
+  // Negated so that NaN counts as a mismatch.
   return ((actual - expected).abs() <= bound).logical_not().sum().item<int64_t>();
 }
 
@@ -319,7 +324,7 @@ std::optional<std::string> find_failure(Kernel kernel, at::Device device, at::Sc
 }
 
 std::vector<at::ScalarType> get_supported_types(at::Device device) {
-  constexpr int kMinBf16Architecture = 80;
+  constexpr int kMinBf16Architecture = 80;  // sm_80, Ampere
   const bool has_bf16 = device.is_cpu() || memory::get_architecture(device) >= kMinBf16Architecture;
   return {at::kFloat, has_bf16 ? at::kBFloat16 : at::kHalf};
 }

@@ -16,10 +16,10 @@ namespace vlmtrain::kernels {
 /// Sizes of a self-test's inputs.
 struct KernelTestSizes {
   int64_t rows = 5;
-  std::vector<int64_t> columns{64, 33};  ///< one width that is read in packs, one that is not
-  int64_t super_blocks = 3;              ///< of NF4
-  int64_t parameters = 300;              ///< elements of AdamW's parameter
-  image::ImageSize image_size{33, 48};
+  std::vector<int64_t> columns{64, 33};  ///< one width that is a multiple of a pack (16 bytes), one that is not
+  int64_t super_blocks = 3;              ///< of NF4; the second weight begins at superblock 2
+  int64_t parameters = 300;              ///< elements of the parameter of adamw(): one whole moment block and a part
+  image::ImageSize image_size{33, 48};   ///< not a multiple of the patch sizes in height
 };
 
 /// The output of a kernel and of its reference (reference.h).
@@ -27,20 +27,21 @@ struct ComparedTensors {
   at::Tensor actual, expected;
 };
 
-/// Runs a kernel and its reference on random inputs that are equal on every device. REQUIRES: has()
-/// returns true for the device.
+/// Runs a kernel and its reference on random inputs of type `dtype`, equal on every device. Returns
+/// all pairs of outputs. Throws c10::Error if a launch fails. REQUIRES: is_available() returns true
+/// for the device.
 std::vector<ComparedTensors> run_kernel_test(Kernel kernel, at::Device device, at::ScalarType dtype,
                                              const KernelTestSizes& sizes = {});
 
-/// A kernel that failed, and why.
+/// A kernel that failed its self-test.
 struct FailedKernelTest {
   Kernel kernel;
-  std::string description;
+  std::string description;  ///< names the kernel, the data type and the failure
 };
 
 /// Compares every available kernel with ATen on small random inputs, in fp32 and, from sm_80 on,
-/// bf16. Returns the kernels whose difference exceeds rounding errors or that cannot be launched.
-/// Releases the memory that it used.
+/// bf16, else fp16. Returns the kernels whose difference exceeds rounding errors or whose launch
+/// fails. Returns the caching allocator's unused memory to the device.
 std::vector<FailedKernelTest> find_failed_kernels(at::Device device);
 
 }  // namespace vlmtrain::kernels

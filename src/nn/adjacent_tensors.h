@@ -8,8 +8,8 @@
 
 namespace vlmtrain::nn {
 
-/// Returns uninitialized tensors [rows[i], sizes...], adjacent in one allocation. They are no views
-/// of each other, so autograd tracks their versions separately.
+/// Returns uninitialized tensors [rows[i], sizes...], adjacent in one allocation. They are not
+/// views of one another, so autograd tracks their versions separately.
 std::vector<at::Tensor> allocate_adjacent(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
                                           const at::TensorOptions& options);
 

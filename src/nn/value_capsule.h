@@ -6,8 +6,8 @@
 
 namespace vlmtrain::nn {
 
-/// A holder that carries a C++ value through an autograd Function, whose context stores tensors and
-/// IValues only.
+/// A holder of a C++ value for the context of an autograd Function, which stores only tensors and
+/// IValues. Wrap it with c10::IValue::make_capsule().
 template <class T>
 struct ValueCapsule : torch::CustomClassHolder {
   explicit ValueCapsule(T initial) : value(std::move(initial)) {}

@@ -40,7 +40,7 @@ json bytes_to_json(const arrow::Array& column, int64_t index) {
   return json::binary(std::vector<uint8_t>(view.begin(), view.end()));
 }
 
-/// Returns the type of the values of a list or map type, or the type itself.
+/// Returns the type of the values of a list type; the type itself if it is not a list.
 const arrow::DataType& get_value_type(const arrow::DataType& file_type) {
   return file_type.num_fields() == 1 ? *file_type.field(0)->type() : file_type;
 }
@@ -56,7 +56,7 @@ json list_to_json(const arrow::Array& column, int64_t index, const arrow::DataTy
   return values;
 }
 
-/// Returns the type of a field of a struct type, or nullptr.
+/// Returns the type of a field of a struct type; null if there is no such field or no struct.
 const arrow::DataType* find_field_type(const arrow::DataType& file_type, const std::string& name) {
   if (file_type.id() != arrow::Type::STRUCT) return nullptr;
   const auto field = static_cast<const arrow::StructType&>(file_type).GetFieldByName(name);
@@ -78,7 +78,8 @@ json struct_to_json(const arrow::Array& column, int64_t index, const arrow::Data
   return values;
 }
 
-/// Converts a map to an object if its keys are unique texts, else to a list of {"key", "value"}.
+/// Converts a map to an object if its keys are unique strings, else to an array of {"key",
+/// "value"}.
 json map_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   const auto& maps = array_cast<arrow::MapArray>(column);
   const auto* type =
@@ -107,10 +108,12 @@ std::string uuid_text(std::string_view value) {
   return text;
 }
 
+/// Returns the special cell of an unsupported type.
 json unsupported_to_json(const arrow::Array& column) {
   return make_special_cell(SpecialCell::kUnsupportedType, column.type()->ToString());
 }
 
+/// Converts a value of an extension type from its storage.
 json extension_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   const auto& storage = *array_cast<arrow::ExtensionArray>(column).storage();
   const std::string name = static_cast<const arrow::ExtensionType&>(*column.type()).extension_name();
@@ -127,17 +130,18 @@ json extension_to_json(const arrow::Array& column, int64_t index, const arrow::D
     const auto& uuid = value.get_binary();
     return uuid_text({reinterpret_cast<const char*>(uuid.data()), uuid.size()});
   }
-  // Other canonical extension types (tensors, variants, opaque values) need more than their
-  // storage.
+  // Values of other canonical extension types (tensors, variants, opaque values) are not determined
+  // by their storage alone.
   return name.starts_with("arrow.") || name.starts_with("parquet.") ? unsupported_to_json(column) : value;
 }
 
+/// Converts a decimal, date or time to Arrow's text.
 json scalar_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
   return scalar.ok() ? json((*scalar)->ToString()) : unsupported_to_json(column);
 }
 
-/// Converts the value of a run-end-encoded array at an index.
+/// Converts the value at an index of a run-end-encoded array.
 json run_end_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
   if (!scalar.ok()) return unsupported_to_json(column);

@@ -1,6 +1,6 @@
 // The plug-in libvlmtrain_parquet.so: reads Parquet files with Arrow C++ from PyPI's pyarrow wheel.
-// It is loaded when a data set needs it (src/io/dataset/table_records.h) and uses only
-// io/row_file.h of vlmtrain, so that a program without Arrow works without it.
+// The program loads it when a data set needs it (src/io/dataset/table_records.h) and runs without
+// Arrow otherwise. The plug-in therefore uses nothing of vlmtrain except io/row_file.h.
 
 #include <arrow/array.h>
 #include <arrow/chunked_array.h>
@@ -37,7 +37,8 @@ void append_values(const arrow::Array& array, Arrays& values) {
   values.push_back(static_cast<const List&>(array).values());
 }
 
-/// Returns the child arrays of list arrays, for all chunks.
+/// Returns the values array of each of the `lists`, the chunks of a list or map column. Returns an
+/// empty vector for other types.
 Arrays collect_values(const Arrays& lists) {
   Arrays values;
   for (const auto& array : lists) {
@@ -65,6 +66,7 @@ Arrays collect_values(const Arrays& lists) {
   return values;
 }
 
+/// Implements count_structs_without_bytes() for the chunks `arrays` of a column or field.
 void count_structs(const Arrays& arrays, const arrow::DataType& file_type, std::vector<int64_t>& counts) {
   if (file_type.id() == Type::EXTENSION) {
     Arrays storage;
@@ -77,7 +79,7 @@ void count_structs(const Arrays& arrays, const arrow::DataType& file_type, std::
   }
   for (const auto& field : file_type.fields()) {
     Arrays fields;
-    bool is_omitted = field->name() == "bytes";
+    bool is_omitted = field->name() == "bytes";  // in the file, but not in the chunks
     int64_t structs = 0;
     for (const auto& array : arrays) {
       const auto& struct_array = static_cast<const arrow::StructArray&>(*array);
@@ -94,27 +96,32 @@ void count_structs(const Arrays& arrays, const arrow::DataType& file_type, std::
   }
 }
 
-/// Appends to `counts`, for each struct of `file_type` whose "bytes" `column` lacks, the number of
-/// structs in `column` that are not null, in the order of the schema.
+/// Finds each struct type in `file_type` that has a field "bytes" in the file but not in `column`.
+/// Appends the number of its values in `column` that are not null to `counts`, in the order of the
+/// schema.
 void count_structs_without_bytes(const arrow::ChunkedArray& column, const arrow::DataType& file_type,
                                  std::vector<int64_t>& counts) {
   count_structs(column.chunks(), file_type, counts);
 }
 
+/// Returns the value of a result. Throws std::runtime_error with Arrow's message for an error.
 template <class T>
 T unwrap(arrow::Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.status().message());
   return std::move(result).ValueUnsafe();
 }
 
-/// Returns malloc's pool. Arrow's other pools keep freed memory.
+/// Returns the memory pool that uses malloc. Arrow's other pools do not return freed memory to the
+/// system.
 arrow::MemoryPool* get_memory_pool() {
   return arrow::system_memory_pool();
 }
 
+/// A row group in memory, as a table of Arrow.
 class ArrowRowGroup final : public io::RowGroup {
  public:
-  /// `file_schema` is the schema of the file, of which the table may lack bytes.
+  /// `file_schema` is the schema of the file; the table may lack its "bytes" fields. `needs_bytes`
+  /// is the result of needs_bytes().
   ArrowRowGroup(std::shared_ptr<arrow::Table> table, std::shared_ptr<arrow::Schema> file_schema, bool needs_bytes)
       : table_(std::move(table)),
         file_schema_(std::move(file_schema)),
@@ -140,7 +147,7 @@ class ArrowRowGroup final : public io::RowGroup {
       if (index < chunk->length()) return cell_to_json(*chunk, index, file_type);
       index -= chunk->length();
     }
-    throw std::runtime_error("a column is shorter than others");
+    throw std::runtime_error("its columns have different lengths");
   }
 
   std::shared_ptr<arrow::Table> table_;
@@ -149,6 +156,7 @@ class ArrowRowGroup final : public io::RowGroup {
   bool needs_bytes_;
 };
 
+/// A Parquet file. Each read opens the file again, so reads in several threads are independent.
 class ParquetFile final : public io::RowFile {
  public:
   explicit ParquetFile(std::string path) : path_(std::move(path)) {
@@ -160,7 +168,7 @@ class ParquetFile final : public io::RowFile {
       (is_bytes_column(schema, i) ? bytes_columns_ : columns_without_bytes_).push_back(i);
     }
     if (!unwrap(make_arrow_reader(/*batch_rows=*/1))->GetSchema(&file_schema_).ok())
-      throw std::runtime_error("cannot read its schema");
+      throw std::runtime_error("its schema is invalid");
   }
 
   std::vector<std::string> columns() const override {
@@ -189,13 +197,13 @@ class ParquetFile final : public io::RowFile {
     try {
       auto table = read_table(static_cast<int>(group), with_bytes ? all_columns_ : columns_without_bytes_);
       const int64_t rows = metadata_->RowGroup(static_cast<int>(group))->num_rows();
-      if (table->num_rows() != rows)
-        throw std::runtime_error("has a different number of rows than its footer declares");
+      if (table->num_rows() != rows) throw std::runtime_error("its number of rows differs from the footer");
       const arrow::Status status = table->ValidateFull();
       if (!status.ok()) throw std::runtime_error(status.message());
       const bool needs_bytes = !with_bytes && !every_struct_has_bytes(*table, group);
       return std::make_unique<ArrowRowGroup>(std::move(table), file_schema_, needs_bytes);
     } catch (const std::exception& error) {
+      // io/row_file.h promises std::runtime_error; exceptions of Arrow and Parquet have other types.
       throw std::runtime_error(error.what());
     }
   }
@@ -206,7 +214,8 @@ class ParquetFile final : public io::RowFile {
   }
 
   /// Reads a row group in batches. Arrow doubles growing buffers, so reading a group at once takes
-  /// twice its size. Batches of 16 MiB bound that overhead; the value is a choice, not measured.
+  /// twice its size. Batches of 16 MiB limit this overhead; the size was chosen without
+  /// measurement.
   std::shared_ptr<arrow::Table> read_table(int group, const std::vector<int>& columns) const {
     constexpr int64_t kBatchBytes = int64_t{16} << 20;
     const auto row_group = metadata_->RowGroup(group);
@@ -218,6 +227,8 @@ class ParquetFile final : public io::RowFile {
     return unwrap(batches->ToTable());
   }
 
+  /// Returns a reader of batches of `batch_rows` rows. It uses neither threads nor prefetching,
+  /// which take memory.
   arrow::Result<std::unique_ptr<::parquet::arrow::FileReader>> make_arrow_reader(int64_t batch_rows) const {
     ::parquet::ArrowReaderProperties arrow_properties(/*use_threads=*/false);
     arrow_properties.set_pre_buffer(false);
@@ -228,13 +239,14 @@ class ParquetFile final : public io::RowFile {
         arrow_properties);
   }
 
-  /// Returns true if each struct of a group that was read without bytes has bytes, according to the
-  /// null counts in the footer. Cells with a path instead of bytes cannot be distinguished
-  /// otherwise.
+  /// Returns true if the null counts in the footer show that all structs of `table`, a group that
+  /// was read without bytes, have bytes. Without them, cells with bytes cannot be distinguished
+  /// from cells with a path only.
   bool every_struct_has_bytes(const arrow::Table& table, size_t group) const {
     std::vector<int64_t> struct_counts;
     for (int i = 0; i < table.num_columns(); ++i) {
-      const auto file_type = file_schema_->GetFieldByName(table.field(i)->name());  // null if two columns have the name
+      const auto file_type =
+          file_schema_->GetFieldByName(table.field(i)->name());  // null if two columns have this name
       count_structs_without_bytes(*table.column(i), file_type ? *file_type->type() : *table.field(i)->type(),
                                   struct_counts);
     }
@@ -249,8 +261,9 @@ class ParquetFile final : public io::RowFile {
     return true;
   }
 
-  /// Verifies page checksums if the file has them. Column chunks are read page by page, so that no
-  /// chunk is in memory next to its values. The read buffer of 1 MiB is a choice, not measured.
+  /// Returns the properties of all reads. Page checksums are verified if the file has them. Column
+  /// chunks are read page by page, so that a chunk is never in memory together with its values. The
+  /// read buffer of 1 MiB was chosen without measurement.
   static ::parquet::ReaderProperties make_reader_properties() {
     constexpr int64_t kBufferBytes = int64_t{1} << 20;
     ::parquet::ReaderProperties properties(get_memory_pool());
@@ -260,7 +273,7 @@ class ParquetFile final : public io::RowFile {
     return properties;
   }
 
-  /// Returns true for a column "bytes" next to a "path".
+  /// Returns whether the column is a field "bytes" of a struct that also has a field "path".
   static bool is_bytes_column(const ::parquet::SchemaDescriptor& schema, int column) {
     const auto& node = *schema.Column(column)->schema_node();
     if (node.name() != "bytes" || node.parent() == nullptr || !node.parent()->is_group()) return false;
@@ -272,7 +285,7 @@ class ParquetFile final : public io::RowFile {
   std::shared_ptr<::parquet::FileMetaData> metadata_;
   std::shared_ptr<arrow::Schema> file_schema_;
   std::vector<int> all_columns_;
-  std::vector<int> bytes_columns_;  // the "bytes" next to a "path"
+  std::vector<int> bytes_columns_;  // see is_bytes_column()
   std::vector<int> columns_without_bytes_;
 };
 
@@ -280,6 +293,8 @@ class ParquetFile final : public io::RowFile {
 }  // namespace vlmtrain::parquet
 
 #define VLMTRAIN_EXPORTED extern "C" __attribute__((visibility("default")))
+
+// The functions of the plug-in; io/row_file.h documents them.
 
 VLMTRAIN_EXPORTED int vlmtrain_row_file_version() {
   return vlmtrain::io::kRowFileVersion;

@@ -10,32 +10,33 @@
 
 namespace vlmtrain::kernels {
 
-/// A parameter and its optimizer state. All tensors are dense. The moments are the moving averages
-/// of the gradient and of its square; both are fp32 of the parameter's size, or bf16 `[blocks,
-/// 256]`, or uint8 codes `[blocks, 256]` with fp32 absmax `[blocks]`.
+/// A parameter and its optimizer state. All tensors are dense and on one device. `moments` holds
+/// the moving averages of the gradient and of its square, both in one of three formats: fp32 of the
+/// parameter's size, bf16 `[blocks, 256]`, or uint8 codes `[blocks, 256]` with fp32 absmax
+/// `[blocks]`. The number of blocks is ⌈elements / 256⌉.
 struct AdamWParameter {
   at::Tensor master;    ///< fp32
   at::Tensor gradient;  ///< fp32
-  at::Tensor weight;    ///< bf16 or fp16 copy of the master, updated; undefined if the master is the weight
+  at::Tensor weight;    ///< bf16 or fp16 copy of the master, overwritten; undefined if the master is the weight
   at::Tensor steps;     ///< fp32 scalar: number of updates, this one included
   std::array<at::Tensor, 2> moments{};
-  std::array<at::Tensor, 2> absmax{};  ///< defined with 8-bit moments only
-  uint32_t tensor_id = 0;              ///< index within the optimizer, for the random rounding of bf16 moments
+  std::array<at::Tensor, 2> absmax{};  ///< largest absolute value of each block; defined with 8-bit moments only
+  uint32_t tensor_id = 0;              ///< index within the optimizer; selects the random numbers for bf16 moments
 };
 
 /// Hyperparameters and shared inputs of an update.
 struct AdamWStep {
   double learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
   at::Tensor divisor{};  ///< fp32 scalar by which gradients are divided; undefined: 1
-  at::Tensor skipped{};  ///< fp32 scalar: if not 0, the update changes nothing
-  at::Tensor codes{};    ///< fp32 [2, 256], ascending: values of the 8-bit codes of each moment
-  at::Tensor bounds{};   ///< fp32 [2, 256]: upper rounding bounds of the codes; the last is unused
-  uint64_t seed = 0;     ///< of the stochastic rounding of bf16 moments; different for each step
+  at::Tensor skipped{};  ///< fp32 scalar, required: if not 0, the update changes nothing
+  at::Tensor codes{};    ///< fp32 [2, 256], ascending: values of the 8-bit codes of each moment; undefined otherwise
+  at::Tensor bounds{};   ///< fp32 [2, 256]: upper rounding bound of each code; the last of each row is unused
+  uint64_t seed = 0;     ///< seed of the stochastic rounding of bf16 moments; must differ between steps
 };
 
-/// Updates parameters with AdamW. Reads and writes each value once; one launch updates up to
-/// kMaxAdamWTensors parameters. A skipped update changes no bit. Allocates no memory. REQUIRES:
-/// has(kAdamW, master); all moments have one format, and all weights one type.
+/// Updates parameters in place with AdamW. Reads and writes each value once; one launch updates up
+/// to kMaxAdamWTensors parameters. Allocates no GPU memory. REQUIRES: is_available(kAdamW, master);
+/// all moments have one format, and all weights one type.
 void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step);
 
 }  // namespace vlmtrain::kernels

@@ -4,17 +4,19 @@
 
 namespace vlmtrain::kernels {
 
-/// Results per row of logits, fp32 `[rows, 1]`.
+/// The results for each row of logits, fp32 `[rows, 1]`.
 struct CrossEntropyRows {
   at::Tensor cross_entropy;
   at::Tensor is_correct;  ///< 1 if no logit is larger than the label's, else 0
 };
 
 /// Computes the cross-entropy of `logits` with `labels` in fp32. If `compute_gradient`, overwrites
-/// the logits with the gradient of Σ factor · row_factors · cross-entropy, rounded once.
+/// the logits with the gradient of Σ factor · row_factors · cross-entropy, rounded once to their
+/// type; else leaves them unchanged.
 ///
-/// logits: dense `[rows, vocabulary]`, fp32, bf16 or fp16. labels: int64 `[rows]`. row_factors:
-/// fp32 `[rows]`, or undefined for 1. REQUIRES: has(kCrossEntropy, logits).
+/// logits: dense `[rows, vocabulary]`, fp32, bf16 or fp16. labels: int64 `[rows]`, each in [0,
+/// vocabulary). row_factors: fp32 `[rows]`, or undefined for 1. REQUIRES:
+/// is_available(kCrossEntropy, logits).
 CrossEntropyRows cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                const at::Tensor& row_factors, bool compute_gradient);
 

@@ -9,24 +9,27 @@
 
 namespace vlmtrain::kernels {
 
-/// NF4 weights that are stored contiguously, each in whole superblocks of 16384 values (launchers.h
-/// has the formula).
+/// NF4 weights that are stored one after another, each in whole superblocks of 16384 values. A
+/// superblock has 256 blocks of 64 values. launchers.h has the formula of a value.
 struct Nf4Blocks {
-  at::Tensor packed;                        ///< uint8 [superblocks · 8192]
-  at::Tensor absmax;                        ///< uint8 [superblocks · 256]
-  at::Tensor nested_absmax;                 ///< fp32 [superblocks]
-  at::Tensor nested_offset;                 ///< fp32 [weights]
-  at::Tensor absmax_codes;                  ///< fp32 [256], may be strided
-  at::Tensor values;                        ///< fp32 [16] on the CPU
-  std::vector<int64_t> first_super_blocks;  ///< of each weight, at most kMaxNf4Weights
+  at::Tensor packed;         ///< uint8 [superblocks · 8192]: two 4-bit indices per byte, the first in the high bits
+  at::Tensor absmax;         ///< uint8 [superblocks · 256]: one code per block
+  at::Tensor nested_absmax;  ///< fp32 [superblocks]: scale of the superblock's absmax codes
+  at::Tensor nested_offset;  ///< fp32 [weights]: added to the absmax of a weight's blocks
+  at::Tensor absmax_codes;   ///< fp32 [256]: values of the absmax codes; may be strided
+  at::Tensor values;         ///< fp32 [16] on the CPU: values of the indices, passed as a kernel argument
+  std::vector<int64_t>
+      first_super_blocks;  ///< first superblock of each weight, ascending; at most kMaxNf4Weights entries
 };
 
 /// Writes the values of all blocks to `result`: dense `[superblocks · 16384]`, fp32, bf16 or fp16.
-/// The result is bit-identical to ATen's. REQUIRES: has(kNf4, packed).
+/// The result is bit-identical to ATen's. Throws InternalError for no weight or too many. REQUIRES:
+/// is_available(kNf4, packed).
 void nf4_dequantize(const at::Tensor& result, const Nf4Blocks& blocks);
 
 /// Writes (values · row_absmax) · step to `result`. values: int8 `[rows, columns]`. row_absmax:
-/// fp32 `[rows]`. result: dense, fp32, bf16 or fp16. REQUIRES: has(kInt8, values).
+/// fp32 `[rows]`. step: 1/127 for LLM.int8. result: dense `[rows, columns]`, fp32, bf16 or fp16.
+/// REQUIRES: is_available(kInt8, values).
 void int8_dequantize(const at::Tensor& result, const at::Tensor& values, const at::Tensor& row_absmax, double step);
 
 }  // namespace vlmtrain::kernels

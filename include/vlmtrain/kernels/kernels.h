@@ -13,11 +13,11 @@
 
 namespace vlmtrain::kernels {
 
-/// A custom CUDA kernel, which does in one pass what takes ATen several. All are optional: callers
-/// check has() and otherwise use ATen's operations.
+/// A custom CUDA kernel that replaces several passes of ATen by one. All are optional: callers
+/// check is_available() and otherwise use ATen's operations. The comments name the header of each.
 enum class Kernel : uint8_t {
-  kGatedActivation,  ///< activation.h
-  kActivation,       ///< activation.h
+  kGatedActivation,  ///< elementwise.h
+  kActivation,       ///< elementwise.h
   kRope,             ///< rope.h
   kQkNormRope,       ///< rope.h
   kNorm,             ///< norm.h
@@ -26,7 +26,7 @@ enum class Kernel : uint8_t {
   kNf4,              ///< dequantize.h
   kInt8,             ///< dequantize.h
   kPatchify,         ///< patchify.h
-  kDropout,          ///< dropout.h
+  kDropout,          ///< elementwise.h
 };
 
 /// Returns all kernels, available or not.
@@ -34,7 +34,7 @@ std::span<const Kernel> all_kernels();
 /// Returns the kernel's name, as in VLMTRAIN_WITHOUT_KERNELS: "gated_activation".
 std::string_view to_string(Kernel kernel);
 
-/// Returns the kernel with this name or former name, or nothing.
+/// Returns the kernel with this name or former name; std::nullopt for an unknown name.
 std::optional<Kernel> parse_kernel(std::string_view name);
 
 /// Returns the kernel with this name or former name. Throws InternalError for an unknown name.
@@ -42,27 +42,28 @@ Kernel find_kernel(std::string_view name);
 
 using KernelSet = std::set<Kernel>;
 
-/// The result of opening a device.
+/// The result of open_kernels().
 struct KernelStatus {
-  std::string problem{};              ///< why no kernel is available; empty if kernels are available
-  std::vector<std::string> failed{};  ///< kernels that failed their self-test and are disabled, with the reason
+  std::string problem{};              ///< why no kernel is available; empty if the library is loaded
+  std::vector<std::string> failed{};  ///< one message per kernel that failed its self-test and is disabled
 };
 
 /// Loads the kernel library for a CUDA device from memory::open_device(), and disables the kernels
 /// in `disabled` and those that fail their self-test. The self-test compares each kernel with ATen
-/// on small random inputs, which takes milliseconds. It runs once per process, and not on a virtual
-/// GPU, where tensors have no values. The CPU has no kernels. Not thread-safe.
+/// on small random inputs, which takes milliseconds. It runs in the first call of a process only,
+/// and not on a virtual GPU, where tensors have no values. Later calls replace `disabled`. The CPU
+/// has no kernels unless VLMTRAIN_EMULATED_KERNELS names a library. Not thread-safe.
 KernelStatus open_kernels(at::Device device, const KernelSet& disabled = {});
 
 /// Returns why the kernel library is not available (missing, or of another version), or an empty
 /// string. Opens no device.
 std::string find_library_problem();
 
-/// Returns the kernels that open_kernels() has disabled.
+/// Returns the kernels that open_kernels() has disabled, on request or after a failed self-test.
 KernelSet disabled_kernels();
 
-/// Returns whether the kernel is available on the tensor's device and for its type (fp32, bf16,
-/// fp16).
+/// Returns whether the kernel is available on the tensor's device and the tensor is not fp64.
+/// Kernels of floating-point tensors support fp32, bf16 and fp16. Thread-safe.
 bool has(Kernel kernel, const at::Tensor& tensor);
 
 }  // namespace vlmtrain::kernels

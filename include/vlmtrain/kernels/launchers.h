@@ -4,15 +4,21 @@
 
 namespace vlmtrain::kernels {
 
-/// The interface of libvlmtrain_kernels.so, exported under the names below. The library needs only
-/// LibTorch's CUDA runtime, which must be loaded before it. libvlmtrain_kernels_emulated.so, for
-/// tests, has the same interface and sources, compiled for the CPU.
+// The interface of libvlmtrain_kernels.so. The library needs only LibTorch's CUDA runtime, which
+// must be loaded before it. libvlmtrain_kernels_emulated.so, for tests, has the same interface and
+// sources, compiled for the CPU.
+//
+// The structs hold the arguments of one launch. Pointers are device pointers, not owned. Tensors
+// are dense and row-major unless a stride is given.
+
 struct Launchers;
+/// Types and symbols of the functions that the library exports. The first returns a static table of
+/// entry points. The second returns kKernelsVersion as of the library's build.
 using GetLaunchers = const Launchers*();
 using KernelsVersion = int();
 inline constexpr const char* kGetLaunchersSymbol = "vlmtrain_kernels";
 inline constexpr const char* kKernelsVersionSymbol = "vlmtrain_kernels_version";
-inline constexpr int kKernelsVersion = 3;
+inline constexpr int kKernelsVersion = 3;  ///< to be increased with each change of this header
 
 /// Element type of a kernel's tensors. Kernels compute in fp32.
 enum class ElementType : int32_t { kFloat, kBFloat16, kHalf };
@@ -32,7 +38,7 @@ struct GatedActivationForward {
   void* value;    ///< [rows, features]
 };
 
-/// Arguments of the gradient of GatedActivationForward.
+/// Arguments of the gradient of GatedActivationForward with respect to x.
 struct GatedActivationBackward {
   ElementType element;
   GateActivation activation;
@@ -50,14 +56,14 @@ enum class ActivationFunction : int32_t {
   kRelu,
 };
 
-/// Arguments of result = function(x), or, with a gradient, result = gradient · function'(x).
+/// Arguments of result = function(x) if `gradient` is null, else result = gradient · function'(x).
 struct Activate {
   ElementType element;
   ActivationFunction function;
-  int64_t count;
-  const void* gradient;  ///< of the value; null: forward
-  const void* x;
-  void* result;
+  int64_t count;         ///< elements of each tensor
+  const void* gradient;  ///< of the value, [count]; null in the forward pass
+  const void* x;         ///< [count]
+  void* result;          ///< [count]
 };
 
 /// Arguments of rotary position embeddings: query and key heads are rotated, value heads copied.
@@ -65,8 +71,8 @@ struct Activate {
 struct Rope {
   /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
-    const void* from;
-    void* to;
+    const void* from;                ///< [rows, heads, features]
+    void* to;                        ///< [rows, heads, features]
     int64_t from_stride, to_stride;  ///< elements between rows
     int64_t heads;
   };
@@ -75,7 +81,7 @@ struct Rope {
   int64_t rows, features;  ///< features of a head, even
   float direction;         ///< 1, or −1 for the inverse rotation
   const float* cos;        ///< [rows, features / 2]
-  const float* sin;
+  const float* sin;        ///< [rows, features / 2]
   Heads query, key, value;
 };
 
@@ -83,17 +89,17 @@ struct Rope {
 /// logits: (softmax − one-hot) · factor · row factor.
 struct CrossEntropy {
   ElementType element;
-  bool compute_gradient;  ///< false: logits stay unchanged
+  bool compute_gradient;  ///< whether to overwrite the logits with their gradient
   int64_t rows, vocabulary;
   void* logits;              ///< [rows, vocabulary]
-  const int64_t* labels;     ///< [rows]
+  const int64_t* labels;     ///< [rows], each in [0, vocabulary)
   const float* row_factors;  ///< [rows]; null: 1
   float factor;
   float* cross_entropy;  ///< [rows]
   float* is_correct;     ///< [rows]: 1 if no logit is larger than the label's, else 0
 };
 
-/// The factor of a norm: weight, or 1 + weight.
+/// The gain by which a norm multiplies its result: weight, or 1 + weight.
 enum class Gain : int32_t {
   kWeight,
   kOnePlusWeight,
@@ -104,9 +110,9 @@ enum class Gain : int32_t {
 struct QkNormRopeForward {
   /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
-    const void* x;
-    const void* weight;  ///< [features]
-    void* rotated;
+    const void* x;           ///< [rows, heads, features]
+    const void* weight;      ///< [features]
+    void* rotated;           ///< [rows, heads, features]
     int64_t rotated_stride;  ///< elements between rows
     int64_t heads;
   };
@@ -117,8 +123,8 @@ struct QkNormRopeForward {
   int64_t x_stride;        ///< elements between rows of x, equal for queries and keys
   float eps;
   const float* cos;  ///< [rows, features / 2]
-  const float* sin;
-  float* rstd;  ///< [rows, query heads + key heads]: 1 / sqrt(mean(x²) + eps)
+  const float* sin;  ///< [rows, features / 2]
+  float* rstd;       ///< [rows, query heads + key heads]: 1 / sqrt(mean(x²) + eps)
   Heads query, key;
 };
 
@@ -126,28 +132,28 @@ struct QkNormRopeForward {
 struct QkNormRopeBackward {
   /// Heads of all rows; the heads of a row are contiguous.
   struct Heads {
-    const void* gradient;  ///< of the rotated heads
-    int64_t gradient_stride;
-    const void* x;
-    const void* weight;
-    void* dx;
+    const void* gradient;     ///< of the rotated heads, [rows, heads, features]
+    int64_t gradient_stride;  ///< elements between rows
+    const void* x;            ///< [rows, heads, features]
+    const void* weight;       ///< [features]
+    void* dx;                 ///< [rows, heads, features]
     int64_t heads;
   };
 
   ElementType element;
   Gain gain;
-  int64_t rows, features;
-  int64_t x_stride, dx_stride;
-  const float* cos;
-  const float* sin;
-  const float* rstd;
-  Heads query, key, value;          ///< of value only gradient, gradient_stride, dx and heads are used
+  int64_t rows, features;           ///< as in the forward pass
+  int64_t x_stride, dx_stride;      ///< elements between rows, equal for queries, keys and (dx only) values
+  const float* cos;                 ///< [rows, features / 2]
+  const float* sin;                 ///< [rows, features / 2]
+  const float* rstd;                ///< [rows, query heads + key heads]
+  Heads query, key, value;          ///< x and weight of `value` are not used
   int64_t warps;                    ///< warps that share the heads of all rows; a multiple of kQkNormRopeWarps
-  float* partial_weight_gradients;  ///< [warps, 2 (query, key), features]: each warp's sum of the weights' gradients;
-                                    ///< null: none
+  float* partial_weight_gradients;  ///< [warps, 2 (query, key), features]: each warp's part of the gradients of the
+                                    ///< weights; null if they are not needed
 };
-inline constexpr int64_t kMaxQkNormFeatures = 256;
-inline constexpr int64_t kQkNormRopeWarps = 8;  ///< per block
+inline constexpr int64_t kMaxQkNormFeatures = 256;  ///< a lane holds 4 pairs of features in registers
+inline constexpr int64_t kQkNormRopeWarps = 8;      ///< warps per thread block of the backward pass
 
 /// Arguments of value = (x − mean) / sqrt(variance + eps) · gain (+ bias) (+ residual) for each
 /// row. The mean is 0 if not centered.
@@ -160,13 +166,14 @@ struct NormForward {
   const void* x;         ///< [rows, features]
   const void* weight;    ///< [features]
   const void* bias;      ///< [features]; null: 0
-  const void* residual;  ///< [rows, features]; null: 0
+  const void* residual;  ///< [rows, features], added to the result; null: 0
   void* value;           ///< [rows, features]
-  float* mean;           ///< [rows]; if centered
+  float* mean;           ///< [rows], written if centered
   float* rstd;           ///< [rows]: 1 / sqrt(variance + eps)
 };
 
-/// Arguments of the gradient of x, plus the gradient of the residual.
+/// Arguments of dx, the gradient of NormForward with respect to x, plus the gradient of the
+/// residual.
 struct NormBackward {
   ElementType element;
   Gain gain;
@@ -176,16 +183,15 @@ struct NormBackward {
   const void* x;                  ///< [rows, features]
   const void* weight;             ///< [features]
   const void* residual_gradient;  ///< [rows, features]; null: 0
-  const float* mean;              ///< [rows]; if centered
+  const float* mean;              ///< [rows], read if centered
   const float* rstd;              ///< [rows]
   void* dx;                       ///< [rows, features]
 };
 
-/// Values per absmax, and absmax values per nested absmax.
-inline constexpr int64_t kNf4Block = 64;
-inline constexpr int64_t kNf4NestedBlock = 256;
+inline constexpr int64_t kNf4Block = 64;         ///< values per absmax, as in bitsandbytes
+inline constexpr int64_t kNf4NestedBlock = 256;  ///< absmax values per nested absmax, as in bitsandbytes
 inline constexpr int64_t kNf4SuperBlock = kNf4Block * kNf4NestedBlock;
-inline constexpr int kMaxNf4Weights = 16;
+inline constexpr int kMaxNf4Weights = 16;  ///< per launch; more than the Linears that share an input
 
 /// Arguments of the dequantization of NF4 with double quantization (Dettmers et al. 2023, arXiv
 /// 2305.14314) for contiguous weights, each in whole superblocks. A value is values[index] ·
@@ -194,20 +200,20 @@ inline constexpr int kMaxNf4Weights = 16;
 struct Nf4Dequantize {
   ElementType element;  ///< of the result
   int64_t super_blocks;
-  const uint8_t* packed;       ///< [super_blocks · 8192]
-  const uint8_t* absmax;       ///< [super_blocks · 256]
-  const float* nested_absmax;  ///< [super_blocks]
-  const float* nested_offset;  ///< [weights]
-  const float* absmax_codes;   ///< [256]
-  int64_t code_stride;         ///< elements between codes
-  void* result;                ///< [super_blocks · 16384]
-  float values[16];
-  int weights;
-  int64_t first_super_block[kMaxNf4Weights];  ///< of each weight
+  const uint8_t* packed;                      ///< [super_blocks · 8192]: two 4-bit indices per byte
+  const uint8_t* absmax;                      ///< [super_blocks · 256]: codes
+  const float* nested_absmax;                 ///< [super_blocks]
+  const float* nested_offset;                 ///< one per weight
+  const float* absmax_codes;                  ///< [256]: values of the codes
+  int64_t code_stride;                        ///< elements between codes
+  void* result;                               ///< [super_blocks · 16384]
+  float values[16];                           ///< values of the indices
+  int weights;                                ///< number of weights
+  int64_t first_super_block[kMaxNf4Weights];  ///< of each weight, ascending
 };
 
-/// Arguments of result = (values · row absmax) · step, with two roundings to fp32 and one to the
-/// result's type.
+/// Arguments of result = (values · row_absmax) · step. Each product is rounded to fp32, the result
+/// then to its type.
 struct Int8Dequantize {
   ElementType element;  ///< of the result
   int64_t rows, columns;
@@ -217,114 +223,115 @@ struct Int8Dequantize {
   void* result;  ///< [rows, columns]
 };
 
-/// Elements per scale of 8-bit moments, and the number of their codes.
-inline constexpr int64_t kMomentBlock = 256;
-inline constexpr int kMomentCodes = 256;
+inline constexpr int64_t kMomentBlock = 256;  ///< elements per absmax of 8-bit moments, as in bitsandbytes
+inline constexpr int kMomentCodes = 256;      ///< codes of 8 bits
 
-/// Storage of AdamW's moments.
+/// Storage format of the moments.
 enum class MomentFormat : int32_t {
   kFp32,
   kBf16,  ///< in whole blocks of kMomentBlock
-  k8Bit,  ///< codes in whole blocks, with an fp32 absmax for each
+  k8Bit,  ///< codes in whole blocks, with an fp32 absmax for each block
 };
 
-/// A parameter of AdamW. The moments are the averages of the gradient and of its square.
+/// A parameter of an adamw() update. The moments are the moving averages of the gradient and of its
+/// square.
 struct AdamWTensor {
-  float* master;
-  const float* gradient;
-  void* weight;        ///< 16 bits, updated from the master; null if the master is the weight
-  void* moments[2];    ///< in the MomentFormat
-  float* absmax[2];    ///< [blocks]; with k8Bit
-  const float* steps;  ///< number of updates, this one included
-  int64_t count;       ///< elements
-  uint32_t tensor_id;  ///< index of the tensor, for random numbers
-  bool is_aligned;     ///< master, gradient, weight and fp32 moments can be read in packs of 16 bytes
+  float* master;          ///< [count]
+  const float* gradient;  ///< [count]
+  void* weight;           ///< 16-bit copy of the master, [count], overwritten; null if the master is the weight
+  void* moments[2];       ///< in the MomentFormat
+  float* absmax[2];       ///< [blocks]; k8Bit only
+  const float* steps;     ///< number of updates, this one included
+  int64_t count;          ///< elements
+  uint32_t tensor_id;     ///< index of the parameter in the optimizer, a coordinate of the random numbers
+  bool is_aligned;        ///< master, gradient, weight and fp32 moments are aligned to 16 bytes; the other moment
+                          ///< formats, stored in whole blocks, always are
 };
 
 inline constexpr int kMaxAdamWTensors = 40;  ///< as many as the arguments of a launch (4 KiB) can hold
-inline constexpr int64_t kAdamWBlocks =
-    64;  ///< moment blocks per thread block, which loads its code tables once for all of them
+/// Moment blocks per thread block, which loads its code tables once for all of them. Not tuned.
+inline constexpr int64_t kAdamWBlocks = 64;
 
-/// Arguments of an AdamW update (Loshchilov and Hutter 2017, arXiv 1711.05101) of parameters with
+/// Arguments of an adamw() update (Loshchilov and Hutter 2017, arXiv 1711.05101) of parameters with
 /// one moment format.
 struct AdamW {
   MomentFormat moments;
-  ElementType weight_element;
+  ElementType weight_element;  ///< kBFloat16 or kHalf; any if all weights are null
   int tensors;
   AdamWTensor tensor[kMaxAdamWTensors];
-  int64_t first_block[kMaxAdamWTensors + 1];  ///< thread block with which each tensor begins, and their total
-  double learning_rate, beta1, beta2;
-  float decay;              ///< learning rate · weight decay
-  float beta[2];            ///< β₁, β₂
-  float one_minus_beta[2];  ///< 1 − β₁, 1 − β₂
+  int64_t first_block[kMaxAdamWTensors + 1];  ///< first thread block of each tensor, then their total
+  double learning_rate, beta1, beta2;         ///< for the bias corrections, whose powers need fp64
+  float decay;                                ///< learning rate · weight decay
+  float beta[2];                              ///< β₁, β₂ for the update in fp32
+  float one_minus_beta[2];                    ///< 1 − β₁, 1 − β₂
   float epsilon;
-  const float* divisor;  ///< of the gradients; null: 1
-  const float* skipped;  ///< if not 0, nothing changes
-  const float* codes;    ///< [2, 256], ascending; with k8Bit
-  const float* bounds;   ///< [2, 256], between codes, the last of each unused
-  uint64_t seed;         ///< of the stochastic rounding to bf16
+  const float* divisor;  ///< gradients are divided by this scalar; null: 1
+  const float* skipped;  ///< scalar: if not 0, nothing changes
+  const float* codes;    ///< [2, 256], ascending: values of each moment's codes; k8Bit only
+  const float* bounds;   ///< [2, 256]: upper rounding bound of each code; the last of each row is unused
+  uint64_t seed;         ///< seed of the stochastic rounding to bf16
 };
-static_assert(sizeof(AdamW) <= 4096, "arguments of a kernel on every architecture");
+static_assert(sizeof(AdamW) <= 4096, "every architecture accepts kernel arguments up to 4 KiB");
 
-inline constexpr int64_t kPixelChannels = 3;
+inline constexpr int64_t kPixelChannels = 3;  ///< red, green, blue
 
-/// Arguments of the patches of images, one row each, in order of channel, line, column: (byte −
-/// mean) / deviation of the channel, with two roundings to fp32 and one to the rows' type. Pixels
-/// beyond the last whole patch are dropped.
+/// Arguments of splitting images into patches. Each patch becomes one row, in order of channel,
+/// line, column. Its values are (byte − mean) / deviation of the channel, rounded to fp32 twice and
+/// then to the rows' type. Pixels beyond the last whole patch are dropped.
 struct Patchify {
   ElementType element;  ///< of the rows
   int64_t num_images;
   int64_t height, width;              ///< of an image
   int64_t patch_height, patch_width;  ///< of a patch, which has less than 2³¹ bytes
   const uint8_t* bytes;               ///< [images, kPixelChannels, height, width]
-  const int64_t* order;               ///< [num_images]: indices of images; null: the first ones
-  float mean[kPixelChannels], deviation[kPixelChannels];
+  const int64_t* order;               ///< [num_images]: indices into `bytes`; null: the first num_images images
+  float mean[kPixelChannels], deviation[kPixelChannels];  ///< in units of a byte
   void* rows;  ///< [num_images · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kPixelChannels · patch_height ·
                ///< patch_width]
 };
 
-/// Rows, up to the next stream's first, whose random numbers have this key.
+/// The random stream of rows [first_row, first_row of the next stream).
 struct DropoutStream {
-  uint64_t key;
+  uint64_t key;  ///< key of the random number generator
   int64_t first_row;
 };
 
 inline constexpr int kMaxDropoutStreams = 240;  ///< as many as the arguments of a launch (4 KiB) can hold
 
-/// Arguments of the dropout masks of several readers of x [rows, columns]. 16 random bits decide
-/// whether an element is kept, and 16 more if the first equal `keep_thresholds[0]`. The bits are a
-/// function of the stream's key, the row within the stream, the column and the reader.
+/// Arguments of the dropout masks for several consumers of x [rows, columns]. 16 random bits decide
+/// whether an element is kept. If they equal `keep_thresholds[0]`, 16 more bits decide. The bits
+/// are a function of the stream's key, the row within the stream, the column and the consumer.
 struct DropoutMask {
   ElementType element;
   int64_t columns;
-  int64_t reader_stride;  ///< elements between the tensors of two readers
+  int64_t reader_stride;  ///< elements between the tensors of two consumers
   int readers;
-  float scale;                  ///< of kept elements
+  float scale;                  ///< factor of kept elements, 1 / (1 − probability)
   uint32_t keep_thresholds[2];  ///< upper and lower 16 bits of the keep probability · 2³²
-  int64_t first_row, rows;      ///< rows of the streams below
-  int streams;
+  int64_t first_row, rows;      ///< rows of the streams in this launch
+  int streams;                  ///< number of entries of `stream`
   DropoutStream stream[kMaxDropoutStreams];
 };
 
-/// Arguments of dropped = x · mask · scale for each reader.
+/// Arguments of dropped = x · mask · scale for each consumer.
 struct Dropout {
   DropoutMask mask;
   const void* x;  ///< [rows, columns]
-  void* dropped;  ///< [readers, rows, columns]
+  void* dropped;  ///< [consumers, rows, columns]
 };
 
-/// Arguments of sum += Σ x · mask · scale over the readers.
+/// Arguments of sum += Σ x · mask · scale over the consumers.
 struct DropoutBackward {
   DropoutMask mask;
-  const void* x;  ///< [readers, rows, columns]
+  const void* x;  ///< [consumers, rows, columns]
   void* sum;      ///< [rows, columns]
 };
 static_assert(sizeof(Dropout) <= 4096 && sizeof(DropoutBackward) <= 4096,
-              "arguments of a kernel on every architecture");
+              "every architecture accepts kernel arguments up to 4 KiB");
 
-/// The kernels' entry points. Each launches a kernel on a stream (cudaStream_t) of the current
-/// device and returns 0 or a cudaError_t. Tensors are dense unless a stride is given, and not
-/// empty.
+/// The kernels' entry points. Each launches one kernel on `stream`, a cudaStream_t of the current
+/// device, and returns 0 or a cudaError_t without synchronizing. REQUIRES: no tensor is empty.
+/// Thread-safe.
 struct Launchers {
   int (*gated_activation_forward)(const GatedActivationForward&, void* stream);
   int (*gated_activation_backward)(const GatedActivationBackward&, void* stream);

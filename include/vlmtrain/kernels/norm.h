@@ -6,12 +6,12 @@
 
 namespace vlmtrain::kernels {
 
-/// Parameters of a LayerNorm, or of an RMSNorm if not centered.
+/// Parameters of a LayerNorm (centered) or an RMSNorm (not centered).
 struct Norm {
   at::Tensor weight;     ///< [features], of x's type
   at::Tensor bias = {};  ///< [features], of x's type; undefined: 0
   Gain gain = Gain::kWeight;
-  bool is_centered = false;
+  bool is_centered = false;  ///< subtract the mean
   double eps = 0;
 };
 
@@ -27,17 +27,17 @@ struct NormResult {
   NormStatistics statistics;
 };
 
-/// Returns whether norm() supports x: has(kNorm, x), x dense, and the weights dense and of its
-/// type.
+/// Returns whether norm() supports x: is_available(kNorm, x), x is dense, and weight and bias are
+/// dense and of x's type.
 bool can_run_norm(const at::Tensor& x, const Norm& norm);
 
-/// Returns (x − mean) / sqrt(variance + eps) · gain + bias over the last dimension, plus `residual`
-/// of x's shape if defined. The mean is 0 if not centered. Computes in fp32 and rounds once.
-/// REQUIRES: can_run_norm().
+/// Returns (x − mean) / sqrt(variance + eps) · gain + bias over the last dimension. Adds
+/// `residual`, of x's shape and type, if it is defined. The mean is 0 if not centered. Computes in
+/// fp32 and rounds once. REQUIRES: can_run_norm(x, norm).
 NormResult norm(const at::Tensor& x, const Norm& norm, const at::Tensor& residual = {});
 
-/// Returns dx for the gradient of norm()'s value, plus `residual_gradient` of x's shape if defined.
-/// Rounds once.
+/// Returns dx given `gradient`, the gradient of norm()'s value. Adds `residual_gradient`, of x's
+/// shape and type, if it is defined. Rounds once. REQUIRES: can_run_norm(x, norm).
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormStatistics& statistics,
                          const Norm& norm, const at::Tensor& residual_gradient = {});
 

@@ -13,8 +13,8 @@ namespace vlmtrain::kernels {
 /// channel, line, column. Pixels beyond the last whole patch are dropped. Bit-identical to
 /// image::normalize_pixels() before the rounding to `dtype`. Reads and writes each byte once.
 ///
-/// REQUIRES: has(kPatchify, pixels.bytes), dense. Throws InternalError for patches larger than an
-/// image or of 2³¹ bytes or more.
+/// REQUIRES: is_available(kPatchify, pixels.bytes); the bytes are dense. Throws InternalError for
+/// patches larger than an image or of 2³¹ bytes or more.
 at::Tensor patchify(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype);
 
 }  // namespace vlmtrain::kernels

@@ -18,7 +18,7 @@ struct Heads {
 /// pairs with i + features / 2. Rounds once; reads and writes every element once.
 ///
 /// cos, sin: fp32 `[rows, 1, features / 2]`. direction: 1, or −1 for the inverse rotation, which is
-/// also the gradient. REQUIRES: has(kRope, input.query).
+/// also the gradient. REQUIRES: is_available(kRope, input.query).
 void rope(const Heads& output, const Heads& input, const at::Tensor& cos, const at::Tensor& sin, double direction);
 
 /// The RMSNorm that is applied to query and key heads before the rotation (QK-norm).
@@ -28,25 +28,26 @@ struct HeadNorm {
   double eps = 0;
 };
 
-/// Returns whether qk_norm_rope() supports x: has(kQkNormRope, x), and at most kMaxQkNormFeatures
-/// features per head.
+/// Returns whether qk_norm_rope() supports x: is_available(kQkNormRope, x), and heads have at most
+/// kMaxQkNormFeatures features.
 bool can_qk_norm_rope(const at::Tensor& x, int64_t features);
 
 /// Normalizes query and key heads, x / sqrt(mean(x²) + eps) · gain over a head's features, and
 /// rotates them as rope() does. Does not touch the value heads. Rounds once. Returns rstd = 1 /
-/// sqrt(mean(x²) + eps), fp32 `[rows, query heads + key heads]`. REQUIRES: can_qk_norm_rope(); the
-/// queries and keys of `x` have equal row strides.
+/// sqrt(mean(x²) + eps), fp32 `[rows, query heads + key heads]`. REQUIRES: can_qk_norm_rope()
+/// returned true; the queries and keys of `x` have equal row strides.
 at::Tensor qk_norm_rope(const Heads& output, const Heads& x, const HeadNorm& norm, const at::Tensor& cos,
                         const at::Tensor& sin);
 
-/// Gradients of HeadNorm's weights, `[features]`.
+/// The gradients of HeadNorm's weights, `[features]`; undefined unless requested.
 struct HeadNormGradients {
   at::Tensor query_weight, key_weight;
 };
 
-/// Writes the gradients of x to `dx` for the gradients of qk_norm_rope()'s output, and copies the
-/// gradients of the values. Returns the gradients of the weights, summed in fp32 and rounded once,
-/// if `compute_weight_gradients`, else undefined tensors.
+/// Writes the gradients of x to `dx`, given `gradients` of qk_norm_rope()'s output, and copies the
+/// gradients of the values. `rstd` is the result of qk_norm_rope(). If `compute_weight_gradients`,
+/// returns the gradients of the weights, summed in fp32 and rounded once; else undefined tensors.
+/// REQUIRES: the queries and keys of `x` have equal row strides, and those of `dx` too.
 HeadNormGradients qk_norm_rope_backward(const Heads& dx, const Heads& gradients, const Heads& x, const at::Tensor& rstd,
                                         const HeadNorm& norm, const at::Tensor& cos, const at::Tensor& sin,
                                         bool compute_weight_gradients);

@@ -12,15 +12,15 @@ __device__ __forceinline__ float sigmoid(float x) {
   return 1 / (1 + expf(-x));
 }
 
-/// x σ(x), with derivative σ (1 + x (1 − σ)). 1 − σ(x) is computed as σ(−x), which is exact where σ
-/// is almost 1.
+/// SiLU, x σ(x), with derivative σ (1 + x (1 − σ)). 1 − σ(x) is computed as σ(−x), which loses no
+/// digits where σ is almost 1.
 struct Silu {
   static __device__ __forceinline__ float value(float x) { return x * sigmoid(x); }
   static __device__ __forceinline__ float derivative(float x) { return sigmoid(x) * (1 + x * sigmoid(-x)); }
 };
 
-/// x / 2 · (1 + tanh u) with u = √(2/π) (x + 0.044715 x³) (Hendrycks and Gimpel 2016, arXiv
-/// 1606.08415), computed as x σ(2u).
+/// The tanh approximation of GELU, x / 2 · (1 + tanh u) with u = √(2/π) (x + 0.044715 x³)
+/// (Hendrycks and Gimpel 2016, arXiv 1606.08415), computed as x σ(2u).
 struct GeluTanh {
   static constexpr float kTwoSqrtTwoOverPi = 1.5957691216057308F;  // 2 √(2/π)
   static constexpr float kCubicCoefficient = 0.044715F;
@@ -34,10 +34,11 @@ struct GeluTanh {
   }
 };
 
-/// x Φ(x) (Hendrycks and Gimpel 2016, arXiv 1606.08415), with derivative Φ(x) + x φ(x).
+/// GELU, x Φ(x) (Hendrycks and Gimpel 2016, arXiv 1606.08415), with derivative Φ(x) + x φ(x).
 struct Gelu {
   static constexpr float kSqrtHalf = 0.7071067811865476F;
   static constexpr float kDensityAtZero = 0.3989422804014327F;  // 1 / √(2π)
+  /// Φ, from erfc, which loses no digits for negative x.
   static __device__ __forceinline__ float cdf(float x) { return 0.5F * erfcf(-x * kSqrtHalf); }
   static __device__ __forceinline__ float value(float x) { return x * cdf(x); }
   static __device__ __forceinline__ float derivative(float x) {
@@ -45,7 +46,7 @@ struct Gelu {
   }
 };
 
-/// x σ(1.702 x), as in OpenAI's CLIP.
+/// QuickGELU, x σ(1.702 x), as in OpenAI's CLIP.
 struct QuickGelu {
   static constexpr float kSigmoidScale = 1.702F;
   static __device__ __forceinline__ float value(float x) { return x * sigmoid(kSigmoidScale * x); }
@@ -60,6 +61,8 @@ struct Relu {
 };
 
 constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
+
+// Each thread processes one pack of kCount elements.
 
 template <class Function, class T, int kCount>
 __global__ void forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t count) {
@@ -125,7 +128,8 @@ int activate(const Activate& args, void* stream) {
 
 namespace {
 
-/// blockIdx.x is the row; blocks in y divide its columns.
+/// blockIdx.x is the row, and blockIdx.y a range of its columns. Each thread processes one pack of
+/// each half of the row.
 template <class Activation, class T, int kCount>
 __global__ void gated_activation_forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t features) {
   const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
@@ -193,7 +197,7 @@ int launch_gated_packed(const Call& args, void* stream) {
     using T = decltype(zero);
     constexpr int kCount = kPackElements<T>;
     if (fits<T, kCount>(args)) return launch_kernel<Activation, T, kCount>(args, stream);
-    // Rows such as the 3420 features of Qwen2.5-VL's vision tower are aligned to half a pack only.
+    // Rows of 3420 features, as in Qwen2.5-VL's vision tower, are aligned to half a pack only.
     if (fits<T, kCount / 2>(args)) return launch_kernel<Activation, T, kCount / 2>(args, stream);
     return launch_kernel<Activation, T, 1>(args, stream);
   });

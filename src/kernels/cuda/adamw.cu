@@ -7,9 +7,9 @@ namespace {
 
 // A warp processes a moment block of 256 elements at a time. A lane has four neighboring elements
 // of each half, so that a warp reads and writes fp32 in whole cache lines.
-constexpr int kElements = 8;
-constexpr int kPack = 4;
-constexpr int64_t kHalf = int64_t{kLanes} * kPack;
+constexpr int kElements = 8;                        // of a lane in a moment block
+constexpr int kPack = 4;                            // neighboring elements of a lane
+constexpr int64_t kHalf = int64_t{kLanes} * kPack;  // elements of half a moment block
 static_assert(kElements * kLanes == kMomentBlock && 2 * kHalf == kMomentBlock);
 
 /// A lane's elements of a moment block, in fp32.
@@ -19,15 +19,16 @@ struct LaneElements {
 
 /// The position of a lane's elements in a tensor.
 struct LanePosition {
-  int64_t first;  ///< of the moment block
+  int64_t first;  ///< first element of the moment block
   int lane;
 
+  /// Returns the element at which the lane's pack 0 or 1 begins.
   __device__ __forceinline__ int64_t pack_offset(int pack) const {
     return first + pack * kHalf + int64_t{lane} * kPack;
   }
 };
 
-/// Loads a lane's elements; zeros beyond the tensor's `count` elements.
+/// Loads a lane's elements; zeros beyond the tensor's `count` elements. `packs` as in load_fp32().
 template <class T>
 __device__ __forceinline__ LaneElements load_elements(const T* from, const LanePosition& position, int64_t count,
                                                       bool packs) {
@@ -37,6 +38,7 @@ __device__ __forceinline__ LaneElements load_elements(const T* from, const LaneP
   return elements;
 }
 
+/// Stores a lane's elements; nothing beyond the tensor's `count` elements.
 template <class T>
 __device__ __forceinline__ void store_elements(T* to, const LaneElements& elements, const LanePosition& position,
                                                int64_t count, bool packs) {
@@ -44,7 +46,8 @@ __device__ __forceinline__ void store_elements(T* to, const LaneElements& elemen
     store_fp32<kPack>(to, elements.values + pack * kPack, position.pack_offset(pack), count, packs);
 }
 
-/// Loads from a tensor that is stored in whole moment blocks.
+/// Calls process(i, element) for each of the lane's elements of a tensor that is stored in whole
+/// moment blocks.
 template <class T, class Function>
 __device__ __forceinline__ void load_block(const T* from, const LanePosition& position, Function process) {
   for (int pack = 0; pack < kElements / kPack; ++pack) {
@@ -53,6 +56,7 @@ __device__ __forceinline__ void load_block(const T* from, const LanePosition& po
   }
 }
 
+/// Stores produce(i) as the lane's element i of a tensor that is stored in whole moment blocks.
 template <class T, class Function>
 __device__ __forceinline__ void store_block(T* to, const LanePosition& position, Function produce) {
   for (int pack = 0; pack < kElements / kPack; ++pack) {
@@ -64,17 +68,21 @@ __device__ __forceinline__ void store_block(T* to, const LanePosition& position,
 
 constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
 constexpr int64_t kWarps = kThreads / kLanes;
-/// Moment blocks per thread block, so that its code tables are loaded once for many.
 constexpr int64_t kMomentBlocksPerBlock = kAdamWBlocks;
 
-/// Returns the position of the n-th smallest of 255 bounds, from 1, in Eytzinger order: the root of
-/// the binary search tree at 1, the children of k at 2k and 2k + 1. The bounds that a warp's lanes
-/// compare with in one step are then neighbors, in different banks of shared memory up to the sixth
-/// step. In ascending order they would be powers of two apart, eight in one bank. For normally
-/// distributed gradients a warp reads shared memory 21 times for two codes instead of 64.
+/// Returns the position of the n-th smallest of 255 bounds, counted from 1, in Eytzinger order: the
+/// root of the binary search tree is at 1, the children of k are at 2k and 2k + 1. The bounds that
+/// a warp's lanes compare with in one step are then neighbors, in different banks of shared memory
+/// up to the sixth step. In ascending order they would be powers of two apart, with eight in one
+/// bank. For normally distributed gradients a warp reads shared memory 21 times per two codes
+/// instead of 64.
 __device__ __forceinline__ unsigned eytzinger_index(unsigned n) {
   return (kMomentCodes + n) >> __ffs(static_cast<int>(n));
 }
+
+// Each format of moments has functions that load and store a lane's elements of a moment (0 or 1).
+// `codes` and `bounds` are the moment's tables in shared memory; without kHasTables they are not
+// used.
 
 /// Moments in fp32.
 struct Fp32Moments {
@@ -86,12 +94,13 @@ struct Fp32Moments {
   }
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
                                                       const LanePosition& position, const LaneElements& elements,
-                                                      const AdamW& /*call*/, const float* /*bounds*/) {
+                                                      const AdamW& /*args*/, const float* /*bounds*/) {
     store_elements(static_cast<float*>(tensor.moments[moment]), elements, position, tensor.count, tensor.is_aligned);
   }
 };
 
-/// Moments in bf16, in whole blocks, rounded up with a probability equal to the truncated fraction.
+/// Moments in bf16, stored in whole blocks. Stochastic rounding: a value is rounded away from zero
+/// with a probability equal to the truncated fraction.
 struct Bf16Moments {
   static constexpr bool kHasTables = false;
 
@@ -108,6 +117,7 @@ struct Bf16Moments {
     const auto lane_counter = static_cast<uint64_t>(position.first + int64_t{position.lane} * kElements);
     const RandomBits random =
         philox(args.seed, lane_counter, uint64_t{tensor.tensor_id} * 2 + static_cast<uint64_t>(moment));
+    // Adds 16 random bits to the bits that bf16 truncates; a carry rounds the value.
     store_block(static_cast<uint16_t*>(tensor.moments[moment]), position, [&](int i) {
       return static_cast<uint16_t>((__float_as_uint(elements.values[i]) + random.half(i)) >> 16);
     });
@@ -127,7 +137,8 @@ struct EightBitMoments {
     return elements;
   }
 
-  /// Returns how many of the 255 bounds, in the order of eytzinger_index(), are below the value.
+  /// Returns the number of the 255 bounds below the value, which is its code. The bounds are in the
+  /// order of eytzinger_index().
   static __device__ __forceinline__ int find_code(float value, const float* bounds) {
     int node = 1;
     for (int step_bounds = 1; step_bounds < kMomentCodes; step_bounds *= 2)
@@ -137,8 +148,8 @@ struct EightBitMoments {
 
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
                                                       const LanePosition& position, const LaneElements& elements,
-                                                      const AdamW& /*call*/, const float* bounds) {
-    constexpr float kMinAbsmax = 1e-38F;  // avoids a division by zero: a block of zeros stays zero
+                                                      const AdamW& /*args*/, const float* bounds) {
+    constexpr float kMinAbsmax = 1e-38F;  // close to the smallest normal fp32 number; zeros stay zero
     float absmax = 0;
     for (int i = 0; i < kElements; ++i) absmax = fmaxf(absmax, fabsf(elements.values[i]));
     for (int mask = kLanes / 2; mask > 0; mask /= 2) absmax = fmaxf(absmax, __shfl_xor_sync(0xffffffffU, absmax, mask));
@@ -151,7 +162,7 @@ struct EightBitMoments {
 
 /// Bias corrections of the moments after n updates.
 struct BiasCorrection {
-  float rate;  // step size: learning rate / (1 − β₁ⁿ)
+  float rate;  // learning rate / (1 − β₁ⁿ)
   float root;  // √(1 − β₂ⁿ)
 };
 
@@ -161,6 +172,8 @@ __device__ __forceinline__ BiasCorrection compute_bias_correction(const AdamW& a
           static_cast<float>(sqrt(1 - pow(args.beta2, n)))};
 }
 
+/// Each thread block updates kAdamWBlocks moment blocks of one parameter. Weight is the type of the
+/// 16-bit copies.
 template <class Moments, class Weight>
 __global__ void adamw_kernel(const __grid_constant__ AdamW args) {
   VLMTRAIN_SHARED(float, codes, Moments::kHasTables ? 2 * kMomentCodes : 1);
@@ -173,7 +186,7 @@ __global__ void adamw_kernel(const __grid_constant__ AdamW args) {
   const AdamWTensor& tensor = args.tensor[tensor_index];
   if (threadIdx.x == 0) shared_correction[0] = compute_bias_correction(args, *tensor.steps);
   if constexpr (Moments::kHasTables) {
-    static_assert(kThreads == kMomentCodes);
+    static_assert(kThreads == kMomentCodes);  // each thread loads one entry of each table
     for (unsigned table = 0; table < 2 * kMomentCodes; table += kMomentCodes) {
       codes[table + threadIdx.x] = args.codes[table + threadIdx.x];
       if (threadIdx.x > 0) bounds[table + eytzinger_index(threadIdx.x)] = args.bounds[table + threadIdx.x - 1];

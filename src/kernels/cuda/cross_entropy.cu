@@ -9,20 +9,21 @@ namespace {
 constexpr unsigned kThreads = 512;  // divides the threads per multiprocessor of every architecture
 constexpr int kWarps = static_cast<int>(kThreads) / kLanes;
 
-/// Σ exp(logit − max) over some logits; initially over none.
+/// Σ exp(logit − max) over a set of logits, and their maximum; initially of the empty set.
 struct ExpSum {
   float max = -INFINITY;
   float sum = 0;
 };
 
-/// Combines two sums relative to their common maximum (Milakov and Gimelshein 2018, arXiv
+/// Merges two sums relative to their common maximum (Milakov and Gimelshein 2018, arXiv
 /// 1805.02867).
 __device__ __forceinline__ ExpSum merge(const ExpSum& a, const ExpSum& b) {
-  if (a.max == b.max) return {a.max, a.sum + b.sum};  // also for −∞ of no logits
+  if (a.max == b.max) return {a.max, a.sum + b.sum};  // also for two empty sets, whose maxima are −∞
   const float max = a.max > b.max ? a.max : b.max;
   return {max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max)};
 }
 
+/// Returns the merged sums of a warp's lanes to all of them. REQUIRES: all lanes call it.
 __device__ __forceinline__ ExpSum warp_sum(ExpSum value) {
   for (int mask = kLanes / 2; mask > 0; mask /= 2) {
     const ExpSum neighbor{__shfl_xor_sync(0xffffffffU, value.max, mask), __shfl_xor_sync(0xffffffffU, value.sum, mask)};
@@ -46,7 +47,7 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy args) 
     const auto packed = load<kCount>(logits + column);
     ExpSum pack;
     for (int i = 0; i < kCount; ++i) pack.max = fmaxf(pack.max, to_float(packed.values[i]));
-    const float shift = pack.max == -INFINITY ? 0 : pack.max;  // NaN stays NaN
+    const float shift = pack.max == -INFINITY ? 0 : pack.max;  // −∞ − (−∞) would be NaN; NaN stays NaN
     for (int i = 0; i < kCount; ++i) pack.sum += expf(to_float(packed.values[i]) - shift);
     thread_sum = merge(thread_sum, pack);
   }
@@ -59,7 +60,7 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropy args) 
   __syncthreads();  // also: all threads have read the label's logit before any thread overwrites it
   ExpSum row_sum;
   for (int i = 0; i < kWarps; ++i) row_sum = merge(row_sum, {max_by_warp[i], sum_by_warp[i]});
-  const float log_sum_exp = logf(row_sum.sum);  // relative to the maximum, which is not added because it may be large
+  const float log_sum_exp = logf(row_sum.sum);  // the maximum is not added: it may be large, and digits would be lost
   if (threadIdx.x == 0) {
     args.cross_entropy[row] = row_sum.max - logit + log_sum_exp;
     args.is_correct[row] = logit == row_sum.max ? 1 : 0;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;  // divides the threads per multiprocessor of every architecture
 
-/// blockIdx.x is the row; blocks in y divide its columns.
+/// blockIdx.x is the row, and blockIdx.y a range of its columns. Each thread processes one pack.
 template <class T, int kCount>
 __global__ void int8_kernel(const __grid_constant__ Int8Dequantize args) {
   const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kCount;
@@ -42,12 +42,13 @@ int int8_dequantize(const Int8Dequantize& args, void* stream) {
 
 namespace {
 
-constexpr int kBytesPerThread = 4;
+constexpr int kBytesPerThread = 4;  // their 8 values fill a pack of 16 bytes if the result has 16 bits
 constexpr int kValuesPerThread = 2 * kBytesPerThread;  // two per byte
-constexpr int kTableSize = 16;
+constexpr int kTableSize = 16;                         // values of 4 bits
 static_assert(kNf4SuperBlock % (kValuesPerThread * kThreads) == 0);
 
-/// Multiplies and adds without contraction to an FMA, because ATen rounds in between.
+/// Returns the absmax of a block. Multiplies and adds without contraction to an FMA, because ATen
+/// rounds in between.
 __device__ __forceinline__ float compute_absmax(const Nf4Dequantize& args, int64_t block) {
   const int64_t super_block = block / kNf4NestedBlock;
   int weight = 0;

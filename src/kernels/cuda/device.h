@@ -1,7 +1,7 @@
 #pragma once
 
-// The dialect of the kernels: CUDA C++ compiled by nvcc, or, with VLMTRAIN_EMULATED, C++ compiled
-// by g++ for the CPU.
+// The language of the kernels: CUDA C++ compiled by nvcc, or, with VLMTRAIN_EMULATED, C++ compiled
+// by g++ for the CPU. Kernels use only what both provide.
 
 #ifdef VLMTRAIN_EMULATED
 #include "kernels/emulation/device.h"
@@ -18,7 +18,7 @@ namespace vlmtrain::kernels {
 
 using Size = dim3;
 
-/// Launches a kernel; returns 0 or a cudaError_t.
+/// Launches a kernel on `stream`, a cudaStream_t. Returns 0 or a cudaError_t. Does not synchronize.
 template <class... Parameters, class... Arguments>
 int launch(void (*kernel)(Parameters...), Size grid, Size block, void* stream, Arguments... arguments) {
   // clang-format off
@@ -32,8 +32,9 @@ struct Vector4 {
   uint32_t values[4];
 };
 
-/// Stores `values` in as few instructions as possible. For an assignment nvcc may emit one store
-/// per element, in the order of computation (tests/kernel_stores.py checks for it).
+/// Stores `values` in as few instructions as possible: one of up to 8 bytes, or some of 16 bytes.
+/// For a plain assignment nvcc may emit one store per element (tests/kernel_stores.py checks for
+/// it). REQUIRES: `to` is aligned to sizeof(Values).
 template <class Values>
 __device__ __forceinline__ void store_vectorized(Values* to, const Values& values) {
   constexpr int kBytes = sizeof(Values), kMaxBytes = sizeof(Vector4);
@@ -56,8 +57,8 @@ __device__ __forceinline__ void store_vectorized(Values* to, const Values& value
   }
 }
 
-/// Returns the pointer. REQUIRES: it is a multiple of sizeof(T). Emulation reports a violation; a
-/// GPU faults.
+/// Returns the pointer. REQUIRES: its address is a multiple of sizeof(T). The emulation reports a
+/// violation; a GPU faults.
 template <class T>
 __device__ __forceinline__ T* aligned(T* pointer) {
   return pointer;
@@ -65,9 +66,10 @@ __device__ __forceinline__ T* aligned(T* pointer) {
 
 }  // namespace vlmtrain::kernels
 
+/// Declares an array in the shared memory of a thread block.
 #define VLMTRAIN_SHARED(type, name, count) __shared__ type name[count]
 
-/// Before a loop: unrolls it so that four iterations read before the first computes.
+/// Precedes a loop. Unrolls it so that four iterations read before the first computes.
 #define VLMTRAIN_UNROLL_4 _Pragma("unroll 4")
 
 #endif

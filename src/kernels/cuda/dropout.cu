@@ -7,18 +7,19 @@ namespace {
 
 constexpr unsigned kThreads = 128;  // divides the threads per multiprocessor of every architecture
 
-/// Neighboring elements of a thread in fp32: as many as one call of Philox has random numbers for.
+/// Neighboring elements per thread: one call of Philox has 16 random bits for each of them.
 constexpr int kNeighbors = 8;
+/// A thread's elements in fp32.
 struct Neighbors {
   float values[kNeighbors];
 };
 
-/// Neighbors that are read or written at a time.
+/// The number of neighbors that are read or written at a time.
 template <class T>
 constexpr int kNeighborsPerPack = kNeighbors < kPackElements<T> ? kNeighbors : kPackElements<T>;
 
-/// Loads the elements from `first` on of the `count` elements at `from`; zeros beyond the end.
-/// `packs`: whole packs can be read.
+/// Loads elements [first, first + kNeighbors) of the `count` elements at `from`; zeros beyond the
+/// end. `packs` as in load_fp32().
 template <class T>
 __device__ __forceinline__ Neighbors load_neighbors(const T* from, int64_t first, int64_t count, bool packs) {
   constexpr int kCount = kNeighborsPerPack<T>;
@@ -28,6 +29,7 @@ __device__ __forceinline__ Neighbors load_neighbors(const T* from, int64_t first
   return neighbors;
 }
 
+/// Stores elements like load_neighbors(); nothing beyond the end.
 template <class T>
 __device__ __forceinline__ void store_neighbors(T* to, const Neighbors& neighbors, int64_t first, int64_t count,
                                                 bool packs) {
@@ -50,10 +52,10 @@ __device__ __forceinline__ const DropoutStream& find_stream(const DropoutMask& m
   return mask.stream[first];
 }
 
-/// The mask of eight neighbors for a reader, one bit each. 16 random bits decide for almost all
-/// elements, so that one Philox suffices for eight; 32 bits each would take longer than the memory
-/// accesses. An element whose bits equal the threshold gets 16 more, so that the probability is
-/// exact to 2⁻³².
+/// The mask of eight neighbors for a consumer, one bit each. 16 random bits decide for almost all
+/// elements, so that one call of Philox suffices for eight; 32 bits each would take longer than the
+/// memory accesses. An element whose bits equal the threshold gets 16 more, so that the probability
+/// is exact to 2⁻³².
 struct KeepMask {
   uint32_t bits = 0;
 
@@ -68,6 +70,7 @@ struct KeepMask {
       undecided |= (upper.half(i) == mask.keep_thresholds[0] ? 1U : 0U) << i;
     }
     if (undecided == 0) return;
+    // Distinguishes the counter from that of the upper bits; consumers are numbered below 2³¹.
     constexpr uint64_t kLowerBits = uint64_t{1} << 63;
     const RandomBits lower = philox(stream.key, kLowerBits | counter, stream_row);
     for (int i = 0; i < kNeighbors; ++i) {
@@ -78,7 +81,8 @@ struct KeepMask {
   __device__ __forceinline__ bool is_kept(int i) const { return (bits >> i & 1U) != 0; }
 };
 
-/// blockIdx.x is the row; blocks in y divide its columns.
+/// The first element of a thread. blockIdx.x is the row in the launch, blockIdx.y a range of its
+/// columns.
 struct Position {
   int64_t row, column;
 };

@@ -4,7 +4,8 @@
 
 namespace vlmtrain::kernels {
 
-// Each is implemented in the file of its kernel. The argument types document them (launchers.h).
+// Each function launches one kernel and is implemented in the file of that kernel. launchers.h
+// documents the arguments and the result.
 int gated_activation_forward(const GatedActivationForward& args, void* stream);
 int gated_activation_backward(const GatedActivationBackward& args, void* stream);
 int activate(const Activate& args, void* stream);

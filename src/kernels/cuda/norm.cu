@@ -6,9 +6,9 @@ namespace vlmtrain::kernels {
 namespace {
 
 // A thread block processes a row, with no more warps than there are packs to read.
-constexpr int kMaxWarps = 16;
-/// Packs per thread that are held in registers: all reads are in flight at once, and each value is
-/// read once. Wider rows are read again from the cache for each sum.
+constexpr int kMaxWarps = 16;  // 512 threads, a divisor of the threads per multiprocessor
+/// Maximum number of packs that a thread holds in registers. All reads are then in flight at once,
+/// and each value is read once. Wider rows are read again from the cache for each sum. Not tuned.
 constexpr int kRegisterPacks = 4;
 
 /// Returns the sum over the block's threads to all of them. REQUIRES: all threads of the block call
@@ -25,13 +25,14 @@ __device__ __forceinline__ float block_sum(float value) {
   return sum;
 }
 
-/// Returns zeros for a null pointer.
+/// Loads a pack; returns zeros for a null pointer.
 template <int kCount, class T>
 __device__ __forceinline__ Pack<T, kCount> load_or_zero(const T* from, int64_t index) {
   return from != nullptr ? load<kCount>(from + index) : Pack<T, kCount>{};
 }
 
-/// A thread's packs of a row: at most kNumPacks in registers, or, if 0, any number in memory.
+/// A thread's packs of a row of x. If kNumPacks > 0, the thread has at most kNumPacks, which it
+/// holds in registers. If 0, it has any number and reads them from memory on each use.
 template <class T, int kCount, int kNumPacks>
 class Row {
  public:
@@ -60,6 +61,7 @@ class Row {
   Pack<T, kCount> packs_[kNumPacks > 0 ? kNumPacks : 1];
 };
 
+/// Computes the mean and then the variance from centered values, in two passes for accuracy.
 template <class T, int kCount, int kNumPacks>
 __global__ void forward_kernel(const __grid_constant__ NormForward args) {
   const int64_t row = blockIdx.x;
@@ -143,6 +145,7 @@ __global__ void backward_kernel(const __grid_constant__ NormBackward args) {
   }
 }
 
+/// Returns ⌈features / count⌉.
 int64_t count_packs(int64_t features, int count) {
   return (features + count - 1) / count;
 }
@@ -166,7 +169,7 @@ int launch_forward(const NormForward& args, void* stream) {
 
 template <class T, int kCount>
 int launch_backward(const NormBackward& args, void* stream) {
-  constexpr int kMaxBackwardWarps = 4;
+  constexpr int kMaxBackwardWarps = 4;  // not tuned by a recorded benchmark
   return launch_kernel(backward_kernel<T, kCount>, args, count_packs(args.features, kCount), 1, kMaxBackwardWarps,
                        stream);
 }

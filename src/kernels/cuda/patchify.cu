@@ -6,11 +6,12 @@ namespace vlmtrain::kernels {
 namespace {
 
 constexpr unsigned kThreads = 128;     // divides the threads per multiprocessor of every architecture
-constexpr int kPacksPerThread = 4;     // per thread, if there are enough; not tuned by a recorded benchmark
+constexpr int kPacksPerThread = 4;     // if there are enough; not tuned by a recorded benchmark
 constexpr int64_t kMaxBlocks = 65535;  // CUDA's limit of a grid's y dimension
 
-/// blockIdx.x is the patch. Neighbors in a line of a patch are neighbors in the image, so a pack
-/// never crosses a line.
+/// blockIdx.x is the patch among those of all images, and blockIdx.y a range of its packs. kCount
+/// divides the width of a patch, so a pack never crosses a line and its bytes are neighbors in the
+/// image.
 template <class T, int kCount>
 __global__ void patchify_kernel(const __grid_constant__ Patchify args) {
   const int64_t patches_per_row = args.width / args.patch_width;
@@ -68,8 +69,8 @@ int patchify(const Patchify& args, void* stream) {
     using T = decltype(zero);
     constexpr int kCount = kPackElements<T>;
     if (fits<T, kCount>(args)) return launch_kernel<T, kCount>(args, stream);
-    return fits<T, 2>(args) ? launch_kernel<T, 2>(args, stream)
-                            : launch_kernel<T, 1>(args, stream);  // patches that are 14 pixels wide, as CLIP's
+    // Patches that are 14 pixels wide, as CLIP's, are read in pairs.
+    return fits<T, 2>(args) ? launch_kernel<T, 2>(args, stream) : launch_kernel<T, 1>(args, stream);
   });
 }
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ __half from_float<__half>(float value) {
   return __float2half_rn(value);
 }
 
-/// Bytes that a thread reads or writes at a time if alignment allows.
+/// Maximum bytes that one instruction of a thread reads or writes.
 inline constexpr int kPackBytes = 16;
 template <class T>
 constexpr int kPackElements = kPackBytes / static_cast<int>(sizeof(T));
@@ -51,8 +51,8 @@ __device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
   store_vectorized(aligned(reinterpret_cast<Pack<T, kCount>*>(to)), pack);
 }
 
-/// Loads kCount of `count` elements from `first` on, as fp32; zeros beyond the end. `packs`: whole
-/// packs can be read.
+/// Loads elements [first, first + kCount) of the `count` elements at `from` as fp32; zeros beyond
+/// the end. `packs`: whole packs may be read, because `from` and `first` are aligned.
 template <int kCount, class T>
 __device__ __forceinline__ void load_fp32(float* to, const T* from, int64_t first, int64_t count, bool packs) {
   if (packs && first + kCount <= count) {
@@ -77,14 +77,15 @@ __device__ __forceinline__ void store_fp32(T* to, const float* from, int64_t fir
   }
 }
 
-/// Returns whether rows of this many columns at these addresses can be accessed in packs of kCount.
+/// Returns whether rows of this many columns at these addresses can be read and written in packs of
+/// kCount elements. Null pointers are ignored.
 template <class T, int kCount = kPackElements<T>, class... Pointee>
 bool can_load_packs(int64_t columns, const Pointee*... pointers) {
   constexpr uintptr_t kBytes = sizeof(T) * kCount;
   return columns % kCount == 0 && ((reinterpret_cast<uintptr_t>(pointers) % kBytes == 0) && ...);
 }
 
-/// Calls `function` with a zero of the C++ type of `element`.
+/// Returns function(zero of the C++ type of `element`); cudaErrorInvalidValue for another value.
 template <class Function>
 int dispatch_element_type(ElementType element, Function function) {
   switch (element) {
@@ -98,14 +99,15 @@ int dispatch_element_type(ElementType element, Function function) {
   return 1;  // cudaErrorInvalidValue
 }
 
+/// Returns ⌈count / block_size⌉.
 inline unsigned count_blocks(int64_t count, int64_t block_size) {
   return static_cast<unsigned>((count + block_size - 1) / block_size);
 }
 
 inline constexpr int kLanes = 32;  ///< of a warp
 
-/// Blocks of equal size, in whole warps and of at most `max_threads` threads, so that few threads
-/// are idle.
+/// The number and size of thread blocks for `total_threads` threads. Blocks have equal size, in
+/// whole warps of at most `max_threads` threads, so that few threads are idle.
 struct EvenBlocks {
   unsigned blocks, threads;
 
@@ -114,15 +116,15 @@ struct EvenBlocks {
         threads(count_blocks(total_threads, blocks * int64_t{kLanes}) * kLanes) {}
 };
 
-/// Returns the sum over each `lanes` neighboring lanes, a power of two, to all of them. REQUIRES:
-/// all lanes of the warp call it.
+/// Sums over groups of `lanes` neighboring lanes, a power of two. Returns the sum of its group to
+/// each lane. REQUIRES: all lanes of the warp call it.
 __device__ __forceinline__ float sum_lanes(float value, int lanes) {
   for (int mask = lanes / 2; mask > 0; mask /= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
   return value;
 }
 
-/// Returns the sum over the lanes that are `lanes` apart, a power of two, to all of them. REQUIRES:
-/// all lanes of the warp call it.
+/// Sums over lanes with the same position in each group of `lanes` lanes, a power of two. Returns
+/// the sum to each of them. REQUIRES: all lanes of the warp call it.
 __device__ __forceinline__ float sum_across_groups(float value, int lanes) {
   for (int mask = lanes; mask < kLanes; mask *= 2) value += __shfl_xor_sync(0xffffffffU, value, mask);
   return value;
@@ -133,16 +135,16 @@ __device__ __forceinline__ float warp_sum(float value) {
   return sum_lanes(value, kLanes);
 }
 
-/// 128 random bits, a function of a key and a counter (Philox4x32-10; Salmon et al. 2011, "Parallel
-/// Random Numbers: As Easy as 1, 2, 3").
+/// 128 random bits.
 struct RandomBits {
   uint32_t words[4];
 
-  /// Returns one of eight 16-bit numbers.
+  /// Returns one of eight 16-bit numbers; `index` from 0.
   __device__ __forceinline__ uint32_t half(int index) const { return words[index / 2] >> (index % 2 * 16) & 0xffffU; }
 };
 
-/// Computes Philox4x32-10. The constants are those of the paper.
+/// Returns the random bits for a key and a counter: Philox4x32-10 (Salmon et al. 2011, "Parallel
+/// Random Numbers: As Easy as 1, 2, 3"), with the paper's constants.
 __device__ __forceinline__ RandomBits philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
   constexpr uint64_t kMultiplierA = 0xD2511F53, kMultiplierB = 0xCD9E8D57;
   constexpr uint32_t kWeylA = 0x9E3779B9, kWeylB = 0xBB67AE85;

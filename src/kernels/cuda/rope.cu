@@ -7,7 +7,7 @@ namespace {
 
 constexpr unsigned kMaxThreads = 512;  // divides the threads per multiprocessor of every architecture
 
-/// Rotates a pack of a head's first half with the pack of the second half that it pairs with.
+/// Rotates a pack of a head's first half and its partner, the pack `half` elements further.
 template <class T, int kCount>
 __device__ __forceinline__ void rotate_pack(const T* from, T* to, int64_t half, const float* cos, const float* sin,
                                             float direction) {
@@ -26,6 +26,8 @@ __device__ __forceinline__ void rotate_pack(const T* from, T* to, int64_t half, 
   store<kCount>(to + half, rotated_high);
 }
 
+/// blockIdx.x is the row, and blockIdx.y a range of its packs of pairs. Each thread processes one
+/// pack of each half of a head.
 template <class T, int kCount>
 __global__ void rope_kernel(const __grid_constant__ Rope args) {
   const int64_t half = args.features / 2, row = blockIdx.x;
@@ -85,13 +87,13 @@ int rope(const Rope& args, void* stream) {
 
 namespace {
 
-// Features i and i + features / 2 of a head are a pair. A power of two of a warp's lanes share a
-// head. Each lane has one pack if packs have four pairs; otherwise all 32 lanes share a head, and
-// lane l has the pairs l, l + 32, ….
+// Features i and i + features / 2 of a head are a pair. If aligned, a lane has one pack of four
+// pairs, and just enough lanes, a power of two, share a head. Otherwise all 32 lanes share a head,
+// and lane l has the pairs l, l + 32, ….
 constexpr unsigned kThreads = kQkNormRopeWarps * kLanes;
 // All blocks of a launch (choose_num_warps() in rope.cpp) are then resident at once on a large GPU.
 constexpr int kBlocksPerMultiprocessor = 3;
-constexpr int kPairsPerLane = static_cast<int>(kMaxQkNormFeatures) / 2 / kLanes;  // maximum
+constexpr int kPairsPerLane = static_cast<int>(kMaxQkNormFeatures) / 2 / kLanes;  // at most
 constexpr int kPairsPerPack = kPairsPerLane;
 
 /// A lane's pairs of a head.
@@ -106,9 +108,11 @@ struct PackLayout {
   static constexpr int kPacks = kPairsPerLane / kCount;
 
   int64_t half;
-  int lane, lanes;  // index of the lane, and number of lanes that share the head
+  int lane, lanes;  // index of the lane among the lanes that share the head, and their number
 
+  /// Returns the first pair of the lane's pack.
   __device__ __forceinline__ int64_t first(int pack) const { return int64_t{lane + pack * lanes} * kCount; }
+  /// Returns whether the pack is within the head.
   __device__ __forceinline__ bool has(int pack) const { return first(pack) < half; }
 };
 
@@ -157,7 +161,7 @@ __device__ __forceinline__ void rotate_pairs(Pairs& pairs, const float* cos, con
   }
 }
 
-/// Loads the factors of a lane's features.
+/// Loads the gains of a lane's features.
 template <class T, int kCount>
 __device__ __forceinline__ Pairs load_gains(const void* weight, Gain gain, const PackLayout<kCount>& layout) {
   Pairs pairs = load_pairs(static_cast<const T*>(weight), layout);
@@ -176,7 +180,8 @@ __global__ void forward_kernel(const __grid_constant__ QkNormRopeForward args, i
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
   const int64_t heads_per_warp = kLanes / lanes, heads_per_block = blockDim.x / lanes;
   const PackLayout<kCount> layout{half, lane % lanes, lanes};
-  // All lanes of a warp continue while one of them has a head, because sum_lanes() needs all.
+  // All lanes of a warp continue while one of them has a head, because sum_lanes() needs all of
+  // them.
   for (int64_t first = threadIdx.x / kLanes * heads_per_warp; first < heads; first += heads_per_block) {
     const int64_t head = first + lane / lanes;
     const bool is_query = head < args.query.heads, is_head = head < heads;
@@ -260,7 +265,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   if (args.partial_weight_gradients == nullptr) return;
   const int64_t warp = int64_t{blockIdx.x} * kQkNormRopeWarps + warp_in_block;
   for (int which = 0; which < 2; ++which) {
-    Pairs sums = which == 0 ? query_weight_gradient : key_weight_gradient;  // no copy: the loop is unrolled
+    // The loop is unrolled, so nothing is copied.
+    Pairs sums = which == 0 ? query_weight_gradient : key_weight_gradient;
     for (int i = 0; i < kPairsPerLane; ++i) {
       sums.low[i] = sum_across_groups(sums.low[i], lanes);
       sums.high[i] = sum_across_groups(sums.high[i], lanes);
@@ -269,12 +275,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   }
 }
 
+/// Returns the lanes that share a head: the smallest power of two whose packs cover `half` pairs.
 int choose_lanes(int64_t half) {
   int lanes = 1;
   while (lanes * kPairsPerPack < half) lanes *= 2;
   return lanes;
 }
 
+/// Returns whether the rows of these heads can be accessed in packs, also if there are no heads.
 template <class T, class Heads>
 bool strides_fit(const Heads& heads, int64_t stride, const void* pointer) {
   return heads.heads == 0 || can_load_packs<T, kPairsPerPack>(stride, static_cast<const T*>(pointer));

@@ -1,6 +1,7 @@
 #pragma once
 
-// Replaces the CUDA compiler's language extensions, so that kernels run on the CPU in tests.
+// Defines CUDA's language extensions and the device functions that the kernels use, so that kernels
+// run on the CPU in tests.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -43,6 +44,7 @@ class Shared {
   T values_[kCount];
 };
 
+/// Returns `value` of another lane of the warp.
 template <class T>
 T shuffle(T value, unsigned lane) {
   static_assert(sizeof(T) <= sizeof(uint64_t));

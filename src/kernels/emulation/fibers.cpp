@@ -64,9 +64,11 @@ void fiber_main() {
 }
 
 void poison(const SharedMemory& shared) {
+  // All bits set are a NaN in every floating-point type.
   std::memset(shared.memory, 0xff, static_cast<size_t>(shared.bytes));
 }
 
+/// Suspends the running fiber in this state until the scheduler resumes it.
 void yield(State state) {
   Emulator& current = emulator();
   Fiber& fiber = *current.running;
@@ -90,7 +92,7 @@ std::vector<size_t> make_thread_order(size_t threads) {
   return order;
 }
 
-/// Resumes a warp's lanes once all of them wait at a shuffle.
+/// Resumes a warp's lanes once all that have not ended wait at a shuffle. Returns whether it did.
 bool release_warp(std::span<Fiber> lanes) {
   const auto is_waiting = [](const Fiber& lane) { return lane.state == State::kAtShuffle; };
   const auto is_waiting_or_done = [&](const Fiber& lane) { return is_waiting(lane) || lane.state == State::kDone; };
@@ -107,6 +109,7 @@ bool release_warp(std::span<Fiber> lanes) {
   return true;
 }
 
+/// Resumes all threads, which must wait at a barrier.
 void release_block(std::span<Fiber> fibers) {
   for (const Fiber& fiber : fibers) {
     if (fiber.state != State::kAtBarrier) throw std::runtime_error("not all threads of a block reach a barrier");

@@ -6,8 +6,8 @@
 
 namespace vlmtrain::kernels::emulation {
 
-/// The order in which the threads of a block run, each until it waits. Results must not depend on
-/// it: a missing barrier or a race changes them for some order.
+/// The order in which the threads of a block run, each until it waits. The results of a correct
+/// kernel do not depend on the order; a missing barrier or a race changes them in some order.
 enum class Order : int32_t { kForwards, kBackwards, kShuffled };
 
 /// CUDA's dim3.
@@ -19,12 +19,13 @@ struct Size3 {
 ///
 /// Each GPU thread is a fiber. It runs until it ends or waits: at a barrier for all other threads
 /// of its block, at a shuffle for all lanes of its warp. Warps therefore drift apart as far as
-/// barriers allow. Throws std::runtime_error for a divergent barrier (some threads have ended) and
-/// for a misaligned address.
+/// barriers allow. Concurrent calls run one after another. Throws std::runtime_error if some
+/// threads of a block end before a barrier, if a shuffle reads from a lane that does not take part,
+/// and for a misaligned address.
 void run_blocks(Size3 grid, Size3 block, const std::function<void()>& body);
 
-/// Return the indices and sizes of the running thread, as threadIdx, blockIdx, blockDim and gridDim
-/// do.
+// threadIdx, blockIdx, blockDim and gridDim of the running thread. REQUIRES: called by a kernel.
+
 Size3 thread_index();
 Size3 block_index();
 Size3 block_size();
@@ -33,28 +34,28 @@ Size3 grid_size();
 /// Implements __syncthreads().
 void wait_at_barrier();
 
-/// Publishes `value` to the warp and returns the value of `lane`.
+/// Implements a warp shuffle: publishes `value` to the warp and returns the value of `lane`.
 uint64_t shuffle_lane(uint64_t value, unsigned lane);
 
-/// Marks that the running thread accesses several bytes at an address that is not a multiple of
-/// their number.
+/// Records that the running thread accesses several bytes at an address that is not a multiple of
+/// their number. run_blocks() throws after the block.
 void report_misaligned();
 
-/// Registers shared memory, which is filled with NaN when a block begins, so that reads of
-/// unwritten memory are detected.
+/// Registers shared memory, which must live as long as the program. It is filled with NaN when a
+/// block begins, so that reads of unwritten memory are detected.
 void register_shared(void* memory, int64_t bytes);
 
-/// Settings of the emulation. libvlmtrain_kernels_emulated.so returns its instance from
-/// kSettingsFunction.
+/// Settings of the emulation, for tests. libvlmtrain_kernels_emulated.so exports a function
+/// kSettingsFunction that returns its instance.
 struct Settings {
   Order order = Order::kForwards;
   uint64_t seed = 1;  ///< for kShuffled
-  /// Number of blocks of a grid's first dimension to run, the last ones: for tensors that are too
+  /// Runs only this many blocks at the end of a grid's first dimension. For tensors that are too
   /// large for a test to compute.
   int64_t last_blocks = std::numeric_limits<int64_t>::max();
 };
 
-/// Returns the settings of this library.
+/// Returns the settings of this library, which apply to launches that begin later.
 Settings& settings();
 
 inline constexpr const char* kSettingsFunction = "vlmtrain_emulation_settings";

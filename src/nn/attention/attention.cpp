@@ -45,6 +45,7 @@ at::Tensor cpu_flash(const at::Tensor& query, const at::Tensor& key, const at::T
   return output.transpose(1, 2).reshape(query.sizes());
 }
 
+/// Runs the CPU's flash kernel on each segment, or on all at once if they have equal length.
 at::Tensor cpu_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const Segments& segments, bool causal) {
   if (segments.is_uniform()) {
@@ -79,7 +80,7 @@ at::Tensor cuda_memory_efficient(const at::Tensor& query, const at::Tensor& key,
 }
 
 /// Computes causal attention with a window within one segment: query i attends to keys i − window +
-/// 1 to i.
+/// 1 to i. Processes blocks of `window` queries, which see at most 2 · window − 1 keys.
 at::Tensor windowed_segment_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                       int64_t window) {
   const int64_t rows = query.size(0), key_value_heads = key.size(1), group = query.size(1) / key_value_heads;
@@ -129,7 +130,7 @@ at::Tensor cpu_decode_attention(const at::Tensor& query, const at::Tensor& key, 
       const auto index = static_cast<size_t>(i);
       return x.narrow(0, slots.starts[index], slots.lengths[index]).unsqueeze(0).transpose(1, 2);
     };
-    // The queries of a group become rows of the head they share, so its keys are read once.
+    // The queries that share a key head become rows of that head, so its keys are read once.
     const at::Tensor grouped = query[i].view({1, key_value_heads, group, -1});
     outputs.push_back(std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
                                       grouped, slot(key), slot(value), /*dropout_p=*/0.0, /*is_causal=*/false,
@@ -149,7 +150,8 @@ at::Tensor cuda_flash_decode(const at::Tensor& query, const at::Tensor& key, con
 
 at::Tensor cuda_memory_efficient_decode(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                         const CacheSlots& slots) {
-  // The kernel has no grouped queries, so those of a group become rows of the head they share.
+  // The kernel does not support grouped queries, so the queries that share a key head become rows
+  // of it.
   const int64_t key_value_heads = key.size(1), group = query.size(1) / key_value_heads, head_dim = query.size(2);
   const at::Tensor grouped =
       query.view({-1, key_value_heads, group, head_dim}).transpose(1, 2).reshape({1, -1, key_value_heads, head_dim});
@@ -161,9 +163,9 @@ at::Tensor cuda_memory_efficient_decode(const at::Tensor& query, const at::Tenso
   return output.view({-1, group, key_value_heads, head_dim}).transpose(1, 2).reshape(query.sizes());
 }
 
-/// Returns `bias` with rows aligned as the kernel requires.
+/// Returns `bias` with rows that start at multiples of 16 elements, which the memory-efficient
+/// kernel requires. The padding is hidden by a view.
 at::Tensor align_rows(const at::Tensor& bias) {
-  // Elements; the kernel requires aligned rows of the bias.
   constexpr int64_t kAlignment = 16;
   const int64_t keys = bias.size(-1);
   const int64_t padding = (kAlignment - keys % kAlignment) % kAlignment;
@@ -173,7 +175,7 @@ at::Tensor align_rows(const at::Tensor& bias) {
 
 at::Tensor memory_efficient_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                       const std::optional<at::Tensor>& bias, double scale) {
-  constexpr int64_t kNoMask = 0;
+  constexpr int64_t kNoMask = 0;  // CustomMaskType of ATen's kernel
   if (query.size(0) > kMaxSegmentsPerLaunch) {
     std::vector<at::Tensor> outputs;
     for (int64_t first = 0; first < query.size(0); first += kMaxSegmentsPerLaunch) {
@@ -189,6 +191,7 @@ at::Tensor memory_efficient_attention(const at::Tensor& query, const at::Tensor&
                                                       /*dropout_p=*/0.0, kNoMask, /*compute_log_sumexp=*/true, scale));
 }
 
+/// Computes biased_attention() with plain products.
 at::Tensor composite_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                const at::Tensor& bias, double scale) {
   const at::Tensor scores = at::matmul((query * scale).transpose(1, 2), key.permute({0, 2, 3, 1})) + bias;
@@ -234,7 +237,7 @@ Segments Segments::to(at::Device device) const {
 }
 
 CacheSlots CacheSlots::make(std::vector<int64_t> starts, std::vector<int64_t> lengths, at::Device device) {
-  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "{} slots do not match {} lengths", starts.size(),
+  VLMTRAIN_CHECK(starts.size() == lengths.size() && !lengths.empty(), "got {} starts and {} lengths of cache slots", starts.size(),
                  lengths.size());
   CacheSlots slots;
   slots.max_length = *std::ranges::max_element(lengths);
@@ -251,8 +254,8 @@ CacheSlots CacheSlots::make(std::vector<int64_t> starts, std::vector<int64_t> le
 at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const CacheSlots& slots) {
   VLMTRAIN_CHECK(query.size(0) == std::ssize(slots.lengths) && query.size(1) % key.size(1) == 0,
-                 "{} rows for {} slots, {} heads for {} key-value heads", query.size(0), slots.lengths.size(),
-                 query.size(1), key.size(1));
+                 "attention got {} rows for {} slots and {} heads for {} key-value heads", query.size(0),
+                 slots.lengths.size(), query.size(1), key.size(1));
   if (!query.is_cuda()) return cpu_decode_attention(query, key, value, slots);
   if (has_flash_kernel(query)) return cuda_flash_decode(query, key, value, slots);
   return cuda_memory_efficient_decode(query, key, value, slots);
@@ -261,8 +264,8 @@ at::Tensor decode_attention(const at::Tensor& query, const at::Tensor& key, cons
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments& segments,
                      bool causal, std::optional<int64_t> window) {
   VLMTRAIN_CHECK(query.size(0) == segments.rows && query.size(1) % key.size(1) == 0,
-                 "{} rows for segments of {}, {} heads for {} key-value heads", query.size(0), segments.rows,
-                 query.size(1), key.size(1));
+                 "attention got {} rows for segments of {} rows and {} heads for {} key-value heads", query.size(0),
+                 segments.rows, query.size(1), key.size(1));
   VLMTRAIN_CHECK(!window || (causal && *window > 0), "a sliding window requires causal attention and at least one row");
   if (window && segments.max_length <= *window) window.reset();
   const bool has_flash = query.is_cuda() && has_flash_kernel(query);

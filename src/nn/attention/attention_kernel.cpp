@@ -145,7 +145,7 @@ class CpuFlash : public AttentionKernel {
 /// Indices into the outputs of a kernel.
 constexpr int64_t kOutput = 0, kLogSumExp = 1, kKernelState = 2;
 
-/// Reshapes [heads, rows] to factors of [rows, heads, head_dim].
+/// Reshapes [heads, rows] to [rows, heads, 1], which broadcasts over [rows, heads, head_dim].
 at::Tensor to_row_factors(const at::Tensor& by_head) {
   return by_head.t().unsqueeze(-1);
 }
@@ -158,20 +158,21 @@ class JoinedKernel : public AttentionKernel {
 
   bool has_autograd_formula() const override { return false; }
 
-  /// After output and log-sum-exp: the state of the first kernel, then that of the second.
+  /// Returns the merged output and log-sum-exp, then the state of the first kernel and the state of
+  /// the second.
   std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value) const override {
     auto outputs = first_->forward(query, key, value);
     const auto extra = second_->forward(select_query_rows(query), select_key_rows(key), select_key_rows(value));
-    VLMTRAIN_CHECK(outputs.size() == extra.size(), "attention kernels that save {} and {} tensors cannot be joined",
+    VLMTRAIN_CHECK(outputs.size() == extra.size(), "cannot join attention kernels that save {} and {} tensors",
                    outputs.size(), extra.size());
     merge(outputs[kOutput], outputs[kLogSumExp], extra[kOutput], extra[kLogSumExp]);
     outputs.insert(outputs.end(), extra.begin() + kKernelState, extra.end());
     return outputs;
   }
 
-  /// Each kernel gets the output and log-sum-exp of the whole softmax, so its gradients are its
-  /// keys' share.
+  /// Passes the output and log-sum-exp of the whole softmax to each kernel. Each kernel then
+  /// returns the part of the gradients that belongs to its keys.
   Gradients backward(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& key,
                      const at::Tensor& value, const std::vector<at::Tensor>& outputs) const override {
     const auto second_state = outputs.begin() + kKernelState + (std::ssize(outputs) - kKernelState) / 2;
@@ -191,8 +192,8 @@ class JoinedKernel : public AttentionKernel {
   at::Tensor select_query_rows(const at::Tensor& rows) const { return rows.index_select(0, extra_.query_rows); }
   at::Tensor select_key_rows(const at::Tensor& rows) const { return rows.index_select(0, extra_.key_rows); }
 
-  /// Merges o₁ with sum e^a and o₂ with sum e^b into (e^a o₁ + e^b o₂) / (e^a + e^b) for the
-  /// selected rows, in fp32 with one rounding.
+  /// Merges the outputs o₁ and o₂ with the log-sum-exps a and b into (e^a o₁ + e^b o₂) / (e^a +
+  /// e^b) for the selected rows, in fp32 with one rounding.
   void merge(at::Tensor& output, at::Tensor& logsumexp, const at::Tensor& extra,
              const at::Tensor& extra_logsumexp) const {
     const at::Tensor base_logsumexp = logsumexp.index_select(1, extra_.query_rows);
@@ -207,7 +208,7 @@ class JoinedKernel : public AttentionKernel {
   ExtraKeys extra_;
 };
 
-/// Returns segments [first, first + count), whose rows begin at `first_row`.
+/// Returns segments [first, first + count) with offsets relative to their first row, `first_row`.
 Segments slice_segments(const Segments& segments, int64_t first, int64_t count, int64_t first_row) {
   Segments chunk;
   const auto begin = segments.lengths.begin() + first;

@@ -14,12 +14,13 @@
 
 namespace vlmtrain::nn {
 
-/// Returns the factor of the scores, 1/sqrt(head_dim); `query` [..., head_dim].
+/// Returns the factor of the scores, 1/sqrt(head_dim), for `query` [..., head_dim].
 inline double attention_scale(const at::Tensor& query) {
   return 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
 }
 
-/// A kernel of ATen with the settings of a call: its forward and backward operations. Immutable.
+/// An attention kernel of ATen with the settings of a call. Immutable. The factory functions below
+/// give the shapes of query, key and value.
 class AttentionKernel {
  public:
   /// The result of backward().
@@ -29,11 +30,11 @@ class AttentionKernel {
 
   virtual ~AttentionKernel() = default;
 
-  /// Returns whether forward() is one operation with an autograd formula in ATen.
+  /// Returns whether autograd can differentiate forward(). If not, callers must use backward().
   virtual bool has_autograd_formula() const { return true; }
 
-  /// Returns the output, followed by the tensors that backward() needs. Records gradients as ATen
-  /// does.
+  /// Returns the output, of the query's shape, followed by the tensors that backward() needs.
+  /// Records gradients as ATen does, if has_autograd_formula().
   virtual std::vector<at::Tensor> forward(const at::Tensor& query, const at::Tensor& key,
                                           const at::Tensor& value) const = 0;
   /// Computes the gradients as ATen's autograd formula does. `outputs` is the result of forward().
@@ -46,62 +47,64 @@ class AttentionKernel {
   AttentionKernel& operator=(const AttentionKernel&) = default;
 };
 
-/// Returns whether attention in this dtype uses the flash kernel on this device, which needs the
-/// tensor cores of sm_80.
+/// Returns whether attention in this dtype uses the flash kernel on this CUDA device. The kernel
+/// needs 16 bits and sm_80 or newer.
 bool has_flash_kernel(at::ScalarType dtype, at::Device device);
 
-/// Segments of a packed stream, as the CUDA kernels take them.
+/// The segments of a packed stream, as arguments of the CUDA kernels.
 struct VarlenArgs {
-  at::Tensor offsets;  ///< int32 [segments + 1], on the device
-  int64_t max_length = 0;
+  at::Tensor offsets;      ///< int32 [segments + 1], on the device
+  int64_t max_length = 0;  ///< rows of the longest segment
   bool causal = false;
-  std::optional<int64_t> window = std::nullopt;  ///< flash only
+  std::optional<int64_t> window = std::nullopt;  ///< as in attention(); flash kernel only, with `causal`
 };
 
 /// Returns the variable-length flash kernel: query [rows, heads, head_dim], key and value [rows,
 /// key_value_heads, head_dim].
 std::shared_ptr<const AttentionKernel> make_cuda_flash_kernel(VarlenArgs args);
-/// Returns the memory-efficient kernel: all [1, rows, heads, head_dim].
+/// Returns the memory-efficient kernel: query, key and value [1, rows, heads, head_dim].
 std::shared_ptr<const AttentionKernel> make_cuda_memory_efficient_kernel(VarlenArgs args);
 /// Returns the flash kernel of the CPU: query [segments, heads, rows, head_dim], key and value
 /// [segments, key_value_heads, rows, head_dim].
 std::shared_ptr<const AttentionKernel> make_cpu_flash_kernel(bool causal);
 
-// Kernels with a mask [rows, rows], added to the scores of all heads and without gradient.
+// Kernels with a mask [rows, rows], which is added to the scores of all heads and has no gradient.
 
-/// Returns the flash kernel of the CPU for one segment.
+/// Returns the flash kernel of the CPU for one segment: query [1, heads, rows, head_dim], key and
+/// value [1, key_value_heads, rows, head_dim].
 std::shared_ptr<const AttentionKernel> make_cpu_masked_kernel(const at::Tensor& mask);
-/// Returns the memory-efficient kernel for one segment, all [1, rows, heads, head_dim]. REQUIRES:
-/// rows of the mask are a multiple of 16 elements apart.
+/// Returns the memory-efficient kernel for one segment: query, key and value [1, rows, heads,
+/// head_dim]. REQUIRES: the row stride of the mask is a multiple of 16 elements.
 std::shared_ptr<const AttentionKernel> make_cuda_masked_kernel(at::Tensor mask);
 
-/// Rows of a stream that attend to more keys than one kernel covers.
+/// Rows of a stream that attend to more keys than the first kernel of make_joined_kernel() covers.
 struct ExtraKeys {
-  at::Tensor query_rows;  ///< int64 [n], rows whose queries attend to more; each once
-  at::Tensor key_rows;    ///< int64 [n], rows of these keys and values; each once
+  at::Tensor query_rows;  ///< int64 [n], rows whose queries attend to more keys, without repetition
+  at::Tensor key_rows;    ///< int64 [n], rows of those keys and values, without repetition
 };
 
-/// Returns the later rows of each span, in an order that makes their attention causal: queries are
-/// all rows of a span but the last, keys all but the first, both reversed. REQUIRES: spans of more
-/// than one row.
+/// Returns, for each span, the queries and keys of the attention to later rows. They are in an
+/// order that makes this attention causal: queries are all rows of the span except the last, keys
+/// are all except the first, both reversed. REQUIRES: spans have more than one row.
 ExtraKeys make_ahead_keys(const BidirectionalSpans& spans);
 
-/// Returns a kernel that merges attention to two disjoint sets of keys: those of `first`, for all
-/// rows, and those of `second`, which runs over the rows of `extra`. Both kernels take and return
-/// [rows, heads, head_dim] and return the log-sum-exps [heads, rows] as their second output.
+/// Returns a kernel that merges attention to two disjoint sets of keys. `first` runs over all rows,
+/// `second` over the rows of `extra`. Both kernels take and return [rows, heads, head_dim], return
+/// the log-sum-exps [heads, rows] as their second output, and save equally many tensors.
 std::shared_ptr<const AttentionKernel> make_joined_kernel(std::shared_ptr<const AttentionKernel> first,
                                                           std::shared_ptr<const AttentionKernel> second,
                                                           ExtraKeys extra);
 
-/// The maximum number of segments per launch: segments, or the batch, are the y or z dimension of
-/// CUDA's grid, which is limited to 65535.
+/// The maximum number of segments per launch. ATen's kernels map segments, or the batch, to the y
+/// or z dimension of CUDA's grid, which is limited to 65535.
 inline constexpr int64_t kMaxSegmentsPerLaunch = 65535;
 
-/// Attention within some of the segments, given their rows of query, key and value.
+/// A function that computes attention within some of the segments, given their rows of query, key
+/// and value.
 using SegmentAttention =
     std::function<at::Tensor(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const Segments&)>;
 
-/// Calls `attend` for all rows, in chunks of at most `max_segments` segments.
+/// Returns the concatenated results of `attend` for chunks of at most `max_segments` segments.
 at::Tensor attend_chunked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const Segments& segments, int64_t max_segments, const SegmentAttention& attend);
 

@@ -19,10 +19,10 @@ KeyValueCache::KeyValueCache(std::span<const int64_t> capacities, at::Device dev
 }
 
 void KeyValueCache::begin_forward(const Segments& rows, std::optional<int64_t> window) {
-  VLMTRAIN_CHECK(rows.lengths.size() == slots_.size(), "{} segments for {} cached sequences", rows.lengths.size(),
+  VLMTRAIN_CHECK(rows.lengths.size() == slots_.size(), "got {} segments for {} cached sequences", rows.lengths.size(),
                  slots_.size());
   is_prefill_ = slots_.front().used == 0;
-  VLMTRAIN_CHECK(is_prefill_ || rows.max_length == 1, "expected one row per sequence after the prompt, got {}",
+  VLMTRAIN_CHECK(is_prefill_ || rows.max_length == 1, "expected one row per sequence after the prefill, got {}",
                  rows.max_length);
   const at::Tensor row_indices = at::empty({rows.rows}, at::kLong);
   auto* row_index = row_indices.mutable_data_ptr<int64_t>();

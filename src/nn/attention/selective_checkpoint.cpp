@@ -19,13 +19,14 @@ using torch::autograd::variable_list;
 thread_local SelectiveCheckpoint* current_checkpoint = nullptr;
 thread_local SelectiveCheckpoint::Mode current_mode = SelectiveCheckpoint::Mode::kRecord;
 
-/// A kernel with the outputs of its forward run.
+/// A kernel with the result of its forward().
 struct AttentionCall {
   std::shared_ptr<const AttentionKernel> kernel;
   std::vector<at::Tensor> outputs;
 };
 using AttentionCallCapsule = ValueCapsule<AttentionCall>;
 
+/// Attention whose forward() has already run; backward() of the kernel computes the gradients.
 struct SavedAttention : torch::autograd::Function<SavedAttention> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const c10::intrusive_ptr<AttentionCallCapsule>& call) {
@@ -34,15 +35,14 @@ struct SavedAttention : torch::autograd::Function<SavedAttention> {
     context->save_for_backward(std::move(tensors));
     context->saved_data["call"] = c10::IValue::make_capsule(call);
     at::Tensor output = call->value.outputs.front();
-    call->value.outputs.clear();  // the node alone owns what it saved, and frees it first
+    call->value.outputs.clear();  // so that the autograd node alone owns the tensors and frees them early
     return output;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto call = c10::static_intrusive_pointer_cast<AttentionCallCapsule>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();
-    // query, key, value
-    constexpr int64_t kInputs = 3;
+    constexpr int64_t kInputs = 3;  // query, key, value
     const auto kernel_gradients = call->value.kernel->backward(gradients[0], saved[0], saved[1], saved[2],
                                                                {saved.begin() + kInputs, saved.end()});
     return {kernel_gradients.query, kernel_gradients.key, kernel_gradients.value, at::Tensor()};

@@ -12,13 +12,14 @@
 namespace vlmtrain::nn {
 
 /// The outputs of the attention kernels in the first run of a checkpointed block. The second run
-/// reuses them instead of running the kernels again.
+/// reuses them, in the same order, instead of running the kernels again. Not thread-safe.
 class SelectiveCheckpoint {
  public:
+  /// kRecord in the first run of the block, kReplay in the second.
   enum class Mode : uint8_t { kRecord, kReplay };
 
-  /// A guard during which attend() on this thread records into, or replays from, `checkpoint`.
-  /// Null: neither.
+  /// A guard. During its lifetime attend() on this thread records into, or replays from,
+  /// `checkpoint`, which must outlive the guard. If null, attend() does neither. Scopes nest.
   class Scope {
    public:
     Scope(SelectiveCheckpoint* checkpoint, Mode mode);
@@ -35,11 +36,13 @@ class SelectiveCheckpoint {
   friend at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at::Tensor& query,
                            const at::Tensor& key, const at::Tensor& value);
 
-  std::vector<std::vector<at::Tensor>> outputs_;
-  size_t next_ = 0;
+  std::vector<std::vector<at::Tensor>> outputs_;  // AttentionKernel::forward() of each call
+  size_t next_ = 0;                               // next call to replay
 };
 
-/// Returns the output of `kernel`. Records its gradient where gradients are enabled.
+/// Returns the output of `kernel`, run or replayed according to the thread's
+/// SelectiveCheckpoint::Scope. Records its gradient if gradients are enabled. Throws InternalError
+/// if a replay calls attention more often than the first run.
 at::Tensor attend(const std::shared_ptr<const AttentionKernel>& kernel, const at::Tensor& query, const at::Tensor& key,
                   const at::Tensor& value);
 

@@ -19,8 +19,8 @@ namespace vlmtrain::nn {
 
 namespace {
 
-/// Elements. The memory-efficient kernel on CUDA requires rows of a mask to be this far apart, or a
-/// multiple.
+/// The memory-efficient kernel on CUDA requires the row stride of a mask to be a multiple of this
+/// number of elements.
 constexpr int64_t kMaskAlignment = 16;
 
 /// Returns the masks [queries, keys] of the segments: 0 where a key is visible, else −∞.
@@ -37,7 +37,7 @@ std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64
     const at::Tensor distance =
         position.unsqueeze(0) - position.unsqueeze(1);  // position of the key minus position of the query
     const at::Tensor span_id = row_span_ids.narrow(0, first, length);
-    // Bitwise operators because the meta device, where host dry runs take place, has no logical
+    // Bitwise operators, because the meta device, which dry runs on the host use, has no logical
     // ones.
     const at::Tensor in_span = (span_id.unsqueeze(0) == span_id.unsqueeze(1)) & (span_id.unsqueeze(0) >= 0);
     at::Tensor visible = (distance <= 0) | in_span;
@@ -55,7 +55,7 @@ std::vector<at::Tensor> make_masks(const Segments& segments, std::optional<int64
 at::Tensor attend_masked(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const at::Tensor& mask) {
   if (query.is_cuda()) {
-    const int64_t group = query.size(1) / key.size(1);  // the kernel has no grouped queries
+    const int64_t group = query.size(1) / key.size(1);  // the kernel does not support grouped queries
     const auto expand = [group](const at::Tensor& x) { return at::repeat_interleave(x, group, 1).unsqueeze(0); };
     return attend(make_cuda_masked_kernel(mask), query.unsqueeze(0), expand(key), expand(value)).squeeze(0);
   }
@@ -81,8 +81,8 @@ SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, c
     ahead_segments_ = Segments::uniform(spans.rows.numel() / spans.length, spans.length - 1, options.device());
     VLMTRAIN_CHECK(std::ssize(segments_.lengths) <= kMaxSegmentsPerLaunch &&
                        std::ssize(ahead_segments_.lengths) <= kMaxSegmentsPerLaunch,
-                   "{} samples with {} images exceed the limit of a launch", segments_.lengths.size(),
-                   ahead_segments_.lengths.size());
+                   "{} samples with {} images exceed the limit of {} per launch", segments_.lengths.size(),
+                   ahead_segments_.lengths.size(), kMaxSegmentsPerLaunch);
   } else {
     masks_ = make_masks(segments_, window_, spans, options);
   }
@@ -102,8 +102,8 @@ at::Tensor SpanAttention::attend_with_masks(const at::Tensor& query, const at::T
 at::Tensor SpanAttention::operator()(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) const {
   if (!has_spans_) return attention(query, key, value, segments_, /*causal=*/true, window_);
   VLMTRAIN_CHECK(query.size(0) == segments_.rows && query.size(1) % key.size(1) == 0,
-                 "{} rows for segments of {}, {} heads for {} key-value heads", query.size(0), segments_.rows,
-                 query.size(1), key.size(1));
+                 "attention got {} rows for segments of {} rows and {} heads for {} key-value heads", query.size(0),
+                 segments_.rows, query.size(1), key.size(1));
   if (!masks_.empty()) return attend_with_masks(query, key, value);
   const auto kernel = make_joined_kernel(
       make_cuda_flash_kernel(

@@ -31,9 +31,9 @@ at::Tensor activate_aten(Activation activation, const at::Tensor& x) {
     case Activation::kGeluTanh:
       return at::gelu(x, "tanh");
     case Activation::kQuickGelu:
-      return at::silu(x * kQuickGeluSteepness).mul_(1 / kQuickGeluSteepness);
+      return at::silu(x * kQuickGeluSteepness).mul_(1 / kQuickGeluSteepness);  // x σ(c x) = silu(c x) / c
     case Activation::kRelu:
-      return at::threshold(x, 0, 0);  // at::relu has no meta kernel, which host dry runs need
+      return at::threshold(x, 0, 0);  // at::relu has no meta kernel, which dry runs on the host need
   }
   throw InternalError("unknown activation");
 }
@@ -111,11 +111,12 @@ struct GeluTanh {
   }
 };
 
+/// A gated activation; GateFunction is Silu or GeluTanh.
 template <class GateFunction>
 class GatedPrologue : public FusedPrologue {
  public:
-  /// With ATen, scratch is the buffer that backward() returns; its first half holds the activation
-  /// of the gate.
+  /// With ATen, Output::scratch is the buffer that backward() returns; its first half holds the
+  /// activation of the gate.
   Output forward(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
     if (uses_custom_kernel(inputs[0])) return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernel)};
@@ -145,7 +146,8 @@ class GatedPrologue : public FusedPrologue {
     return kernels::has(kernels::Kernel::kGatedActivation, x) && x.is_contiguous();
   }
 
-  /// Returns a tensor of x's size whose gate half holds the activation.
+  /// Returns a tensor of x's size. Its gate half holds the activation; its up half is
+  /// uninitialized.
   static at::Tensor activate_gate_half(const at::Tensor& x) {
     at::Tensor result = at::empty_like(x);
     at::Tensor gate_output = result.chunk(2, -1)[0];

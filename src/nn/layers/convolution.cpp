@@ -12,11 +12,11 @@ namespace {
 
 constexpr double kBatchNormEpsilon = 1e-5;  // torch.nn.BatchNorm2d's
 
-// Randomly initialized models have no statistics to normalize by. Without this gain in weights and
-// statistics, images pass convolutions and GELUs nearly linearly, and the first layer norm after
-// them keeps little more than the sign of the brightness.
-constexpr double kGainBeforeGelu = 1.5;  // 1 / √E[gelu(x)²] of a normal x
-constexpr double kInitialShift = 0.5;
+// Randomly initialized models have no statistics to normalize by. Without this gain of the weights
+// and this range of the norm's biases, images pass convolutions and GELUs nearly linearly, and the
+// first layer norm after them keeps little more than the sign of the brightness.
+constexpr double kGainBeforeGelu = 1.5;  // 1 / √E[gelu(x)²] for x ~ N(0, 1)
+constexpr double kInitialShift = 0.5;    // not tuned
 
 at::Tensor make_weight(const ParameterScope& scope, const ConvolutionShape& shape, double gain = 1) {
   const int64_t in_channels = shape.in_channels / shape.groups;

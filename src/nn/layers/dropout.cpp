@@ -27,13 +27,14 @@ using torch::autograd::variable_list;
 
 thread_local DropoutSegments current_segments;
 
+/// Returns a copy of the device's default generator, so that draws do not change the global state.
 at::Generator make_generator(at::Device device) {
   at::Generator shared = at::globalContext().defaultGenerator(device.is_cuda() ? device : at::kCPU);
   const std::lock_guard<std::mutex> lock(shared.mutex());
   return shared.clone();
 }
 
-/// Returns the random streams of the scope's segments for `rows` rows.
+/// Returns the random streams of the scope's segments for a stream of `rows` rows.
 std::vector<kernels::DropoutStream> make_streams(int64_t rows, uint64_t layer) {
   VLMTRAIN_CHECK(current_segments && !current_segments->empty(), "dropout requires a DropoutScope");
   const auto& segments = *current_segments;
@@ -45,19 +46,21 @@ std::vector<kernels::DropoutStream> make_streams(int64_t rows, uint64_t layer) {
   int64_t first = 0;
   for (const DropoutSegment& segment : segments) {
     VLMTRAIN_CHECK(segment.row_share * rows % total_shares == 0,
-                   "{} rows cannot be divided into {} of {} dropout shares", rows, segment.row_share, total_shares);
+                   "{} rows are not divisible: a dropout segment has {} of {} shares", rows, segment.row_share,
+                   total_shares);
     streams.push_back({.key = derive_stream_seed(segment.seed, "dropout", {layer}), .first_row = first});
     first += segment.row_share * rows / total_shares;
   }
   return streams;
 }
 
-/// Draws masks with ATen's generators, one launch per stream: bool [consumers, rows, columns].
+/// Draws masks with ATen's generators, one launch per random stream. Returns bool [consumers, rows,
+/// columns].
 at::Tensor sample_masks(const at::Tensor& x, int64_t consumers, const kernels::DropoutParams& args) {
   const int64_t rows = x.size(0);
   at::Tensor masks = at::empty({consumers, rows, x.size(1)}, x.options().dtype(at::kBool));
-  // Below this size one launch draws the elements of a stream in order. Above it, ATen splits
-  // strided tensors by position, which would change the mask.
+  // Up to this size one launch draws the elements of a strided tensor in order. Above it, ATen
+  // splits such tensors by position, which would change the mask.
   const bool fits_one_launch =
       args.streams.size() == 1 || consumers == 1 || masks.numel() <= std::numeric_limits<int32_t>::max();
   at::Generator generator = make_generator(x.device());
@@ -76,7 +79,7 @@ at::Tensor sample_masks(const at::Tensor& x, int64_t consumers, const kernels::D
   return masks;
 }
 
-/// Saves the mask, or the arguments to recompute it.
+/// Dropout for a single consumer. Saves the mask, or the arguments to recompute it.
 struct SegmentDropout : torch::autograd::Function<SegmentDropout> {
   using DropoutCapsule = ValueCapsule<IndependentDropouts>;
 
@@ -98,7 +101,7 @@ struct SegmentDropout : torch::autograd::Function<SegmentDropout> {
  private:
   static at::Tensor apply_dropout(const IndependentDropouts& dropout, const at::Tensor& x) {
     at::Tensor result;
-    dropout.apply(x, [&](int64_t /*reader*/, const at::Tensor& output) { result = output; });
+    dropout.apply(x, [&](int64_t /*consumer*/, const at::Tensor& output) { result = output; });
     return result;
   }
 };
@@ -127,7 +130,8 @@ void IndependentDropouts::apply(const at::Tensor& x,
                                 const std::function<void(int64_t consumer, const at::Tensor& output)>& consume) const {
   const at::NoGradGuard no_gradients;
   if (regenerates_masks()) {
-    // Not a view for a single consumer: autograd may get it as a result.
+    // A single consumer gets a tensor of its own, because an autograd function may return it, and
+    // views as results are restricted.
     const at::Tensor all = num_consumers_ == 1 ? at::empty(x.sizes(), x.options())
                                                : at::empty({num_consumers_, x.size(0), x.size(1)}, x.options());
     kernels::dropout(all, x.contiguous(), make_kernel_args());

@@ -18,7 +18,8 @@ GradientSink* find_sink(const at::Tensor& parameter) {
   return dynamic_cast<GradientSink*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
 }
 
-/// Adds or writes the product with cuBLAS.
+/// Adds a · bᵀ to `sum` with cuBLAS, or writes it if `has_sum` is false. 16-bit factors have an
+/// fp32 result.
 void accumulate_cublas(at::Tensor sum, bool has_sum, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor factor = b.t();
   if (a.scalar_type() == at::kFloat) {

@@ -26,7 +26,8 @@ using torch::autograd::variable_list;
 
 using PrologueCapsule = ValueCapsule<std::shared_ptr<const FusedPrologue>>;
 
-/// Computes the value, plus a residual if that is the last of `tensors`.
+/// Computes the value of a prologue and saves its inputs only. `tensors`: the prologue's inputs,
+/// then the residual if `has_residual`.
 struct PrologueFunction : torch::autograd::Function<PrologueFunction> {
   static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<PrologueCapsule>& prologue,
                             at::TensorList tensors, bool has_residual) {
@@ -65,7 +66,7 @@ struct PrologueFunction : torch::autograd::Function<PrologueFunction> {
   }
 };
 
-/// at::linear on the CPU, with products through matmul_transposed(). `bias` may be undefined.
+/// Computes at::linear() on the CPU with matmul_transposed().
 struct CpuLinear : torch::autograd::Function<CpuLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias) {
@@ -92,8 +93,8 @@ struct CpuLinear : torch::autograd::Function<CpuLinear> {
 
 using WeightCapsule = ValueCapsule<std::shared_ptr<const QuantizedWeight>>;
 
-/// Saves neither x, which only the gradient of a trained weight would need, nor the dequantized
-/// weight.
+/// A Linear with a frozen quantized weight. Saves neither x, which only the gradient of a trained
+/// weight would need, nor the dequantized weight.
 struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const c10::intrusive_ptr<WeightCapsule>& weight, const std::optional<at::Tensor>& bias) {
@@ -108,7 +109,7 @@ struct QuantizedLinear : torch::autograd::Function<QuantizedLinear> {
       const auto capsule = c10::static_intrusive_pointer_cast<WeightCapsule>(context->saved_data["weight"].toCapsule());
       result[0] = matmul_transposed(gradients[0].contiguous(), capsule->value->dequantize().t());
     }
-    // needs_input_grad() counts tensors only, and the bias is the second.
+    // needs_input_grad() counts tensor arguments only, of which the bias is the second.
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) result[2] = gradients[0].sum(0);
     return result;
   }
@@ -121,9 +122,9 @@ std::vector<ParameterScope> make_scopes(const ParameterScope& scope, const std::
   return scopes;
 }
 
-/// Returns adjacent storage if all weights or none are quantized. Quantized weights with DoRA get
-/// separate storage: each is dequantized alone, which takes fewer launches if its own tensors are
-/// adjacent.
+/// Returns adjacent storage for the weights if all of them or none are quantized; else empty
+/// entries, for separate storage. Quantized weights with DoRA get separate storage, too: each is
+/// dequantized alone, which takes fewer launches if its own tensors are adjacent.
 std::vector<WeightStorage> allocate_weights(const std::vector<ParameterScope>& scopes, int64_t in_features,
                                             const std::vector<int64_t>& out_features, bool uses_dora) {
   std::vector<WeightStorage> storages(scopes.size());
@@ -237,7 +238,8 @@ at::Tensor Linears::operator()(const LinearInput& x, const at::Tensor& residual)
 
 Branch Linears::branch(const LinearInput& x) const {
   const at::Tensor& stream = x.inputs().front();
-  // Without gradients, a prologue, or a fused group, the stream passes through unchanged.
+  // If nothing can be fused (no gradient, no prologue, or DoRA), autograd adds the gradients of the
+  // stream.
   if (!stream.requires_grad() || !x.prologue() || group_->has_dora()) return {(*this)(x), stream};
   return apply_linear_branch(group_, x);
 }

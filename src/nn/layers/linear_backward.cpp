@@ -22,6 +22,7 @@ using torch::autograd::variable_list;
 using Member = LinearGroup::Member;
 using DropoutCapsule = ValueCapsule<IndependentDropouts>;
 
+/// Returns the A of each adapter, [rank, in].
 std::vector<at::Tensor> collect_a(const std::vector<const LoraAdapter*>& adapters) {
   std::vector<at::Tensor> all(adapters.size());
   std::ranges::transform(adapters, all.begin(), &LoraAdapter::a);

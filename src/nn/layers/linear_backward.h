@@ -11,15 +11,15 @@
 
 namespace vlmtrain::nn {
 
-/// The tensors that autograd saves for the backward pass of a LinearGroup. Its node frees them as
-/// soon as it has run.
+/// The tensors that autograd saves for the backward pass of a LinearGroup. The autograd node frees
+/// them after its backward pass.
 struct LinearSavedState {
-  std::vector<at::Tensor> inputs;
-  std::vector<at::Tensor> statistics;
-  std::vector<at::Tensor> lora_hidden;  // per adapter: scale · dropout(x) Aᵀ, [rows, rank]
-  IndependentDropouts dropout;          // masks of the adapters' inputs
+  std::vector<at::Tensor> inputs;       // of the LinearInput
+  std::vector<at::Tensor> statistics;   // of the prologue
+  std::vector<at::Tensor> lora_hidden;  // scale · dropout(x) Aᵀ of each adapter, [rows, rank]
+  IndependentDropouts dropout;          // dropout of the adapters' inputs; inactive without dropout
 
-  /// Moves the tensors into `context`.
+  /// Moves the tensors into `context`. May be called once.
   void save(torch::autograd::AutogradContext* context);
 
   /// Returns the tensors saved in `context`.
@@ -29,49 +29,59 @@ struct LinearSavedState {
 /// Returns the sum of the adapters' ranks.
 int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters);
 
-/// Returns the adapters' A as one view [sum of ranks, in]; undefined unless they are adjacent in memory.
+/// Returns the A of all adapters as one view [sum of ranks, in]; undefined unless they are adjacent
+/// in memory.
 at::Tensor merge_a(const std::vector<const LoraAdapter*>& adapters);
 
-/// Splits `all`, whose dimension `dimension` is the sum of ranks, into one view per adapter.
+/// Splits `all` along `dimension`, whose size is the sum of the ranks, into one view per adapter.
 std::vector<at::Tensor> split_by_adapter(const at::Tensor& all, int64_t dimension,
                                          const std::vector<const LoraAdapter*>& adapters);
 
-/// The backward pass of one call of a LinearGroup. The group and the prologue must outlive it.
+/// The backward pass of one call of a LinearGroup. The group and the prologue must outlive the
+/// object.
 class LinearBackward {
  public:
-  /// `gradient` [rows, out]; `needs_grad`: which inputs need gradients; `prologue`: null for a
-  /// plain input.
+  /// Recomputes the prologue's value if a gradient needs it. `prologue`: null if the input is a
+  /// plain tensor. `gradient` [rows, out]: gradient of the result. `needs_grad[i]`: whether input i
+  /// needs a gradient.
   LinearBackward(const LinearGroup& group, const FusedPrologue* prologue, LinearSavedState saved,
                  const at::Tensor& gradient, std::vector<bool> needs_grad);
 
   /// Returns the gradients of the inputs, the residual and the trained tensors, in the order of the
-  /// forward call. `stream_gradient`, if defined, is added to that of the first input.
+  /// forward call. An entry is undefined if it is not needed or was added to a GradientSink. Adds
+  /// `stream_gradient`, if defined, to the gradient of the first input. May be called once: it
+  /// releases the prologue's value.
   std::vector<at::Tensor> gradients(bool has_residual, const at::Tensor& stream_gradient);
 
  private:
+  /// Returns whether a trained weight or an adapter's A needs the value of the LinearInput.
   bool needs_value() const;
 
-  /// Computes scale · gradient · B of each adapter, [rows, rank].
+  /// Sets lora_gradients_ to scale · gradient · B of each adapter, [rows, rank].
   void project_gradient();
 
+  /// Returns the gradients of the trained tensors of all members: weight, bias, A, B.
   std::vector<at::Tensor> compute_parameter_gradients() const;
 
-  /// Returns a · bᵀ, the gradients of `parameters` as consecutive rows. Returns an undefined tensor
-  /// if the gradient sinks took the product.
+  /// Returns a · bᵀ, whose consecutive rows are the gradients of `parameters`. If the product was
+  /// added to their gradient sinks, returns an undefined tensor.
   static at::Tensor accumulate_or_multiply(const std::vector<at::Tensor>& parameters, const at::Tensor& a,
                                            const at::Tensor& b);
 
-  /// Returns one gradient per member; undefined if not trained or taken by a sink.
+  /// Returns one gradient per member; undefined if not trained or added to a sink.
   std::vector<at::Tensor> compute_weight_gradients() const;
 
-  /// Returns one gradient per adapter; undefined if not trained or taken by a sink.
+  /// Returns the gradient of A per adapter; undefined if added to a sink. Returns an empty vector
+  /// if no A is trained.
   std::vector<at::Tensor> compute_a_gradients() const;
 
+  /// Returns one gradient per input of the LinearInput; undefined if not needed.
   std::vector<at::Tensor> compute_input_gradients(const at::Tensor& stream_gradient) const;
 
-  /// Returns gradient · W. Dequantized weights are freed on return.
+  /// Returns gradient · W, [rows, in]. Dequantized weights are freed on return.
   at::Tensor multiply_weight() const;
 
+  /// Returns the gradient of the LinearInput's value, [rows, in], adapters included.
   at::Tensor compute_value_gradient() const;
 
   const LinearGroup& group_;
@@ -81,7 +91,7 @@ class LinearBackward {
   std::vector<bool> needs_grad_;  // per input
   std::vector<const LoraAdapter*> adapters_;
   FusedPrologue::Output prologue_output_;
-  at::Tensor all_lora_gradients_;
+  at::Tensor all_lora_gradients_;           // scale · gradient · B of all adapters, [rows, sum of ranks]
   std::vector<at::Tensor> lora_gradients_;  // views of all_lora_gradients_, one per adapter
 };
 

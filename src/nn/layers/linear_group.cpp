@@ -24,19 +24,19 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Member = LinearGroup::Member;
 
-/// The arguments of a call, kept for its backward pass.
+/// The arguments of a call of Linears, kept for the backward pass.
 struct LinearCall {
   std::shared_ptr<const LinearGroup> group;
   std::shared_ptr<const FusedPrologue> prologue;  // null: the input is a plain tensor
-  size_t inputs = 0;                              // tensors of the LinearInput
+  size_t inputs = 0;                              // number of tensors of the LinearInput
   bool has_residual = false;
-  bool returns_stream = false;  // the first input is returned as second result
-  bool has_dropout = false;     // whether the adapters drop inputs
+  bool returns_stream = false;  // whether the first input is also returned, as the second result
+  bool has_dropout = false;     // whether the adapters apply dropout to their inputs
 };
 using CallCapsule = ValueCapsule<LinearCall>;
 
-/// Computes x Wᵀ member by member, into y if defined. `weights`: of all members, or empty to ask
-/// each member.
+/// Computes x Wᵀ member by member. Writes it to y [rows, out] if defined, else to a new tensor.
+/// `weights`: the weights of all members; if empty, each member's weight is dequantized in turn.
 at::Tensor multiply_members(const LinearGroup& group, const std::vector<at::Tensor>& weights, const at::Tensor& x,
                             at::Tensor y) {
   if (!y.defined()) y = at::empty({x.size(0), group.columns()}, x.options());
@@ -50,7 +50,8 @@ at::Tensor multiply_members(const LinearGroup& group, const std::vector<at::Tens
 /// Returns x Wᵀ (+ b) (+ residual), [rows, out].
 at::Tensor multiply_group(const LinearGroup& group, const at::Tensor& x, const at::Tensor& residual) {
   at::Tensor y;
-  // Allocated before the dequantized weights: y may be saved and would leave a gap of their size.
+  // Allocated before the dequantized weights. Allocated after them, a saved y would leave a gap of
+  // their size when they are freed.
   if (x.is_cuda()) y = at::empty({x.size(0), group.columns()}, x.options());
   const auto weights = group.weights();
   const at::Tensor weight = cat_view(weights);
@@ -74,7 +75,8 @@ at::Tensor multiply_group(const LinearGroup& group, const at::Tensor& x, const a
   return residual.defined() ? y.add_(residual) : y;
 }
 
-/// Adds the outputs of the adapters to y and fills in their part of `saved`.
+/// Adds the outputs of the adapters for x [rows, in] to y [rows, out]. Sets lora_hidden and dropout
+/// of `saved`.
 void add_adapters(const LinearGroup& group, bool has_dropout, const at::Tensor& x, const at::Tensor& y,
                   LinearSavedState& saved) {
   const auto adapters = group.adapters();
@@ -137,9 +139,9 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
   }
 
  private:
-  /// Returns the gradients of a call whose own result was not used.
+  /// Returns the gradients of a call whose first result was not used.
   static variable_list make_stream_gradients(AutogradContext* context, const at::Tensor& stream_gradient) {
-    // The first gradient belongs to the call, the second to the first tensor.
+    // The gradient at index 0 belongs to the argument `capsule`, the next to the first tensor.
     constexpr size_t kCall = 1;
     variable_list result(kCall + static_cast<size_t>(context->saved_data["tensors"].toInt()));
     result[kCall] = stream_gradient;
@@ -202,7 +204,7 @@ variable_list apply_linear_group(const std::shared_ptr<const LinearGroup>& group
   std::vector<at::Tensor> tensors = x.inputs();
   if (residual.defined()) tensors.push_back(residual);
   append_trainable(*group, tensors);
-  // Read here because inside of the Function gradients are disabled.
+  // Dropout is determined here because gradients are disabled inside the autograd Function.
   const LinearCall call{.group = group,
                         .prologue = x.prologue(),
                         .inputs = x.inputs().size(),

@@ -18,30 +18,30 @@ struct LinearGroup {
   /// One Linear of the group.
   struct Member {
     LinearWeight weight;
-    at::Tensor bias;  // undefined if it has none
+    at::Tensor bias;  // [columns]; undefined without biases
     std::optional<LoraAdapter> adapter;
-    int64_t first_column, columns;  // columns of the result
+    int64_t first_column, columns;  // columns of the result that belong to it
 
     /// Returns whether the weight needs a gradient.
     bool trains_weight() const { return !weight.is_quantized() && weight.values().requires_grad(); }
     /// Returns whether the bias needs a gradient.
     bool trains_bias() const { return bias.defined() && bias.requires_grad(); }
-    /// Returns its columns of a result or gradient, [rows, out] → [rows, columns].
+    /// Returns the member's columns of a result or gradient: a view [rows, columns] of [rows, out].
     at::Tensor slice(const at::Tensor& rows) const { return rows.narrow(1, first_column, columns); }
   };
 
   std::vector<Member> members;
 
-  /// Returns the columns of the result of all members.
+  /// Returns the number of columns of the result of all members.
   int64_t columns() const { return members.back().first_column + members.back().columns; }
-  /// Returns whether the members have biases.
+  /// Returns whether the members have biases: all of them or none.
   bool has_bias() const { return members.front().bias.defined(); }
-  /// Returns the weights of all members, each [out, in], without gradients: the tensors themselves,
-  /// or new dequantized ones. Returns an empty vector if the members must be dequantized one at a
-  /// time.
+  /// Returns the weights of all members, each [columns, in], without gradients: the tensors
+  /// themselves, or new dequantized tensors. Returns an empty vector if the members must be
+  /// dequantized one at a time.
   std::vector<at::Tensor> weights() const;
-  /// Returns the biases of all members as one view [out], without gradients; undefined if they are
-  /// not adjacent.
+  /// Returns the biases of all members as one view [out], without gradients; undefined if there are
+  /// none or they are not adjacent.
   at::Tensor merged_bias() const;
   /// Returns whether any adapter uses DoRA.
   bool has_dora() const;

@@ -37,11 +37,12 @@ IndependentDropouts LoraAdapter::make_dropout(const at::Tensor& x, int64_t count
 
 at::Tensor LoraAdapter::forward_dora(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias) const {
   const at::Tensor input = is_dropout_active() ? segment_dropout(x, dropout_, dropout_layer_) : x;
-  // In place within the kernel of the product: no other tensor [rows, out] is allocated, here or in
-  // the backward pass.
+  // addmm_ adds B A in place within the matrix product, so neither pass allocates another tensor
+  // [rows, out].
   const at::Tensor merged_output =
       nn::linear(input, weight, {}).addmm_(nn::linear(input, a_, {}), b_.t(), /*beta=*/1, /*alpha=*/scale_);
   const at::Tensor scaled_output = merged_output * compute_mag_norm_scale(weight);
+  // As in PEFT, dropped elements still pass through the base weight.
   if (is_dropout_active()) return nn::linear(x - input, weight, bias) + scaled_output;
   return bias.defined() ? scaled_output + bias : scaled_output;
 }
@@ -52,6 +53,7 @@ at::Tensor LoraAdapter::compute_mag_norm_scale(const LinearWeight& weight) const
   {
     const at::NoGradGuard no_gradients;
     const at::Tensor values = weight.values();
+    // Dequantized values are a new tensor, which may be overwritten.
     row_norms = compute_row_norms(weight.is_quantized() ? values.addmm_(b_, a_, /*beta=*/1, /*alpha=*/scale_)
                                                         : at::addmm(values, b_, a_, /*beta=*/1, /*alpha=*/scale_));
   }

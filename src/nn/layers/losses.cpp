@@ -28,23 +28,25 @@ namespace vlmtrain::nn {
 
 namespace {
 
-/// Gradients divided by thousands of labels underflow fp16. With fp16 the division therefore
-/// happens in the backward pass, together with the loss scale and in fp32.
+/// Returns whether the division by the normalizer is deferred to the backward pass. With fp16 it
+/// is, because gradients divided by thousands of labels underflow. The backward pass divides in
+/// fp32, together with the multiplication by the loss scale.
 bool defers_division(const at::Tensor& hidden) {
   return hidden.scalar_type() == at::kHalf;
 }
 
-/// A gradient of a weight, summed over the rows of a chunk, could exceed the largest fp16 number. A
-/// power of two, so that the division is exact.
+/// The gradient of the output weight, summed over the rows of a chunk, could exceed the largest
+/// fp16 number. The hidden states are therefore divided by this number before the product, and the
+/// product is multiplied by it in fp32. A power of two, so that the division is exact; not tuned.
 constexpr double kFp16Headroom = 64;
 
-/// Computes log softmax of logits fp32 [rows, vocabulary] in place: a row is read entirely before
-/// it is written.
+/// Computes log softmax of logits fp32 [rows, vocabulary] in place. This is safe because ATen's
+/// kernel reads a row entirely before it writes the row.
 void log_softmax_in_place(at::Tensor logits) {
   at::_log_softmax_out(logits, logits, /*dim=*/1, /*half_to_float=*/false);
 }
 
-/// Returns scores · factors in the dtype of `hidden`, in place if the scores have it.
+/// Returns scores · factors in the dtype of `hidden`; in place if the scores have this dtype.
 at::Tensor scale_scores(const at::Tensor& hidden, const at::Tensor& scores, const at::Tensor& factors) {
   if (hidden.scalar_type() == scores.scalar_type()) return scores.mul_(factors);
   at::Tensor result = at::empty(scores.sizes(), scores.options().dtype(hidden.scalar_type()));
@@ -55,13 +57,14 @@ at::Tensor scale_scores(const at::Tensor& hidden, const at::Tensor& scores, cons
 struct ChunkArgs {
   at::Tensor labels;       ///< int64 [rows, 1]
   at::Tensor row_weights;  ///< fp32 [rows, 1], or undefined
-  double divisor;
-  bool needs_gradient;
-  bool needs_accuracy;
+  double divisor;          ///< of the gradient
+  bool needs_gradient;     ///< of the logits
+  bool needs_accuracy;     ///< whether to set ChunkLoss::is_right
 };
 
+/// The results of one chunk of rows.
 struct ChunkLoss {
-  at::Tensor cross_entropy, is_right;  ///< fp32 [rows, 1]; is_right undefined unless requested
+  at::Tensor cross_entropy, is_right;  ///< fp32 [rows, 1]; is_right may be undefined if not requested
   /// (softmax − one-hot) · weight / divisor: the gradient of the loss with respect to the logits in
   /// their dtype, rounded once. Undefined unless requested. May share memory with the logits.
   at::Tensor logits_gradient;
@@ -89,7 +92,8 @@ ChunkLoss compute_chunk_loss_fused(const at::Tensor& logits, const ChunkArgs& ar
   return {rows.cross_entropy, rows.is_correct, logits};
 }
 
-/// The rows of one chunk in a PerTaskLoss.
+/// The part of a PerTaskLoss that belongs to one chunk of rows. The PerTaskLoss must outlive the
+/// object.
 class PerTaskChunk {
  public:
   PerTaskChunk(const PerTaskLoss& per_task, int64_t first, int64_t rows)
@@ -97,16 +101,16 @@ class PerTaskChunk {
     if (per_task.weights.defined()) weights_ = per_task.weights.narrow(0, first, rows).unsqueeze(1);
   }
 
-  /// Returns fp32 [rows, 1], or undefined.
+  /// Returns the weights of the labels, fp32 [rows, 1], or undefined.
   const at::Tensor& weights() const { return weights_; }
 
-  /// Adds the results of the chunk, both fp32 [rows, 1].
+  /// Adds the results of the chunk, both fp32 [rows, 1], to the sums.
   void add(const at::Tensor& cross_entropy, const at::Tensor& is_right) const {
     per_task_.sums.add_(matmul_transposed(task_one_hot_, at::cat({cross_entropy, is_right}, 1).t()));
   }
 
-  /// Adds to scale_gradients. Both arguments [rows, features]; the gradient is not yet divided by
-  /// `divisor`.
+  /// Adds `gradient` · `hidden` / `divisor`, summed by task, to scale_gradients; both [rows,
+  /// features].
   void add_scale_gradients(const at::Tensor& hidden, const at::Tensor& gradient, double divisor) const {
     per_task_.scale_gradients.add_(matmul_transposed(task_one_hot_, gradient.to(at::kFloat).mul(hidden).t()),
                                    1.0 / divisor);
@@ -174,9 +178,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
-    // The incoming gradient is the loss scale; it stays on the device.
+    // The incoming gradient is the loss scale. It stays on the device, to avoid a synchronization.
     const double deferred_divisor = context->saved_data["late_divisor"].toDouble();
     const at::Tensor factor = deferred_divisor > 0 ? gradients[0] / deferred_divisor : gradients[0];
+    // Works in place, so the saved gradients are erased and a second backward pass fails.
     const auto scaled = [&](const char* name) {
       at::Tensor gradient = context->saved_data[name].toTensor();
       context->saved_data.erase(name);
@@ -192,10 +197,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 at::Tensor compute_linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                         double normalizer, int64_t chunk_rows, const PerTaskLoss* per_task) {
-  VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0), "{} hidden states for {} labels",
-                 hidden.size(0), labels.size(0));
+  VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0),
+                 "linear_cross_entropy: got {} hidden states for {} labels", hidden.size(0), labels.size(0));
   VLMTRAIN_CHECK(per_task == nullptr || per_task->task_one_hot.size(1) == labels.size(0),
-                 "tasks are given for {} labels, expected {}", per_task->task_one_hot.size(1), labels.size(0));
+                 "expected task_one_hot for {1} labels, got {0}", per_task->task_one_hot.size(1), labels.size(0));
   return LinearCrossEntropy::apply(hidden, weight, labels, normalizer, chunk_rows, per_task);
 }
 
@@ -228,7 +233,7 @@ class MaskResizer {
   double rows_scale_, columns_scale_;
 };
 
-/// The weights and divisors of the loss of a mask, and where its sums go.
+/// The arguments of mask_loss() and the tensor that receives its sums.
 struct MaskLossTerms {
   at::Tensor targets;
   const std::vector<std::array<int64_t, 2>>& sizes;
@@ -237,8 +242,8 @@ struct MaskLossTerms {
   at::Tensor sums;  // MaskLoss::sums
 };
 
-/// Adds the sums of one mask, `logits` and `targets` fp32 [rows, columns]. Returns the gradient of
-/// the loss with respect to the logits; undefined unless requested.
+/// Adds the losses of one mask to the sums; `logits` and `targets` fp32 [rows, columns]. Returns
+/// the gradient of the loss with respect to the logits; undefined unless requested.
 at::Tensor add_mask_loss(const at::Tensor& logits, const at::Tensor& targets, const MaskLossTerms& terms,
                          bool needs_gradient) {
   const at::Tensor entropy =
@@ -251,8 +256,8 @@ at::Tensor add_mask_loss(const at::Tensor& logits, const at::Tensor& targets, co
   terms.sums.select(0, 1).add_(1.0 - ratio, 1.0 / terms.masks);
   if (!needs_gradient) return {};
 
-  // The Dice loss has the gradient (ratio − 2 g) / total with respect to p, and p has p (1 − p)
-  // with respect to the logits.
+  // The gradient of the Dice loss with respect to the probabilities p is (ratio − 2 g) / total; the
+  // gradient of p with respect to the logits is p (1 − p).
   at::Tensor gradient = (ratio - targets * 2).mul_(terms.dice_weight / terms.masks / total);
   gradient.mul_(probabilities).mul_(1.0 - probabilities);
   return gradient.add_(probabilities.sub_(targets), terms.bce_weight / terms.pixels);
@@ -277,7 +282,7 @@ struct MaskLossFunction : torch::autograd::Function<MaskLossFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
-    // The incoming gradient is the loss scale; it stays on the device.
+    // The incoming gradient is the loss scale. It stays on the device, to avoid a synchronization.
     at::Tensor gradient = context->saved_data["gradients"].toTensor();
     context->saved_data.erase("gradients");
     return {gradient.mul_(gradients[0]), {}};
@@ -301,7 +306,8 @@ MaskLoss mask_loss(const at::Tensor& logits, const at::Tensor& targets,
                    double pixels, double masks) {
   VLMTRAIN_CHECK(logits.dim() == 3 && targets.dim() == 3 && logits.size(0) == targets.size(0) &&
                      logits.size(0) == std::ssize(sizes),
-                 "{} masks, {} targets and {} sizes", logits.size(0), targets.size(0), sizes.size());
+                 "mask_loss: the numbers of masks ({}), targets ({}) and sizes ({}) differ", logits.size(0),
+                 targets.size(0), sizes.size());
   for (const auto& [rows, columns] : sizes) {
     VLMTRAIN_CHECK(rows > 0 && rows <= targets.size(1) && columns > 0 && columns <= targets.size(2),
                    "a mask of {}×{} does not fit in a target of {}×{}", rows, columns, targets.size(1),

@@ -22,25 +22,27 @@ namespace vlmtrain::nn {
 namespace {
 
 using Scalars = c10::List<std::optional<at::Scalar>>;
+/// The signature of mkldnn::_linear_pointwise.
 using LinearPointwise = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                                    std::string_view, Scalars, std::optional<std::string_view>);
 
-/// Whether each operand is a transposed view.
+/// The layout of the operands: whether each is a transposed view.
 struct TransposedOperands {
   bool first = false;
   bool second = false;
 };
 
-/// Rows, columns and depth of the autotuned product. ATen's own 16-bit loops reach one GFLOP/s, so
-/// a round takes 4 ms; larger sizes would delay the first step.
+/// Rows, columns and depth of the autotuned product. ATen's own 16-bit loops reach 1 GFLOP/s, so a
+/// round takes 4 ms; larger sizes would delay the first step.
 constexpr int64_t kTuneSize = 128;
-/// Enough rounds that at least one is undisturbed by other processes.
+/// Enough rounds for at least one that other processes do not disturb.
 constexpr int kTuneRounds = 8;
 /// The minimum speedup of fp32 over LibTorch's 16-bit product. Processors without 16-bit
-/// instructions are far above it and others below, so every process on a machine chooses alike.
+/// instructions are far above it and others are below, so all processes on a machine choose the
+/// same backend.
 constexpr double kMinSpeedup = 3;
-/// A backend this many times slower than the other, in each of the first rounds, is not timed
-/// again. One slow round alone may be caused by other processes.
+/// ATen's product is no longer timed if it is this many times slower than fp32 in all of the first
+/// kMinTuneRounds rounds. A single slow round may be caused by other processes. Not tuned.
 constexpr double kGiveUpRatio = 8;
 constexpr int kMinTuneRounds = 4;
 
@@ -61,9 +63,9 @@ void record_shortest_time(const Product& run, double& shortest) {
   shortest = std::min(shortest, elapsed.count());
 }
 
-/// Takes the shortest of several times, alternating between backends, because other processes slow
-/// down both. The first call of each is not timed: oneDNN compiles its kernel then, which takes a
-/// hundred times as long.
+/// Returns the faster 16-bit backend. Compares the shortest of several times and alternates between
+/// the backends, because other processes slow down both. The first call of each is not timed:
+/// oneDNN compiles its kernel then, which takes a hundred times as long.
 MatmulBackend autotune(TransposedOperands transposed, at::ScalarType dtype) {
   const at::NoGradGuard no_gradients;
   const memory::ScopedDisableTracking untracked;
@@ -94,8 +96,8 @@ bool is_transposed(const at::Tensor& x) {
   return !x.is_contiguous() && x.t().is_contiguous();
 }
 
-/// Rows of the first operand below which oneDNN's fixed cost per call, or the fp32 copy of a
-/// weight, outweighs its speed.
+/// With fewer rows of the first operand, at::mm is used: oneDNN's fixed cost per call, or the fp32
+/// copy of a weight, outweighs the speedup. Not tuned.
 constexpr int64_t kMinOneDnnRows = 16;
 
 }  // namespace

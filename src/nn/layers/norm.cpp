@@ -28,7 +28,7 @@ std::optional<at::Tensor> to_optional(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
-/// Computes at::_fused_rms_norm, which has a CUDA kernel only.
+/// Computes at::_fused_rms_norm, which has only a CUDA kernel, with other operations.
 RmsNormResult rms_norm_composite(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const auto accumulate_type = at::toOpMathType(x.scalar_type());
   const at::Tensor length = at::linalg_vector_norm(x, 2, /*dim=*/-1, /*keepdim=*/true, accumulate_type);
@@ -38,7 +38,8 @@ RmsNormResult rms_norm_composite(const at::Tensor& x, const at::Tensor& weight, 
   return {value.to(x.scalar_type()), rstd};
 }
 
-/// Computes, with r = rstd and ŷ = x r: dx = r (g w − ŷ mean(g w ŷ)), dw = Σ g ŷ over rows.
+/// Computes dx = r (g w − x̂ mean(g w x̂)) and dw = Σ g x̂ over rows, for the gradient g, the
+/// weight w, r = rstd and x̂ = x r.
 RmsNormGradients rms_norm_backward_composite(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& rstd,
                                              const at::Tensor& weight, bool needs_dx, bool needs_dweight) {
   const at::Tensor normalized = x * rstd;
@@ -54,8 +55,9 @@ RmsNormGradients rms_norm_backward_composite(const at::Tensor& gradient, const a
   return gradients;
 }
 
-/// A norm as prologue of Linears; inputs are x, weight, and the bias of a LayerNorm. Uses a custom
-/// kernel if available, else ATen. Gradients of weights always use ATen.
+/// A norm as prologue of Linears. Its inputs are x, weight, and for a LayerNorm bias; its
+/// statistics are mean (LayerNorm only) and rstd. Uses a custom kernel if available, else ATen.
+/// Gradients of weight and bias always use ATen.
 class NormPrologue : public FusedPrologue {
  public:
   Output forward(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const final {
@@ -167,7 +169,8 @@ class RmsNormPrologue final : public NormPrologue {
   }
 };
 
-/// ATen's kernel runs without a weight; the product with its rounded result is rounded once more.
+/// An RMS norm with gain 1 + weight. ATen's kernel has no such gain, so it runs without a weight
+/// and its rounded result is multiplied by the gain and rounded again.
 class OnePlusRmsNormPrologue final : public NormPrologue {
  public:
   explicit OnePlusRmsNormPrologue(double eps) : NormPrologue(/*is_centered=*/false, NormGain::kOnePlusWeight, eps) {}

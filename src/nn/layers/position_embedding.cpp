@@ -23,8 +23,8 @@ namespace vlmtrain::nn {
 
 namespace {
 
-/// Rotates x into `rotated`, both [rows, heads, head_dim], by the angle for `direction` 1 and back
-/// for −1. The gradient of a rotation is the rotation back.
+/// Rotates x by the angles and writes the result to `rotated`, both [rows, heads, head_dim].
+/// `direction`: 1, or −1 for the inverse rotation, which is also the gradient.
 void apply_rope(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                 double direction) {
   const int64_t half = x.size(-1) / 2;
@@ -48,8 +48,8 @@ kernels::Heads split_heads(const at::Tensor& x, int64_t query_heads, int64_t key
           view_heads(x, query_heads + key_value_heads, key_value_heads, features)};
 }
 
-/// Returns `heads` if the heads of a row are adjacent, as attention returns them; else a contiguous
-/// copy.
+/// Returns `heads` if the heads of a row are adjacent, as in the gradients of attention; else a
+/// contiguous copy.
 at::Tensor make_rows_contiguous(const at::Tensor& heads) {
   const bool dense_rows = heads.stride(2) == 1 && heads.stride(1) == heads.size(2);
   return dense_rows ? heads : heads.contiguous();
@@ -68,13 +68,14 @@ RotaryTable make_table(const at::Tensor& angles, double scale) {
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
 }
 
+/// Splits x [rows, query | key | value] into heads and rotates queries and keys.
 struct RopeFunction : torch::autograd::Function<RopeFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                                                 const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
                                                 int64_t key_value_heads, int64_t features) {
     context->save_for_backward({cos, sin});
     const int64_t num_rotated_heads = query_heads + key_value_heads;
-    // A separate tensor, so x can be freed.
+    // A separate tensor instead of views of x, so x can be freed.
     const at::Tensor rotated = at::empty({x.size(0), num_rotated_heads, features}, x.options());
     const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
     if (kernels::has(kernels::Kernel::kRope, x)) {
@@ -126,7 +127,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
                                                 int64_t key_value_heads, int64_t features, double eps, int64_t gain) {
     const int64_t num_normed_heads = query_heads + key_value_heads;
     if (kernels::can_qk_norm_rope(x, features)) {
-      // Without copies: all of x is saved, and the values remain in it.
+      // All of x is saved, so the values can remain in it without a copy.
       const at::Tensor rotated = at::empty({x.size(0), num_normed_heads, features}, x.options());
       const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
       const auto parts = split_heads(x.detach(), query_heads, key_value_heads, features);
@@ -152,7 +153,10 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
+    // x or heads, rstd, query_weight, key_weight, cos, sin.
     const auto saved = context->get_saved_variables();
+    // The custom kernel saved x [rows, features of all heads], ATen's path heads [rows, heads,
+    // features].
     if (saved[0].dim() == 2) return fused_backward(context, saved, gradients);
     const at::Tensor &heads = saved[0], &query_weight = saved[2], &key_weight = saved[3];
     const int64_t rows = heads.size(0), features = heads.size(2);
@@ -201,6 +205,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
   }
 };
 
+/// Implements weighted_row_sum().
 struct WeightedRows : torch::autograd::Function<WeightedRows> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& table,
                             const at::Tensor& indices, const at::Tensor& weights) {

@@ -33,8 +33,8 @@ using torch::autograd::variable_list;
 
 thread_local bool in_first_forward = false;
 
-/// A guard that marks the first run of a checkpointed block, whose gradients are needed though not
-/// recorded.
+/// A guard that marks the first run of a checkpointed block. Its gradients may be needed although
+/// they are not recorded.
 class FirstForwardGuard {
  public:
   explicit FirstForwardGuard(bool needs_gradients) : outer_(std::exchange(in_first_forward, needs_gradients)) {}
@@ -69,10 +69,12 @@ bool requires_gradient(const at::Tensor& tensor) {
       source));
 }
 
-/// A check that no tensor that requires gradients was captured by a block. A path of the graph that
-/// does not end in `grad_inputs` ends in a leaf, or reaches a node older than this object.
+/// A check that a block captured no tensor that requires gradients. Create it before the block
+/// runs. If a path of the graph does not end in `grad_inputs`, it ends in another leaf or reaches a
+/// node that is older than this object; both are captured tensors.
 class CaptureCheck {
  public:
+  /// Throws InternalError if `output` depends on a tensor with gradients other than `grad_inputs`.
   void operator()(const at::Tensor& output, const variable_list& grad_inputs) const {
     std::unordered_set<Edge> ends;
     for (const auto& tensor : grad_inputs) ends.insert(torch::autograd::impl::gradient_edge(tensor));
@@ -94,8 +96,8 @@ class CaptureCheck {
   }
 
  private:
-  /// Returns whether the node is older. Sequence numbers are per thread, and the backward pass on a
-  /// GPU has its own thread.
+  /// Returns whether the node is older than this object. Sequence numbers are per thread. Nodes of
+  /// other threads are older, because the backward pass on a GPU has its own thread.
   bool is_older(const Node& node) const { return node.thread_id() != thread_ || node.sequence_nr() < first_node_; }
 
   uint64_t thread_ = at::RecordFunction::currentThreadId();
@@ -148,7 +150,7 @@ at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, 
                  "the parameters of a recomputed block must be leaf tensors");
   const FirstForwardGuard first_forward(is_grad_needed());
   if (!requires_gradient(input) && std::ranges::none_of(parameters, requires_gradient)) {
-    // No backward pass would follow that could find captured tensors.
+    // No backward pass follows that could detect captured tensors.
     at::Tensor output = block(input);
     if (output.requires_grad()) throw_capture_error("a tensor");
     return output;

@@ -53,11 +53,11 @@ struct PathPattern::Compiled {
 };
 
 PathPattern::PathPattern(const std::string& key, const std::string& expression) {
-  // Module paths have fewer than 100 characters, so a sane expression needs far fewer steps. An
-  // expression with nested repetition reaches the limit within milliseconds instead of running for
-  // hours.
+  // Paths of modules have fewer than 100 characters, so a reasonable expression needs far fewer
+  // steps. An expression with nested repetition reaches the limit within milliseconds instead of
+  // running for hours.
   constexpr uint32_t kMaxMatchSteps = 100'000;
-  // PCRE2 backtracks on the heap; 64 MiB is above what the step limit can use.
+  // PCRE2 backtracks on the heap. The step limit is reached before 64 MiB are used.
   constexpr uint32_t kMaxHeapKib = 64 * 1024;
   auto compiled = std::make_shared<Compiled>();
   compiled->key = key;
@@ -93,6 +93,7 @@ bool PathPattern::matches(const std::string& path) const {
   return true;
 }
 
+/// Returns whether the last components of `path` are `names`.
 bool has_path_suffix(const std::string& path, const std::string& names) {
   if (!path.ends_with(names)) return false;
   const size_t prefix_size = path.size() - names.size();

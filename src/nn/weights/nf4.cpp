@@ -26,24 +26,25 @@ namespace {
 constexpr int64_t kBlockSize = 64;         // values per absmax, as in bitsandbytes
 constexpr int64_t kNestedBlockSize = 256;  // absmax per nested absmax, as in bitsandbytes
 constexpr int64_t kSuperBlockSize = kBlockSize * kNestedBlockSize;
-/// Values quantized per chunk: 8.4 million, 34 MB in fp32. Loading quantizes on the CPU, where the
-/// size hardly matters for speed.
+/// Values quantized per chunk: 8.4 million, 34 MB in fp32. Quantization runs on the CPU while
+/// weights are loaded; the chunk size hardly matters for speed there.
 constexpr int64_t kNf4ChunkElements = 512 * kSuperBlockSize;
-/// Superblocks dequantized per chunk: 26.2 million values, with 131 MB of fp32 values and indices.
-/// A little more than half of an MLP weight of a 7B model, or its q, k and v together. Smaller
-/// chunks need more launches, larger ones more memory.
+/// Maximum number of superblocks dequantized per chunk: 26.2 million values, with 131 MB of fp32
+/// values and indices. This is a little more than half of an MLP weight of a 7B model, or its q, k
+/// and v together. Smaller chunks need more launches, larger ones more memory.
 constexpr int64_t kMaxChunkSuperBlocks = 1600;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Returns pairs of bytes as int32 indices; ATen has no indices below 32 bits.
+/// Returns pairs of neighboring bytes as int32 indices, [n] → [n / 2]; ATen has no smaller indices.
 at::Tensor to_byte_pairs(const at::Tensor& bytes) {
   return bytes.view(at::kUInt16).to(at::kInt);
 }
 
-/// Returns the fp32 values of the table entries `pairs`.
+/// Returns the fp32 values of the entries `pairs` of a table of Nf4Tables, [n] → [n · values per
+/// entry].
 at::Tensor lookup_pairs(const at::Tensor& table, const at::Tensor& pairs) {
   return at::gather(table, 0, pairs).view(at::kFloat);
 }
@@ -59,8 +60,8 @@ at::Tensor expand_to_byte_pairs(const at::Tensor& byte_table) {
   return at::cat({byte_table.repeat({bytes, 1}), byte_table.repeat_interleave(bytes, 0)}, 1).view(-1);
 }
 
-/// Packs two 4-bit indices per byte, the first in the high bits. Index 7, the value 0, pads an odd
-/// number.
+/// Packs two 4-bit indices per byte, the first in the high bits. Pads an odd number of indices with
+/// 7, the index of the value 0.
 at::Tensor pack_pairs(const at::Tensor& indices) {
   const at::Tensor even = indices.size(0) % 2 == 0 ? indices : at::constant_pad_nd(indices, {0, 1}, 7);
   const at::Tensor pairs = even.view({-1, 2});
@@ -117,7 +118,8 @@ void Nf4Weight::quantize(const at::Tensor& weight) {
   tensors_.nested_offset.fill_(offset.item<float>());
 }
 
-/// Weights adjacent in memory, dequantized as one.
+/// Weights that are dequantized as one if they are adjacent in memory. The weights must outlive the
+/// object.
 class Nf4Weight::AdjacentWeights {
  public:
   explicit AdjacentWeights(const std::vector<const Nf4Weight*>& weights) : weights_(weights) {
@@ -134,12 +136,13 @@ class Nf4Weight::AdjacentWeights {
     nested_offset_ = cat_view(nested_offset);
   }
 
-  /// Returns whether the weights are adjacent; values() requires it.
+  /// Returns whether the weights are adjacent in memory.
   bool are_adjacent() const {
     return absmax_.defined() && packed_.defined() && nested_absmax_.defined() && nested_offset_.defined();
   }
 
-  /// Returns the values of each weight as views of one tensor.
+  /// Returns the dequantized values of each weight as views of one tensor. REQUIRES:
+  /// are_adjacent().
   std::vector<at::Tensor> values() const {
     const bool uses_custom_kernel = kernels::has(kernels::Kernel::kNf4, packed_) &&
                                     weights_.front()->dtype_ != at::kDouble &&
@@ -182,8 +185,8 @@ class Nf4Weight::AdjacentWeights {
     const int64_t num_chunks = ceil_div(super_blocks, kMaxChunkSuperBlocks);
     const int64_t chunk_blocks = ceil_div(super_blocks, num_chunks) * kNestedBlockSize;
     const int64_t all_blocks = super_blocks * kNestedBlockSize;
-    // The absmax of a whole group precede its packed values, so one conversion to indices covers
-    // both in the first chunk.
+    // If the absmax of the whole group directly precede its packed values (make_nf4_weights()), the
+    // first chunk converts both to indices at once, which saves launches.
     const at::Tensor bytes = cat_view({absmax_, packed_});
     at::Tensor absmax;
     if (!bytes.defined()) absmax = decode_absmax(to_byte_pairs(absmax_));
@@ -204,8 +207,8 @@ class Nf4Weight::AdjacentWeights {
     return result;
   }
 
-  /// Returns the absmax of all blocks, fp32 [blocks, 1]. Consecutive weights of equal size share
-  /// one addition of their offsets.
+  /// Returns the absmax of all blocks, fp32 [blocks, 1], given their codes as byte pairs.
+  /// Consecutive weights of equal size share one addition of their offsets.
   at::Tensor decode_absmax(const at::Tensor& pairs) const {
     const at::Tensor relative = lookup_pairs(weights_.front()->tables_.absmax, pairs).view({-1, kNestedBlockSize});
     const at::Tensor absmax = relative.mul_(nested_absmax_.unsqueeze(1));

@@ -31,7 +31,8 @@ void Parameter::set_values(const at::Tensor& values) const {
 
 ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move(settings)) {
   if (settings_.quantization != Quantization::kNone) {
-    VLMTRAIN_CHECK(settings_.lora.has_value(), "quantized weights cannot be trained");
+    VLMTRAIN_CHECK(settings_.lora.has_value(),
+                   "quantization requires LoRA, because quantized weights cannot be trained");
     quantizer_.emplace(settings_.quantization, settings_.options);
   }
   if (!settings_.lora) return;
@@ -81,7 +82,8 @@ const LoraSettings* ParameterStore::add_linear(const std::string& path, Componen
 
 bool ParameterStore::matches_target(const LoraTarget& target, const LinearInfo& linear) const {
   const auto& excluded = settings_.lora->excluded_components;
-  // PEFT also adapts modules that never run. An adapter loaded from PEFT keeps theirs.
+  // PEFT also adapts modules that never run. An adapter that was loaded from PEFT keeps their
+  // adapters.
   const bool may_adapt = linear.component != Component::kUnused || !settings_.lora->adapter.empty();
   return may_adapt && std::ranges::find(excluded, linear.component) == excluded.end() &&
          !settings_.lora->is_module_to_save(linear.path) && target.matches(linear.path);

@@ -25,8 +25,8 @@ namespace vlmtrain::nn {
 
 namespace {
 
-/// Returns at::linspace as computed with fused multiply-add. ATen's own result depends on the
-/// processor, and bitsandbytes' tables were made with the fused form.
+/// Returns at::linspace computed with fused multiply-add. ATen's own result depends on the
+/// processor, and the tables of bitsandbytes match the fused form.
 at::Tensor linspace_fma(float first, float last, int64_t count) {
   const float step = (last - first) / static_cast<float>(count - 1);
   std::vector<float> values;
@@ -37,15 +37,15 @@ at::Tensor linspace_fma(float first, float last, int64_t count) {
   return at::tensor(values);
 }
 
-/// The largest int8 code in use; −128 is not, as in bitsandbytes.
+/// The largest absolute value of an int8 code; −128 is not used, as in bitsandbytes.
 constexpr double kMaxCode = 127;
 /// 1 / 127 with the digits of bitsandbytes (functional.py, int8_vectorwise_dequant).
 constexpr double kDequantizeScale = 7.874015718698502e-3;
-/// Values per chunk, in whole rows. Half of an MLP weight of a 7B model (4096 · 11008 / 2): its
-/// fp32 copy takes 90 MB. Smaller chunks need more launches, larger ones more memory.
+/// Maximum values per chunk of whole rows: half of an MLP weight of a 7B model (4096 · 11008 / 2),
+/// whose fp32 copy takes 90 MB. Smaller chunks need more launches, larger ones more memory.
 constexpr int64_t kInt8ChunkElements = 22'544'384;
 
-/// Returns (first row, number of rows) of each chunk.
+/// Returns the first row and the number of rows of each chunk of a matrix.
 std::vector<std::pair<int64_t, int64_t>> split_rows(at::IntArrayRef sizes) {
   const int64_t max_rows = std::max<int64_t>(1, kInt8ChunkElements / sizes[1]);
   std::vector<std::pair<int64_t, int64_t>> chunks;
@@ -84,7 +84,7 @@ void Int8Weight::quantize(const at::Tensor& weight) {
   for (const auto& [first, count] : split_rows(sizes())) {
     const at::Tensor rows = values.narrow(0, first, count).to(at::kHalf).to(at::kFloat);
     const at::Tensor absmax = at::amax(rows.abs(), {1});
-    // Two roundings, as Python's 127.0 / absmax. Rows of zeros are divided by 1.
+    // Rounds twice, as Python's 127.0 / absmax does. Rows of zeros are divided by 1.
     const at::Tensor scale = absmax.masked_fill(absmax == 0, 1).reciprocal_().mul_(kMaxCode);
     values_.narrow(0, first, count).copy_((rows * scale.unsqueeze(1)).round_());
     row_absmax_.narrow(0, first, count).copy_(absmax);
@@ -130,7 +130,7 @@ at::Tensor make_nf4_codebook() {
 }
 
 at::Tensor make_dynamic_codebook(Signedness signedness) {
-  // Decades of the code, 1e-6 to 1, as in bitsandbytes.
+  // Number of decades that the code covers, 1e-7 to 1, as in bitsandbytes.
   constexpr int kExponents = 7;
   std::vector<at::Tensor> parts{at::tensor({0.0F, 1.0F})};
   for (int i = 0; i < kExponents; ++i) {
@@ -144,7 +144,7 @@ at::Tensor make_dynamic_codebook(Signedness signedness) {
 }
 
 QuantizedBlocks quantize_blocks(const at::Tensor& values, int64_t block_size, const at::Tensor& codebook) {
-  constexpr double kMinAbsmax = 1e-38;  // avoids 0 / 0 in blocks of zeros
+  constexpr double kMinAbsmax = 1e-38;  // avoids 0 / 0 in blocks of zeros; positive in fp32
   const at::Tensor bounds = midpoints(codebook);
   const int64_t whole = values.size(0) / block_size * block_size;
   const at::Tensor blocks = values.narrow(0, 0, whole).view({whole / block_size, block_size});
@@ -188,7 +188,7 @@ std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_group(const std::v
     case Quantization::kNone:
       break;
   }
-  throw InternalError("the weight is not quantized");
+  throw InternalError("Quantizer requires a quantization");
 }
 
 std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {

@@ -15,19 +15,20 @@ namespace {
 
 using Kind = ShardedBlock::Kind;
 
-/// Alignment of sections and packed tensors in bytes, that of the CUDA caching allocator.
+/// The alignment of sections and packed tensors in bytes, equal to that of the CUDA caching
+/// allocator.
 constexpr int64_t kByteAlignment = 512;
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// Returns the alignment of tensors in elements of a section.
+/// Returns the alignment of tensors in a section, in elements of its dtype.
 int64_t get_alignment(Kind kind) {
   return kind == Kind::kTrained ? kShardAlignment : kByteAlignment;
 }
 
-/// Returns the elements of the section that one element of `tensor` takes.
+/// Returns the number of elements of the section that one element of `tensor` takes.
 int64_t get_element_width(Kind kind, const at::Tensor& tensor) {
   return kind == Kind::kTrained ? 1 : static_cast<int64_t>(tensor.element_size());
 }
@@ -73,11 +74,11 @@ void ShardedBlock::assign_offsets() {
   const auto get_begin_byte = [](const StoredTensor& stored) {
     return stored.tensor.storage_offset() * static_cast<int64_t>(stored.tensor.element_size());
   };
-  // Frozen tensors that fill an allocation together belong to a group and stay adjacent.
+  // Frozen tensors that together fill an allocation belong to a group and remain adjacent.
   struct Range {
-    int64_t begin, end;
-    int64_t stored = 0;
-    int64_t offset = -1;
+    int64_t begin, end;   // bytes of the allocation that the tensors span
+    int64_t stored = 0;   // sum of the tensors' bytes; equal to end − begin if there are no gaps
+    int64_t offset = -1;  // in the section; −1 until assigned
   };
   std::map<const c10::StorageImpl*, Range> ranges;
   for (const Member& member : members_) {
@@ -119,7 +120,7 @@ void ShardedBlock::rebind_tensors(const at::TensorOptions& options) {
     const Section& section = this->section(member.kind);
     for (const StoredTensor& stored : member.stored) {
       at::Tensor tensor = stored.tensor;
-      // set_() would resize the storage on the meta device, where host dry runs take place.
+      // set_() would resize the storage on the meta device, which dry runs on the host use.
       const auto replacement =
           at::detail::make_tensor<c10::TensorImpl>(c10::Storage(section.storage), tensor.key_set(), tensor.dtype());
       replacement.unsafeGetTensorImpl()->set_storage_offset(stored.first / get_element_width(member.kind, tensor));
@@ -149,8 +150,9 @@ void ShardedBlock::set_storage(void* buffer) {
 
 void ShardedBlock::unshard(const at::Tensor& buffer) {
   VLMTRAIN_CHECK(!is_unsharded_ && buffer.numel() >= bytes(),
-                 "unshard() needs a resharded block and a large enough buffer: {} bytes for {}", buffer.numel(),
-                 bytes());
+                 "unshard() requires a resharded block and a buffer of at least {1} bytes, got {0} bytes",
+                 buffer.numel(), bytes());
+  // Tensors on the meta device have no data.
   set_storage(buffer.is_meta() ? nullptr : buffer.mutable_data_ptr());
   is_unsharded_ = true;
 }

@@ -15,17 +15,18 @@ namespace vlmtrain::nn {
 /// The key-value cache of all blocks of a text model during generation.
 ///
 /// Each sequence has a slot of fixed capacity. A block has one tensor of all slots for keys and one
-/// for values, [rows, key_value_heads, head_dim], allocated during the prefill. Keys are therefore
-/// written once and never moved, the kernels read slots in place, and an out-of-memory error occurs
-/// at the prefill instead of within an answer. The cost: an answer that ends early has reserved
-/// memory for the longest one. Not thread-safe.
+/// for values, [rows of all slots, key_value_heads, head_dim], allocated during the prefill. Keys
+/// are therefore written once and never moved, the kernels read slots in place, and an
+/// out-of-memory error occurs at the prefill instead of during decoding. The disadvantage: a
+/// sequence that ends early has reserved memory for its maximum length. Not thread-safe.
 class KeyValueCache {
  public:
-  /// `capacities`: maximum rows of each sequence, prompt and answer together.
+  /// `capacities`: maximum rows of each sequence, prompt and response together.
   KeyValueCache(std::span<const int64_t> capacities, at::Device device);
 
-  /// Begins a forward pass. The first one is the prefill over rows.lengths[i] rows of sequence i;
-  /// later ones have one row per sequence. `window` as in attention().
+  /// Begins a forward pass with rows.lengths[i] rows of sequence i. The first pass is the prefill,
+  /// over the prompts; later passes have one row per sequence. `window` as in nn::attention().
+  /// Throws InternalError if a capacity would be exceeded.
   void begin_forward(const Segments& rows, std::optional<int64_t> window);
 
   /// Writes the keys and values of the pass's rows, [rows, key_value_heads, head_dim], and computes
@@ -43,13 +44,15 @@ class KeyValueCache {
   /// REQUIRES: !is_prefill().
   at::Tensor attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window);
 
-  /// Keeps only the sequences `indices`, ascending indices into the current ones.
+  /// Removes all sequences except `indices`, ascending indices into the current sequences. Their
+  /// memory is not freed.
   void batch_select_indices(std::span<const size_t> indices);
 
-  /// Returns the memory of all blocks.
+  /// Returns the memory of the keys and values of all blocks.
   int64_t bytes() const;
 
  private:
+  /// The rows of one sequence: the first row, their maximum number, and the number written so far.
   struct Slot {
     int64_t start, capacity, used;
   };
@@ -60,6 +63,7 @@ class KeyValueCache {
     std::optional<int64_t> window;
     CacheSlots slots;
   };
+  /// Returns the visible rows of each slot; computed once per pass and window.
   const CacheSlots& find_slots(std::optional<int64_t> window);
 
   at::Device device_;
@@ -71,7 +75,7 @@ class KeyValueCache {
   Segments segments_;
   std::optional<int64_t> window_;
   bool is_prefill_ = false;
-  at::Tensor row_indices_;                    // int64 [appended rows]
+  at::Tensor row_indices_;                    // int64 [rows of the pass]: the row of the cache for each
   std::vector<WindowSlots> slots_by_window_;  // by window, filled on first use; empty during the prefill
 };
 

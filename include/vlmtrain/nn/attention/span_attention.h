@@ -11,31 +11,34 @@
 
 namespace vlmtrain::nn {
 
-/// Spans of rows of a packed stream that attend to each other in both directions: the tokens of an
-/// image.
+/// Spans of rows of a packed stream. The rows of a span, the tokens of an image, attend to one
+/// another in both directions.
 struct BidirectionalSpans {
   at::Tensor rows{};   ///< int64 [spans · length] on the model's device, span by span in ascending order; a span is
                        ///< contiguous and within one segment. Undefined: no spans
   int64_t length = 0;  ///< rows per span
 };
 
-/// Causal attention within each segment of a packed stream, where rows of a span also attend to the
-/// later rows of their span (Gemma Team 2025, arXiv 2503.19786). With a window, a row attends to
-/// the last `window` rows including itself and to all later rows of its span, as in transformers'
-/// create_masks_for_vision_model.
+/// Causal attention within each segment of a packed stream in which the rows of a span also attend
+/// to the later rows of their span (Gemma Team 2025, arXiv 2503.19786). With a window, a row
+/// attends to the last `window` rows including itself and to all later rows of its span, as in
+/// transformers' create_masks_for_vision_model.
 ///
-/// The keys of a row are two disjoint sets: those up to itself, which is attention(), and those
-/// after it. In reversed order, the second set is causal attention of all rows of the span but the
-/// last to all but the first. In 16 bits on CUDA two runs of the flash kernel are therefore merged
-/// by their log-sum-exps, without any mask; the second run reads 2 · spans · (length − 1) rows. In
-/// the backward pass both kernels get the merged output and log-sum-exps, which makes their
-/// gradients those of the whole softmax (Dao 2023, arXiv 2307.08691, section 3.1). Elsewhere (CPU;
-/// fp32 on CUDA; fp16 below sm_80) each segment has a mask [rows, rows].
+/// The keys of a row are two disjoint sets: the keys up to the row itself, as in attention(), and
+/// the later keys of its span. With rows in reversed order, attention to the second set is causal:
+/// its queries are all rows of the span except the last, its keys all except the first. In 16 bits
+/// on CUDA, two runs of the flash kernel are therefore merged by their log-sum-exps, without a
+/// mask. The second run reads 2 · spans · (length − 1) rows. In the backward pass both kernels get
+/// the merged output and log-sum-exps, which makes their gradients those of the whole softmax (Dao
+/// 2023, arXiv 2307.08691, section 3.1). Otherwise (CPU; fp32 on CUDA; fp16 below sm_80) each
+/// segment has a mask [rows, rows].
 ///
 /// One object serves all blocks of a forward pass that have the same window. Immutable.
 class SpanAttention {
  public:
-  /// `options`: device and dtype of query, key and value. REQUIRES: `spans` has whole spans.
+  /// `options`: device and dtype of query, key and value. Throws InternalError if `spans` has an
+  /// incomplete span, or if there are too many samples or images for one launch of the flash
+  /// kernel.
   SpanAttention(Segments segments, std::optional<int64_t> window, const BidirectionalSpans& spans,
                 const at::TensorOptions& options);
 
@@ -48,8 +51,7 @@ class SpanAttention {
   Segments segments_;
   std::optional<int64_t> window_;
   bool has_spans_;
-  // For the flash kernel: all rows of each span but the last, and all but the first, both in
-  // reversed order.
+  // For the flash kernel: the result of make_ahead_keys(), and its segments.
   at::Tensor query_rows_, key_rows_;  // int64 [spans · (length − 1)]
   Segments ahead_segments_;
   // For the other kernels: the mask of each segment, added to its scores.

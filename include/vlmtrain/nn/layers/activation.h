@@ -16,14 +16,14 @@ enum class Activation : uint8_t {
   kRelu,       ///< relu: max(x, 0)
 };
 
-/// Returns the activation of x as input of Linears. Saves x, not the result.
+/// Returns the activation of x [rows, features] as input of Linears. Saves x, not the result.
 LinearInput apply_activation(Activation activation, const at::Tensor& x);
 
-/// Returns silu(gate) · up (SwiGLU; Shazeer 2020, arXiv 2002.05202) of x [rows, gate | up], whose
-/// halves have equal width. Saves x, not the result.
+/// Returns silu(gate) · up (SwiGLU; Shazeer 2020, arXiv 2002.05202) as input of Linears. x [rows, 2
+/// · features] holds the columns of gate, then those of up. Saves x, not the result.
 LinearInput swiglu(const at::Tensor& x);
 
-/// Returns gelu_pytorch_tanh(gate) · up (GeGLU; ibid.) of the same layout.
+/// Returns gelu_pytorch_tanh(gate) · up (GeGLU; ibid.) as input of Linears; x as in swiglu().
 LinearInput geglu(const at::Tensor& x);
 
 }  // namespace vlmtrain::nn

@@ -8,14 +8,14 @@
 
 namespace vlmtrain::nn {
 
-/// The shape of a convolution with a square kernel, padded with kernel / 2 zeros on each side, so
-/// stride 1 keeps the image size.
+/// The shape of a convolution with a square kernel. Images are padded with ⌊kernel / 2⌋ zeros on
+/// each side, so an odd kernel with stride 1 keeps the image size.
 struct ConvolutionShape {
   int64_t in_channels = 0;
   int64_t out_channels = 0;
-  int64_t kernel = 1;
+  int64_t kernel = 1;  ///< width and height, in pixels
   int64_t stride = 1;
-  int64_t groups = 1;  ///< equal to the channels: depthwise
+  int64_t groups = 1;  ///< 1, or the number of channels for a depthwise convolution
 };
 
 /// A 2D convolution with the parameters `weight` [out, in / groups, kernel, kernel] and optionally
@@ -31,18 +31,20 @@ class Convolution {
  private:
   ConvolutionShape shape_;
   at::Tensor weight_;
-  at::Tensor bias_;  // undefined: none
+  at::Tensor bias_;  // undefined without a bias
 };
 
-/// A convolution without bias, `c`, followed by a batch norm, `bn`, with the fixed statistics of
-/// the checkpoint (Ioffe and Szegedy 2015, arXiv 1502.03167, section 3.1, inference). No sample
-/// therefore depends on its batch. Each pass folds the norm into weight and bias; gradients reach
-/// the parameters of the norm.
+/// A convolution without bias followed by a batch norm with the fixed statistics of the checkpoint
+/// (Ioffe and Szegedy 2015, arXiv 1502.03167, section 3.1, inference), so the result for a sample
+/// does not depend on its batch. The parameters are under `c` (convolution) and `bn` (norm) of the
+/// scope. Each forward pass folds the norm into weight and bias; gradients reach the parameters of
+/// the norm.
 class ConvBatchNorm {
  public:
-  /// `initial_scale`: initial weight of the norm, 0 at the end of some residual branches.
+  /// Adds the parameters under `scope`. `initial_scale`: initial weight of the norm, 0 at the end
+  /// of some residual branches.
   ConvBatchNorm(const ParameterScope& scope, const ConvolutionShape& shape, double initial_scale = 1);
-  /// Shapes as in Convolution.
+  /// Maps x to the result; shapes as in Convolution.
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:

@@ -12,20 +12,21 @@
 
 namespace vlmtrain::nn {
 
-/// Rows of a packed stream that stay together in every split of a batch, such as the tokens of a
-/// sample or the patches of a tile. Their dropout depends on their own seed only.
+/// Consecutive rows of a packed stream that are never separated when a batch is split into
+/// micro-batches, such as the tokens of a sample or the patches of a tile. Their dropout depends on
+/// their own seed only, not on the split.
 struct DropoutSegment {
   uint64_t seed = 0;
-  int64_t row_share = 1;  ///< relative number of rows; the rows of a stream divide in these proportions
+  int64_t row_share = 1;  ///< relative number of rows, > 0; a stream's rows are divided in these proportions
 
   bool operator==(const DropoutSegment&) const = default;
 };
 
-/// The segments of a stream, shared by the layers that read it.
+/// The segments of a stream, in order, shared by the layers that read it.
 using DropoutSegments = std::shared_ptr<const std::vector<DropoutSegment>>;
 
-/// A guard that declares the segments of the streams processed on this thread while it lives.
-/// recompute() restores the scope for the second run.
+/// A guard that declares the segments of the streams that this thread processes during its
+/// lifetime. Scopes nest. recompute() restores the scope for the second run.
 class DropoutScope {
  public:
   explicit DropoutScope(std::vector<DropoutSegment> segments);
@@ -34,7 +35,7 @@ class DropoutScope {
   DropoutScope(const DropoutScope&) = delete;
   DropoutScope& operator=(const DropoutScope&) = delete;
 
-  /// Returns the segments of the innermost scope; null outside of scopes.
+  /// Returns the segments of this thread's innermost scope; null outside of scopes.
   static const DropoutSegments& current();
 
  private:
@@ -44,18 +45,20 @@ class DropoutScope {
 /// Zeroes elements of x [rows, columns] with this probability and divides the others by 1 −
 /// probability. The choice is a function of the segment's seed, `layer` (unique to each dropout
 /// layer), the row within the segment, and the column. It does not depend on other segments or
-/// earlier draws. Custom kernels and ATen draw different masks. REQUIRES: a scope whose segments
-/// divide the rows without remainder.
+/// earlier draws. Custom kernels and ATen draw different masks. `probability` is in [0, 1). Throws
+/// InternalError outside of a DropoutScope, or if the rows cannot be divided by the segments'
+/// row_share without remainder.
 at::Tensor segment_dropout(const at::Tensor& x, double probability, uint64_t layer);
 
-/// Independent dropouts of one x [rows, columns] for several consumers. Masks are those of
-/// segment_dropout() with the consumer's index as an additional coordinate; a single consumer gets
-/// the mask of segment_dropout(). Records no gradients.
+/// Independent dropouts of one x [rows, columns] for several consumers, such as the LoRA adapters
+/// that share an input. Masks are drawn as in segment_dropout(), with the consumer's index as an
+/// additional coordinate; a single consumer gets the mask of segment_dropout(). Records no
+/// gradients.
 class IndependentDropouts {
  public:
-  /// Creates an inactive object.
+  /// Creates an inactive object, without consumers.
   IndependentDropouts() = default;
-  /// Draws on the device of x. REQUIRES: as segment_dropout().
+  /// Draws the masks on the device of x. Arguments and errors as in segment_dropout().
   IndependentDropouts(const at::Tensor& x, int64_t consumers, double probability, uint64_t layer);
 
   /// Returns whether anything is dropped.
@@ -64,17 +67,19 @@ class IndependentDropouts {
   bool regenerates_masks() const { return is_active() && !masks_.defined(); }
 
   /// Releases or restores the stored masks, bool [consumers, rows, columns]; undefined if none are
-  /// stored. Autograd keeps them between the passes.
+  /// stored. Autograd functions save the masks between the forward and the backward pass.
   at::Tensor release_masks() { return std::move(masks_); }
   void set_masks(at::Tensor masks) { masks_ = std::move(masks); }
 
-  /// Calls `consume` for each consumer with its output of x. Custom kernels compute the outputs of
-  /// all consumers at once; otherwise only one exists at a time.
+  /// Calls `consume` for each consumer with x after its dropout, [rows, columns]. Custom kernels
+  /// compute the outputs of all consumers at once; otherwise only one exists at a time. REQUIRES:
+  /// is_active().
   void apply(const at::Tensor& x, const std::function<void(int64_t consumer, const at::Tensor& output)>& consume) const;
 
-  /// Adds to `sum`, the gradient of x, the masked gradients of all consumers. `compute_gradient`
-  /// returns the gradient of a consumer's output, written to `out` [rows, columns] where that is
-  /// defined. Custom kernels round once; ATen rounds once per consumer.
+  /// Adds the masked gradients of all consumers to `sum`, the gradient of x. `compute_gradient`
+  /// returns the gradient of a consumer's output, [rows, columns]; if `out` is defined, it must
+  /// write the gradient there. Custom kernels round once; ATen rounds once per consumer. REQUIRES:
+  /// is_active().
   void add_gradients(const at::Tensor& sum,
                      const std::function<at::Tensor(int64_t consumer, const at::Tensor& out)>& compute_gradient) const;
 

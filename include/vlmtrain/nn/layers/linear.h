@@ -12,34 +12,35 @@
 
 namespace vlmtrain::nn {
 
-/// A row-wise function of a few tensors whose result only Linears read, such as a norm. It is cheap
-/// compared with their products, so the backward pass recomputes it instead of saving the result.
-/// Immutable.
+/// A row-wise function of a few tensors, such as a norm, whose result only Linears read. It is
+/// cheap compared with their matrix products, so the backward pass recomputes the result instead of
+/// saving it. Immutable.
 class FusedPrologue {
  public:
   /// The result of forward().
   struct Output {
     at::Tensor value{};                    ///< [rows, features]
     std::vector<at::Tensor> statistics{};  ///< a few numbers per row, saved for the backward pass
-    at::Tensor scratch{};                  ///< intermediate result that backward() would recompute; optional
+    at::Tensor scratch{};                  ///< intermediate result that saves backward() work; may be undefined
   };
 
   virtual ~FusedPrologue() = default;
 
-  /// Computes the function. `for_backward`: backward() follows, so scratch is useful. Records no
-  /// gradients.
+  /// Computes the function. `for_backward`: backward() follows, so `scratch` should be set. Records
+  /// no gradients.
   virtual Output forward(const std::vector<at::Tensor>& inputs, bool for_backward) const = 0;
 
-  /// Computes value + `residual` [rows, features].
+  /// Computes the function and adds `residual` [rows, features] to the value.
   virtual Output forward_add_residual(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const;
 
-  /// Returns the gradients of `inputs`, given that of the value; undefined where `needs_grad` is
-  /// false. `output` has statistics and may have scratch, which may be overwritten.
+  /// Returns the gradients of `inputs`, given `gradient`, the gradient of the value. An entry is
+  /// undefined if its `needs_grad` is false. `output` has the statistics; its value may be
+  /// undefined. Its scratch, if defined, may be overwritten.
   virtual std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
                                            const at::Tensor& gradient, const std::vector<bool>& needs_grad) const = 0;
 
-  /// The same, with `stream_gradient` added to the gradient of the first input. REQUIRES:
-  /// needs_grad[0].
+  /// Does the same as backward() and adds `stream_gradient`, a gradient of the residual stream, to
+  /// the gradient of the first input. REQUIRES: needs_grad[0].
   virtual std::vector<at::Tensor> backward_with_stream(const std::vector<at::Tensor>& inputs, const Output& output,
                                                        const at::Tensor& gradient, const std::vector<bool>& needs_grad,
                                                        const at::Tensor& stream_gradient) const;
@@ -55,6 +56,7 @@ class LinearInput {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): a plain tensor is a valid input.
   LinearInput(at::Tensor x) : inputs_{std::move(x)} {}
+  /// The input prologue(inputs).
   LinearInput(std::shared_ptr<const FusedPrologue> prologue, std::vector<at::Tensor> inputs)
       : prologue_(std::move(prologue)), inputs_(std::move(inputs)) {}
 
@@ -62,7 +64,7 @@ class LinearInput {
   const std::shared_ptr<const FusedPrologue>& prologue() const { return prologue_; }
   const std::vector<at::Tensor>& inputs() const { return inputs_; }
 
-  /// Returns [rows, features] with gradients recorded. Saves only the inputs.
+  /// Returns the input as a tensor [rows, features] and records gradients. Saves only the inputs.
   at::Tensor value() const;
   /// Returns value() + residual, [rows, features].
   at::Tensor add_residual(const at::Tensor& residual) const;
@@ -72,43 +74,49 @@ class LinearInput {
   std::vector<at::Tensor> inputs_;
 };
 
-/// Returns x Wᵀ (+ b): x [rows, in], weight [out, in], bias [out] or undefined → [rows, out].
+/// Returns x Wᵀ (+ b), [rows, out], for x [rows, in], weight [out, in], and bias [out] or
+/// undefined. Records gradients.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// The same with a possibly quantized weight, which is dequantized in the forward and again in the
-/// backward pass, and not kept between them.
+/// Returns the same for a weight that may be quantized. It is dequantized in the forward pass and
+/// again in the backward pass, and not kept between them.
 at::Tensor linear(const at::Tensor& x, const LinearWeight& weight, const at::Tensor& bias);
 
-/// The result of Linears that read a norm of the residual stream, together with the stream.
-/// Gradients of `stream` are added where the norm computes its own.
+/// The result of Linears that read a norm of the residual stream, and the stream itself. Modules
+/// add `stream` to their output instead of the original tensor: the norm's backward pass then adds
+/// the gradient of `stream` to its own, without another pass over memory.
 struct Branch {
   at::Tensor value;   ///< [rows, sum of out_features]
-  at::Tensor stream;  ///< the first input of the LinearInput
+  at::Tensor stream;  ///< the first input of the LinearInput, unchanged
 
-  /// Returns the value and releases it, so it does not live as long as the branch.
+  /// Returns the value and removes it from the branch, so its memory is freed with the caller's
+  /// copy.
   at::Tensor take_value() { return std::exchange(value, {}); }
 };
 
 struct LinearGroup;
 
-/// A group of Linears that share one input, computed as one product. Each has its own name and
-/// parameters; weights are quantized, and adapters are added, as the store's settings say. Weights
-/// are adjacent in memory where possible. The inputs of the LinearInput are saved for the backward
-/// pass, not its value. Immutable.
+/// A group of Linears that share one input, such as q_proj, k_proj and v_proj, computed as one
+/// product. Each has its own name and parameters. The store's settings determine whether weights
+/// are quantized and whether adapters are added. Weights are adjacent in memory if possible. For
+/// the backward pass, the inputs of the LinearInput are saved, not its value. Immutable.
 class Linears {
  public:
-  /// `initial_gain` scales the random initial weights, for projections that end a residual branch.
+  /// Adds the parameters `weight` [out_features[i], in_features] and, if `bias`, `bias`
+  /// [out_features[i]] under scopes[i]. `initial_gain` scales the random initial weights, for
+  /// projections that end a residual branch. REQUIRES: one scope per entry of `out_features`, all
+  /// of one store.
   Linears(const std::vector<ParameterScope>& scopes, int64_t in_features, const std::vector<int64_t>& out_features,
           bool bias, double initial_gain = 1);
-  /// Creates the Linears at `scope` / each of `names`.
+  /// Does the same with the scopes `scope` / names[i].
   Linears(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
           const std::vector<int64_t>& out_features, bool bias);
 
-  /// Maps x [rows, in] to [rows, sum of out_features], the columns of each Linear in order.
-  /// `residual` of that shape is added if defined.
+  /// Maps x [rows, in] to [rows, sum of out_features], the columns of each Linear in order. Adds
+  /// `residual` of that shape if it is defined. Records gradients.
   at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const;
 
-  /// Returns the result together with the first input of x, see Branch.
+  /// Returns the result and the first input of x; see Branch.
   Branch branch(const LinearInput& x) const;
 
  private:
@@ -122,7 +130,7 @@ class Linear {
   Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain = 1)
       : linears_({scope}, in_features, {out_features}, bias, initial_gain) {}
 
-  /// x [rows, in] → [rows, out]
+  /// Maps x [rows, in] to [rows, out]. Adds `residual` of that shape if it is defined.
   at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const { return linears_(x, residual); }
 
   Branch branch(const LinearInput& x) const { return linears_.branch(x); }

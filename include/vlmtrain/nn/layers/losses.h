@@ -8,22 +8,22 @@
 
 namespace vlmtrain::nn {
 
-/// The default number of rows of logits per chunk. With a vocabulary of 152,000 a chunk of fp32
+/// The default number of rows of logits per chunk. With a vocabulary of 152,000, a chunk of fp32
 /// logits takes 311 MB, little compared with the saved tensors of a model's blocks. Fewer rows make
-/// the products slower; more rows need memory without speeding them up.
+/// the matrix products slower; more rows need more memory without a speedup.
 inline constexpr int64_t kDefaultLossChunkRows = 512;
 
-/// Weights and sums by task for linear_cross_entropy(). It adds to the sums, so several calls
-/// accumulate. All tensors are on the device of the hidden states.
+/// Weights and sums by task for linear_cross_entropy(), which adds to `sums` and `scale_gradients`,
+/// so several calls accumulate. All tensors are on the device of the hidden states.
 struct PerTaskLoss {
   at::Tensor task_one_hot;  ///< fp32 [tasks, labels]: 1 if the label belongs to the task, else 0
   at::Tensor weights;       ///< fp32 [labels], weight of each label in the loss; undefined: 1
   /// fp32 [tasks, 2]: sum of the labels' cross-entropy, neither weighted nor divided, and number of
   /// labels predicted correctly.
   at::Tensor sums;
-  /// fp32 [tasks, features], or undefined to skip it. The gradient of the task's share of the loss
-  /// with respect to a scale of each feature of `hidden`, at scale 1: Σ over the task's rows of
-  /// ∂loss/∂hidden · hidden.
+  /// fp32 [tasks, features], or undefined to skip it: Σ over the task's rows of ∂loss/∂hidden ·
+  /// hidden. If each feature of `hidden` were multiplied by a scale, this would be the gradient of
+  /// the task's part of the loss with respect to the scales, at scale 1.
   at::Tensor scale_gradients;
 };
 
@@ -31,33 +31,37 @@ struct PerTaskLoss {
 ///
 /// `hidden` [labels, features] are the hidden states that predict the labels; `weight` [vocabulary,
 /// features]; `labels` int64 [labels]. Logits exist for `chunk_rows` rows at a time. The forward
-/// pass also computes the gradients of `hidden` and `weight`, in fp32 from logits to softmax.
-/// `normalizer` is the number of label tokens of the global batch, so the losses of micro-batches
-/// add up. REQUIRES: at least one label.
+/// pass also computes the gradients of `hidden` and `weight`; softmax is computed in fp32. The
+/// result may be differentiated once. `normalizer` is the number of label tokens of the global
+/// batch, so the losses of micro-batches add up. Throws InternalError without labels, or if the
+/// numbers of rows and labels differ.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows);
 
-/// The same with weights and sums by task.
+/// Returns the same, with the labels weighted and the sums updated as in `per_task`.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task);
 
 /// The loss of predicted masks.
 struct MaskLoss {
-  at::Tensor loss;  ///< fp32 scalar with its graph
-  at::Tensor sums;  ///< fp32 [2]: cross-entropy and Dice of these masks, unweighted, each divided as in the loss
+  at::Tensor loss;  ///< fp32 scalar with autograd graph
+  at::Tensor sums;  ///< fp32 [2]: cross-entropy / `pixels` and Dice loss / `masks`, both without the loss weights
 };
 
-/// Returns `bce_weight` · Σ binary cross-entropy / `pixels` + `dice_weight` · Σ Dice / `masks`.
+/// Returns `bce_weight` · Σ binary cross-entropy / `pixels` + `dice_weight` · Σ Dice loss /
+/// `masks`.
 ///
 /// `logits` fp32 [masks, height, width], resized bilinearly (align_corners = false) to the size of
-/// `targets` uint8 [masks, H, W], 0 or 1. `sizes` holds the rows and columns of each target that
-/// belong to the image; the rest is padding and ignored. The cross-entropy is summed over pixels.
-/// The Dice loss of a mask is 1 − (2 Σ p g + ε) / (Σ p + Σ g + ε) with probabilities p and ε =
-/// 1e-5, as MONAI's DiceLoss (Milletari et al. 2016, arXiv 1606.04797, without squares). `pixels`
-/// and `masks` are those of the global batch, so the losses of micro-batches add up.
+/// `targets` uint8 [masks, H, W], 0 or 1. `sizes` holds, for each mask, the numbers of rows and
+/// columns of the target that belong to the image; the rest is padding and ignored. The
+/// cross-entropy is summed over pixels. The Dice loss of a mask is 1 − (2 Σ p g + ε) / (Σ p + Σ g +
+/// ε) with probabilities p and ε = 1e-5, as MONAI's DiceLoss (Milletari et al. 2016, arXiv
+/// 1606.04797, without squares). `pixels` and `masks` are the numbers of pixels and masks in the
+/// global batch, so the losses of micro-batches add up. Throws InternalError if the numbers of
+/// masks differ or a size exceeds its target.
 ///
-/// Only one mask exists at the targets' size at a time. The forward pass also computes its
-/// gradient, saved at the size of the logits.
+/// Only one mask at a time is resized to the targets' size. The forward pass also computes the
+/// gradient, which is saved at the size of the logits. The result may be differentiated once.
 MaskLoss mask_loss(const at::Tensor& logits, const at::Tensor& targets,
                    const std::vector<std::array<int64_t, 2>>& sizes, double bce_weight, double dice_weight,
                    double pixels, double masks);

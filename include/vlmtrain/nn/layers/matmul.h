@@ -6,9 +6,9 @@
 
 namespace vlmtrain::nn {
 
-/// Returns a · bᵀ for a [m, k] and b [n, k] of one dtype. Either may be a transposed view, so a · b
-/// and aᵀ · b need no copy. Records no gradients. On the CPU it uses select_matmul_backend() and
-/// sums in fp32; on CUDA it is at::mm.
+/// Returns a · bᵀ, [m, n], for a [m, k] and b [n, k] of one dtype. Either may be a transposed view,
+/// so a · b and aᵀ · b need no copy. Records no gradients. Uses at::mm on CUDA. Uses the backend of
+/// select_matmul_backend() on the CPU, except for very few rows, and sums in fp32.
 at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b);
 
 /// A CPU implementation of matrix products.
@@ -18,26 +18,30 @@ enum class MatmulBackend : uint8_t {
   kFp32,    ///< converts 16-bit operands to fp32 first
 };
 
-/// Returns the backend for a · bᵀ with a [m, k] and b [n, k] on this processor. fp32 uses oneDNN:
-/// MKL uses generic kernels on AMD processors with AVX-512. MKL is up to 1.4 times as fast with
-/// AVX2 alone if both operands are transposed, but timings are too noisy to choose by in runs that
-/// must resume bit-exactly. In 16 bits the first use of a dtype is autotuned: fp32 is chosen if it
-/// is at least three times as fast, which holds on processors without 16-bit instructions.
+/// Returns the backend for a · bᵀ with a [m, k] and b [n, k] on this processor.
+///
+/// fp32 uses oneDNN, because MKL uses generic kernels on AMD processors with AVX-512. With AVX2
+/// alone and both operands transposed, MKL is up to 1.4 times as fast. But a choice by timing would
+/// not be reproducible at such ratios, and runs must resume bit-exactly.
+///
+/// 16-bit dtypes are autotuned on first use: kFp32 is chosen if it is at least three times as fast
+/// as kAten, which holds on processors without 16-bit instructions.
+///
 /// REQUIRES: tensors on the CPU or the meta device. Thread-safe.
 MatmulBackend select_matmul_backend(const at::Tensor& a, const at::Tensor& b);
 
-/// Returns a · bᵀ by mkldnn::_linear_pointwise, LibTorch's entry to oneDNN's inner product for
-/// plain tensors.
+/// Returns a · bᵀ, computed by mkldnn::_linear_pointwise, LibTorch's entry point to oneDNN's inner
+/// product for plain tensors.
 at::Tensor onednn_matmul(const at::Tensor& a, const at::Tensor& b);
 
-/// Returns `matrix` where matmul_transposed() reads it without a copy of its own, else a contiguous copy: oneDNN reads
-/// dense matrices only, cuBLAS also columns of a wider tensor.
+/// Returns `matrix` if matmul_transposed() can read it without copying, else a contiguous copy.
+/// oneDNN reads dense matrices only; cuBLAS also reads columns of a wider tensor.
 at::Tensor make_dense(const at::Tensor& matrix);
 
 /// Writes scale · a · bᵀ into `out`, which may be columns of a wider tensor.
 void store_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, double scale = 1);
 
-/// Adds a · b to `y` in place.
+/// Adds a · b to `y` in place; a [m, k], b [k, n], y [m, n]. `y` may be columns of a wider tensor.
 void add_product(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace vlmtrain::nn

@@ -18,6 +18,7 @@ class LayerNorm {
 
   /// Returns the norm of x [rows, features] as input of Linears. Saves x, not y.
   LinearInput make_linear_input(const at::Tensor& x) const;
+  /// Returns the norm of x [rows, features] as a tensor. Saves x, not y.
   at::Tensor operator()(const at::Tensor& x) const { return make_linear_input(x).value(); }
 
  private:
@@ -25,11 +26,11 @@ class LayerNorm {
   double eps_;
 };
 
-/// The factor of an RmsNorm.
+/// The gain by which an RmsNorm multiplies its result.
 enum class NormGain : uint8_t {
   kWeight,
-  kOnePlusWeight,  ///< 1 + weight (Gemma Team 2025, arXiv 2503.19786), never rounded to the weight's dtype, which would
-                   ///< lose its low bits
+  kOnePlusWeight,  ///< 1 + weight (Gemma Team 2025, arXiv 2503.19786); the sum is not rounded to the weight's dtype,
+                   ///< which would lose low bits
 };
 
 /// An RMS norm: y = x / sqrt(mean(x²) + eps) · gain over the last dimension (Zhang and Sennrich
@@ -41,6 +42,7 @@ class RmsNorm {
 
   /// Returns the norm of x [rows, features] as input of Linears. Saves x, not y.
   LinearInput make_linear_input(const at::Tensor& x) const;
+  /// Returns the norm of x [rows, features] as a tensor. Saves x, not y.
   at::Tensor operator()(const at::Tensor& x) const { return make_linear_input(x).value(); }
 
  private:
@@ -52,17 +54,17 @@ class RmsNorm {
 /// The result of rms_norm().
 struct RmsNormResult {
   at::Tensor value;  ///< dtype and shape of x
-  at::Tensor rstd;   ///< 1 / sqrt(mean(x²) + eps) per row, fp32 or fp64
+  at::Tensor rstd;   ///< 1 / sqrt(mean(x²) + eps), [..., 1]; fp32, or fp64 for fp64
 };
 
 /// Returns x / sqrt(mean(x²) + eps) · weight over the last dimension of a contiguous x; an
 /// undefined weight counts as 1. Records no gradients.
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-/// Multiplies `value` in place by the gain that `weight` stands for.
+/// Multiplies `value` [..., features] in place by the gain: `weight` or 1 + `weight`, [features].
 void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain);
 
-/// Returns the initial values of a weight whose gain is 1.
+/// Returns the initial values of a weight for which the gain is 1.
 InitialValues unit_gain(NormGain gain);
 
 /// The result of rms_norm_backward().
@@ -70,8 +72,9 @@ struct RmsNormGradients {
   at::Tensor x, weight;  ///< undefined unless requested
 };
 
-/// Returns the gradients of rms_norm()'s inputs. REQUIRES: a contiguous `gradient`, that of the
-/// value.
+/// Returns the gradients of rms_norm()'s inputs, given `gradient`, the gradient of its value, and
+/// `rstd` of its result. REQUIRES: `gradient` is contiguous; `weight` is defined if
+/// `needs_dweight`.
 RmsNormGradients rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& rstd,
                                    const at::Tensor& weight, bool needs_dx, bool needs_dweight);
 

@@ -9,28 +9,31 @@
 
 namespace vlmtrain::nn {
 
-/// Cosine and sine of the rotary angles (Su et al. 2021, arXiv 2104.09864), fp32 [rows, 1, head_dim
-/// / 2], one row per token.
+/// Cosine and sine of the angles of rotary position embeddings (RoPE; Su et al. 2021, arXiv
+/// 2104.09864), fp32 [rows, 1, head_dim / 2], one row per token. Pair i of a head is features i and
+/// i + head_dim / 2.
 struct RotaryTable {
   at::Tensor cos, sin;
 
-  /// Returns the table of angles position · frequencies[i] for pair i, multiplied by `scale`.
-  /// `position_ids` int64 [rows]; `frequencies` fp32 [head_dim / 2] on the same device.
+  /// Returns the table of angles position · frequencies[i] for pair i. `scale` multiplies cosine
+  /// and sine (attention_factor in transformers). `position_ids` int64 [rows]; `frequencies` fp32
+  /// [head_dim / 2] on the same device.
   static RotaryTable from_positions(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale = 1);
 
-  /// The same with positions on several axes: `position_ids` int64 [axes, rows]. Pair i uses the
-  /// position on axis `axes_of_pairs`[i], int64 [head_dim / 2] on the same device.
+  /// Returns the same for positions on several axes, such as time, height and width: `position_ids`
+  /// int64 [axes, rows]. Pair i uses the position on axis `axes_of_pairs`[i], int64 [head_dim / 2]
+  /// on the same device.
   static RotaryTable from_axes(const at::Tensor& position_ids, const at::Tensor& axes_of_pairs,
                                const at::Tensor& frequencies, double scale = 1);
 };
 
-/// Returns theta^(−2i / head_dim) for each pair i, fp32 [head_dim / 2] on the CPU.
+/// Returns the frequencies theta^(−2i / head_dim) of each pair i, fp32 [head_dim / 2] on the CPU.
 at::Tensor compute_inv_freq(int64_t head_dim, double theta);
 
 /// The heads of an attention layer.
 struct HeadShape {
   int64_t num_heads = 0;            ///< query heads
-  int64_t num_key_value_heads = 0;  ///< key heads, and as many value heads
+  int64_t num_key_value_heads = 0;  ///< key heads, and also value heads
   int64_t head_dim = 0;             ///< features of a head
 };
 
@@ -41,15 +44,15 @@ struct QueryKeyValue {
 };
 
 /// Splits x [rows, query | key | value] into heads and rotates queries and keys. Feature i pairs
-/// with i + head_dim / 2, as in Llama. Saves nothing of x.
+/// with i + head_dim / 2, as in Llama. For the backward pass it saves the table, but nothing of x.
 QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table);
 
 /// RMS norms of each head's query and key before their rotation (Yang et al. 2025, arXiv
-/// 2505.09388: Qwen3). Saves query and key of x and one number per head; the backward pass
-/// recomputes the rest.
+/// 2505.09388: Qwen3). For the backward pass it saves the unnormalized queries and keys and one
+/// number per head, and recomputes the rest.
 class QkNorm {
  public:
-  /// Adds the weights `q_norm` and `k_norm` [features] under `scope`.
+  /// Adds `q_norm.weight` and `k_norm.weight` [features] under `scope`; `features` is head_dim.
   QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight);
 
   /// Splits and rotates as nn::split_and_rotate_heads(), with normalized queries and keys.
@@ -61,10 +64,10 @@ class QkNorm {
   NormGain gain_;
 };
 
-/// Returns Σₖ weights[k][i] · table[indices[k][i]] as row i: interpolation in a table of
-/// embeddings. `table` [rows, features]; `indices` int64 and `weights` fp32 [taps, n], both without
-/// gradients. Returns [n, features] in the dtype of the table, summed in fp32 (fp64 for fp64).
-/// Saves indices and weights.
+/// Interpolates in a table of embeddings: row i of the result is Σₖ weights[k][i] ·
+/// table[indices[k][i]]. `table` [rows, features]; `indices` int64 and `weights` fp32 [taps, n],
+/// both without gradients. Returns [n, features] in the dtype of the table, summed in fp32 (fp64
+/// for fp64). Saves indices and weights.
 at::Tensor weighted_row_sum(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights);
 
 }  // namespace vlmtrain::nn

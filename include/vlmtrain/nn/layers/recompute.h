@@ -10,24 +10,25 @@ namespace vlmtrain::nn {
 
 /// The tensors that a checkpointed block saves in its first run.
 enum class CheckpointMode : uint8_t {
-  kFull,       ///< its input
-  kSelective,  ///< also the outputs of attention kernels, which then run once
+  kFull,       ///< the input of the block
+  kSelective,  ///< also the outputs of attention kernels, which the second run reuses
 };
 
 /// Runs `block(input)` with activation checkpointing: only the input is saved, and the backward
 /// pass runs the block again in the DropoutScope of the first run (Chen et al. 2016, arXiv
-/// 1604.06174). Loss and gradients equal those of an ordinary run.
+/// 1604.06174). Loss and gradients are equal to those without checkpointing.
 ///
-/// `parameters` are all leaf tensors read by the block that may require gradients. They become
-/// inputs of the autograd node, so hooks see them once. Throws InternalError, in the backward pass
-/// at the latest, if the block reads another tensor that requires gradients. The block must run the
-/// same operations both times, draw random numbers only through segment_dropout(), and outlive the
-/// backward pass.
+/// `parameters` are all leaf tensors that the block reads and that may require gradients. They
+/// become inputs of the autograd node, so their hooks run once per backward pass. Throws
+/// InternalError, in the backward pass at the latest, if the block reads another tensor that
+/// requires gradients. The block must run the same operations both times and draw random numbers
+/// only through segment_dropout(). Objects that it references must outlive the backward pass.
 at::Tensor recompute(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                      const std::vector<at::Tensor>& parameters, CheckpointMode mode = CheckpointMode::kFull);
 
-/// Returns whether the current run needs gradients: autograd records them, or recompute() will run
-/// the block again. Dropout depends on it and is therefore equal in both runs.
+/// Returns whether the current forward pass on this thread needs gradients: autograd records them,
+/// or recompute() will run the block again. Dropout is active exactly then, so it is equal in both
+/// runs.
 bool is_grad_needed();
 
 }  // namespace vlmtrain::nn

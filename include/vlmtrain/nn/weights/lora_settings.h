@@ -18,7 +18,7 @@ enum class Component {
   kMaskEncoder,  ///< encodes images for mask prediction
   kMaskDecoder,  ///< predicts masks from image features and hidden states
   kConstant,     ///< never trained: batch norm statistics
-  kUnused,       ///< in the checkpoint but not run (CLIP's last block in LLaVA); copied as it is, never trained
+  kUnused,       ///< in the checkpoint but never run (CLIP's last block in LLaVA); saved unchanged, never trained
 };
 
 /// Returns whether a parameter of this component may be trained.
@@ -31,31 +31,33 @@ constexpr bool is_trainable(Component component) {
 /// rank] are trained.
 struct LoraSettings {
   int64_t rank = 8;
-  double alpha = 16;
+  double alpha = 16;        ///< see scale()
   double dropout = 0;       ///< dropout probability of an adapter's input
   bool use_rslora = false;  ///< scale by alpha / √rank (Kalajdzievski 2023, arXiv 2312.03732)
   bool use_dora = false;  ///< also trains the norm of each row of W + scale · B A (Liu et al. 2024, arXiv 2402.09353)
-  /// Each entry is `all-linear`, the last components of a Linear's path (`q_proj`, `mlp.fc1`), or a
-  /// regular expression (PCRE2) of the whole path. An entry that contains one of *+?()[]{}|\^$ is a
-  /// regular expression. The output projection is not a Linear here.
+  /// The Linears that get adapters. Each entry is `all-linear`, the last components of a Linear's
+  /// path (`q_proj`, `mlp.fc1`), or a regular expression (PCRE2) that matches the whole path. An
+  /// entry that contains one of *+?()[]{}|\^$ is a regular expression. The output projection
+  /// (lm_head) is not a Linear here.
   std::vector<std::string> target_modules{"all-linear"};
   /// Modules, by the last components of their path (`multi_modal_projector`, `embed_tokens`), whose
   /// own parameters are trained and saved with the adapter. Their Linears get no adapters.
   std::vector<std::string> modules_to_save{};
   std::vector<Component> excluded_components{};  ///< their Linears get no adapters
-  std::filesystem::path adapter{};               ///< source folder of these settings; empty: the configuration
-  /// Whether the output projection has its own values although the base's config.json ties it to
-  /// the embedding.
+  std::filesystem::path
+      adapter{};  ///< folder of the adapter that these settings were read from; empty if from the configuration
+  /// Whether the output projection has its own values although the base model's config.json ties it
+  /// to the embedding.
   bool unties_output = false;
-  int64_t vocabulary_rows = 0;  ///< rows of embedding and output if more than the base's; else 0
+  int64_t vocabulary_rows = 0;  ///< rows of embedding and output projection if more than the base model's; else 0
 
   /// Returns the factor of B A: alpha / rank, or alpha / √rank.
   double scale() const;
-  /// Returns whether the parameter belongs to one of modules_to_save.
+  /// Returns whether the parameter with this name belongs to one of modules_to_save.
   bool is_module_to_save(std::string_view parameter) const;
 };
 
-/// Returns whether `path` contains the components of `module` in a row:
+/// Returns whether `path` contains the components of `module` consecutively:
 /// `model.connector.proj.weight` contains `connector` and `connector.proj`.
 bool is_under_module(std::string_view path, std::string_view module);
 

@@ -27,24 +27,25 @@ struct InitialValues {
 
   static InitialValues zeros() { return {0, 0}; }
   static InitialValues ones() { return {1, 0}; }
-  /// Returns N(0, gain² / fan_in), which keeps the variance of a product with `fan_in` inputs of
-  /// variance 1.
+  /// Returns N(0, gain² / fan_in). With gain 1, the sum of `fan_in` products of weights and inputs
+  /// of variance 1 has variance 1.
   static InitialValues kaiming(int64_t fan_in, double gain = 1);
+  /// Returns the uniform distribution in ±bound.
   static InitialValues uniform(double bound) { return {0, bound, true}; }
 };
 
-/// A parameter of a model. Copies share the tensor.
+/// A parameter of a model. Copies of the struct share the tensor.
 struct Parameter {
   std::string name;  ///< name in the checkpoint
   Component component;
-  at::Tensor tensor;  ///< packed values if quantized, meaningful only to QuantizedWeight
+  at::Tensor tensor;  ///< if quantized, the packed values, which only QuantizedWeight interprets
   InitialValues initial;
   bool is_adapter = false;                               ///< belongs to a LoRA adapter, not to the checkpoint
   bool in_modules_to_save = false;                       ///< in the checkpoint, but trained and saved with the adapter
-  std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< null unless the weight is quantized
-  bool is_embedding = false;                             ///< a lookup table
-  bool is_in_block = false;                              ///< belongs to a block of a tower
-  std::shared_ptr<ShardedBlock> sharded = nullptr;       ///< the sharded block it belongs to; null if not sharded
+  std::shared_ptr<QuantizedWeight> quantized = nullptr;  ///< null if not quantized
+  bool is_embedding = false;                             ///< a lookup table, such as embed_tokens
+  bool is_in_block = false;                              ///< belongs to a block; see ParameterStore::close_block()
+  std::shared_ptr<ShardedBlock> sharded = nullptr;       ///< the sharded block that it belongs to; null if not sharded
   size_t index_in_block = 0;                             ///< index among the weights of `sharded`
 
   /// Returns whether an adapter checkpoint contains the parameter.
@@ -52,24 +53,24 @@ struct Parameter {
   /// Returns the sizes in the checkpoint, before quantization and sharding.
   at::IntArrayRef sizes() const { return quantized ? quantized->sizes() : tensor.sizes(); }
   int64_t elements() const { return c10::multiply_integers(sizes()); }
-  /// Returns whether the gradient is reduced with that of its sharded block.
+  /// Returns whether the gradient is reduced together with the gradients of its sharded block.
   bool has_sharded_gradient() const {
     return sharded && sharded->kind(index_in_block) == ShardedBlock::Kind::kTrained && tensor.requires_grad();
   }
   /// Returns the values without gradients: the tensor itself, or a new tensor of dequantized
-  /// values. REQUIRES: is not of a sharded block, or the block is unsharded.
+  /// values. Throws InternalError if it belongs to a sharded block that is not unsharded.
   at::Tensor values() const;
-  /// Copies `values` of sizes(), converted or quantized. For a sharded block, copies the local
-  /// part.
+  /// Copies `values` of shape sizes(), converted to the dtype or quantized. In a sharded block,
+  /// copies the local part only.
   void set_values(const at::Tensor& values) const;
 };
 
-/// The storage of the parameters of a model.
+/// Settings of the parameters of a model.
 struct ParameterSettings {
   at::TensorOptions options;  ///< device and dtype
   std::optional<LoraSettings> lora = std::nullopt;
   Quantization quantization = Quantization::kNone;  ///< format of all Linear weights; requires `lora`
-  Shard shard = {};                                 ///< shard of the blocks' weights; adapters are replicated
+  Shard shard = {};  ///< this rank's shard of the blocks' weights; adapters are replicated
 };
 
 /// Existing storage for the weight of a Linear: a tensor or a quantized weight. If both are empty,
@@ -81,7 +82,7 @@ struct WeightStorage {
 
 /// A registered Linear of a model.
 struct LinearInfo {
-  std::string path;
+  std::string path;  ///< prefix of its parameters' names
   Component component;
   bool has_adapter;
 };
@@ -93,39 +94,40 @@ struct BlockRange {
   std::shared_ptr<ShardedBlock> sharded = nullptr;  ///< null if not sharded
 };
 
-/// The parameters of a model in order of construction. Modules hold the same tensors. Not
-/// thread-safe.
+/// The parameters of a model in order of construction. Modules hold the same tensors. The store
+/// also runs hooks before parameters are read. Not thread-safe.
 class ParameterStore {
  public:
   /// Creates an empty store. New parameters are uninitialized and require gradients; with LoRA only
   /// those of adapters and modules_to_save do. Throws UserError (kUsage) for an invalid regular
-  /// expression in target_modules.
+  /// expression in target_modules, and InternalError for quantization without LoRA.
   explicit ParameterStore(ParameterSettings settings);
   explicit ParameterStore(at::TensorOptions options) : ParameterStore(ParameterSettings{options}) {}
 
-  /// Adds a parameter and returns its tensor, which is `storage` if defined, of these sizes, else a
-  /// new one.
+  /// Adds a parameter and returns its tensor: `storage`, of these sizes, if defined, else a new
+  /// tensor.
   at::Tensor add(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
                  bool is_adapter = false, const at::Tensor& storage = {});
 
   /// Adds a parameter that is a lookup table.
   at::Tensor add_embedding(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial);
 
-  /// Adds the weight of a Linear, quantized if the settings say so.
+  /// Adds the weight of a Linear, [out, in]; quantized if quantizes(name).
   LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial,
                                  const WeightStorage& storage = {});
-  /// Returns uninitialized quantized weights [out_features[i], in_features] that share one input.
-  /// REQUIRES: quantizes() holds for one of them.
+  /// Returns uninitialized quantized weights [out_features[i], in_features] for Linears that share
+  /// one input. Does not add them. REQUIRES: quantizes() returns true for one of them.
   std::vector<std::shared_ptr<QuantizedWeight>> allocate_quantized(const std::vector<int64_t>& out_features,
                                                                    int64_t in_features) const {
     return quantizer_->make_group(out_features, in_features);
   }
-  /// Returns whether the weight of a Linear with this name is quantized.
+  /// Returns whether the weight of a Linear with this name is to be quantized.
   bool quantizes(const std::string& name) const;
 
   /// Registers a Linear. Returns the settings of its adapter; null if it gets none.
   const LoraSettings* add_linear(const std::string& path, Component component);
 
+  /// Returns all parameters in the order of their addition.
   const std::vector<Parameter>& all() const { return parameters_; }
   const std::vector<LinearInfo>& linears() const { return linears_; }
   /// Returns the entries of target_modules that match no Linear.
@@ -141,11 +143,11 @@ class ParameterStore {
   const std::vector<BlockRange>& blocks() const { return blocks_; }
   const Shard& shard() const { return settings_.shard; }
 
-  /// A hook called before a forward pass reads parameters [first, end) of all(): those of a block
-  /// before it runs, each other parameter before the first of them is read. Gathered weights must
-  /// have arrived when it returns.
+  /// A hook that is called before a forward pass reads parameters [first, end) of all(). It is
+  /// called once before each block runs, and once for each parameter outside of blocks before the
+  /// first of them is read. When it returns, weights that an all_gather updates must have arrived.
   using ForwardPreHook = std::function<void(size_t first, size_t end)>;
-  /// Sets the hook.
+  /// Sets the hook, replacing an earlier one.
   void set_forward_pre_hook(ForwardPreHook pre_hook) { forward_pre_hook_ = std::move(pre_hook); }
   /// Runs the hook and unshards the block. Called before each forward pass of a block.
   void prepare_block_forward(size_t first, size_t end) const {
@@ -155,8 +157,8 @@ class ParameterStore {
   /// Runs the hook for the parameters outside of blocks.
   void prepare_non_block_parameters() const;
 
-  /// Sets the unsharder of the blocks; null: sharded blocks cannot be read. `unsharder` must
-  /// outlive its use. The calls below forward to BlockUnsharder and do nothing without one.
+  /// Sets the unsharder of the blocks, not owned; null removes it, and sharded blocks cannot be
+  /// read then. The functions below forward to it and do nothing without one.
   void set_block_unsharder(BlockUnsharder* unsharder) { block_unsharder_ = unsharder; }
   bool has_block_unsharder() const { return block_unsharder_ != nullptr; }
   /// See BlockUnsharder.
@@ -175,8 +177,9 @@ class ParameterStore {
   void join_remaining_passes() const {
     if (block_unsharder_ != nullptr) block_unsharder_->join_remaining_passes();
   }
-  /// Returns Parameter::values(), unsharding the block if needed. The other ranks must be in
-  /// join_remaining_passes().
+  /// Returns Parameter::values() and unshards the parameter's block if needed. To unshard, the
+  /// other ranks must be in join_remaining_passes(). Throws InternalError if the block is sharded
+  /// and no unsharder is set.
   at::Tensor full_values(const Parameter& parameter) const;
 
   /// Returns the number of elements of all parameters, before quantization and sharding.
@@ -202,6 +205,7 @@ class ParameterScope {
   ParameterScope(ParameterStore& store, Component component, std::string prefix)
       : store_(&store), component_(component), prefix_(std::move(prefix)) {}
 
+  /// Returns the scope `prefix.name`.
   ParameterScope operator/(std::string_view name) const;
   ParameterScope operator/(int64_t index) const { return *this / std::to_string(index); }
   /// Returns the same prefix for parameters of another component.
@@ -213,7 +217,7 @@ class ParameterScope {
   at::Tensor embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial) const;
   /// Adds `weight` of the Linear at this prefix; see ParameterStore::add_linear_weight().
   LinearWeight linear_weight(at::IntArrayRef sizes, InitialValues initial, const WeightStorage& storage = {}) const;
-  /// Returns whether that weight is quantized.
+  /// Returns whether the weight of the Linear at this prefix is to be quantized.
   bool quantizes_linear_weight() const;
   /// Adds a parameter of a LoRA adapter.
   at::Tensor adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial,

@@ -17,14 +17,14 @@ namespace vlmtrain::nn {
 /// Returns the 16 values of NF4, fp32 [16], ascending.
 at::Tensor make_nf4_codebook();
 
-/// Whether a dynamic code has negative values.
+/// Determines whether a dynamic code has negative values.
 enum class Signedness { kSigned, kUnsigned };
 
 /// Returns the 8-bit dynamic code (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
 /// Quantization, arXiv 2110.02861): fp32 [256], ascending, with 0 and 1 among its values.
 at::Tensor make_dynamic_codebook(Signedness signedness = Signedness::kSigned);
 
-/// Returns the midpoints of neighbors: [n] → [n − 1].
+/// Returns the midpoints of neighboring values of `ascending` [n], as [n − 1].
 at::Tensor midpoints(const at::Tensor& ascending);
 
 /// Values quantized block by block.
@@ -45,14 +45,13 @@ enum class Quantization {
   kInt8,  ///< row-wise int8 of LLM.int8 (Dettmers et al. 2022, arXiv 2208.07339), without outlier columns
 };
 
-/// Returns the names used by the configuration and `--quantization`. Needs no LibTorch at link
-/// time.
+/// Returns the names that the configuration and `--quantization` use. Can be linked without
+/// LibTorch.
 const std::vector<std::pair<std::string, Quantization>>& quantization_names();
 /// Returns the name in quantization_names().
 std::string to_string(Quantization quantization);
 
-/// A frozen weight matrix [out, in] in a quantized format. Only quantize() synchronizes with the
-/// device.
+/// A frozen weight matrix [out, in] in a quantized format. Only quantize() waits for the device.
 class QuantizedWeight {
  public:
   virtual ~QuantizedWeight() = default;
@@ -66,8 +65,8 @@ class QuantizedWeight {
   /// Quantization runs on the CPU.
   virtual void quantize(const at::Tensor& weight) = 0;
 
-  /// Returns a new tensor [out, in] in the dtype of the model. Computed in fp32 and rounded once,
-  /// in chunks that need at most about 130 MB in addition to the result.
+  /// Returns a new tensor [out, in] in the dtype of the model. Computes in fp32 and rounds once.
+  /// Works in chunks that need at most about 130 MB in addition to the result.
   virtual at::Tensor dequantize() const = 0;
 
   /// Returns the stored tensors by the names of bitsandbytes.
@@ -87,10 +86,10 @@ class QuantizedWeight {
   std::vector<int64_t> sizes_;
 };
 
-/// Dequantizes several weights at once, bit-exact with dequantize() of each. Returns views of one
-/// new tensor, adjacent in memory if every weight but the last has a multiple of 16,384 values.
-/// Returns an empty vector for formats other than NF4, and for weights that are not consecutive
-/// members of one Quantizer::make_group().
+/// Dequantizes several weights at once; the result is bit-identical to dequantize() of each.
+/// Returns views of one new tensor. They are adjacent in memory if every weight except the last has
+/// a multiple of 16,384 values. Returns an empty vector for formats other than NF4, and for weights
+/// that are not consecutive members of one Quantizer::make_group().
 std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights);
 
 /// A factory of quantized weights that share the code tables of one model.
@@ -109,7 +108,7 @@ class Quantizer {
  private:
   Quantization quantization_;
   at::TensorOptions options_;
-  at::Tensor nf4_pairs_, dynamic_map_;  // see Nf4Tables; undefined for int8
+  at::Tensor nf4_pairs_, dynamic_map_;  // values and absmax of Nf4Tables; undefined for int8
 };
 
 /// The weight [out, in] of a Linear: a tensor, or a frozen quantized weight.

@@ -14,11 +14,12 @@
 
 namespace vlmtrain::nn {
 
-/// Alignment of tensors and shards in elements. Compressed optimizer states have one scale per 256
-/// elements (moments.h), so a scale never belongs to two ranks.
+/// The alignment, in elements, of tensors and shards of trained weights. Compressed optimizer
+/// states have one scale per 256 elements (moments.h), so the elements of a scale never belong to
+/// two ranks.
 inline constexpr int64_t kShardAlignment = 256;
 
-/// One of `count` equal parts of sharded data, owned by `rank`.
+/// One of `count` equal parts of sharded data, owned by `rank`, which is in [0, count).
 struct Shard {
   int64_t rank = 0;
   int64_t count = 1;
@@ -33,17 +34,17 @@ struct ElementRange {
   int64_t count = 0;
 };
 
-/// Returns the part of a tensor that is in the shard, relative to the tensor; count is 0 if no
-/// element is. The tensor has `elements` elements at `offset` of data whose shards have
-/// `shard_elements` elements each.
+/// Returns the part of a tensor that is in the shard, relative to the tensor. If the shard has no
+/// element of the tensor, the count is 0. The tensor has `elements` elements at `offset` of the
+/// data; each shard of the data has `shard_elements` elements.
 ElementRange intersect_shard(int64_t offset, int64_t elements, int64_t shard_elements, const Shard& shard);
 
-/// The weights of a block, of which this rank owns one shard. Between unshard() and reshard() the
-/// block's tensors point into the gathered buffer. Otherwise their data pointer is null and they
-/// must not be read; Parameter::values() checks that.
+/// The weights of a block. This rank owns one shard of them. Between unshard() and reshard() the
+/// block's tensors point into a gathered buffer. At other times their data pointer is null and they
+/// must not be read; Parameter::values() checks this.
 ///
-/// The weights are laid out in two sections, each sharded by itself: trainable weights in the
-/// model's dtype, and frozen weights in bytes, quantized ones packed. Frozen tensors that fill one
+/// The weights are in two sections, each sharded separately: trained weights in the model's dtype,
+/// and frozen weights as bytes, in packed form if quantized. Frozen tensors that together fill one
 /// allocation keep their relative offsets, so groups of Linears remain adjacent. Not thread-safe.
 class ShardedBlock {
  public:
@@ -53,41 +54,46 @@ class ShardedBlock {
   /// A weight to be sharded: a tensor, or a quantized weight.
   struct Weight {
     Kind kind;
-    at::Tensor tensor;
-    std::shared_ptr<QuantizedWeight> quantized;
+    at::Tensor tensor;                           ///< ignored if `quantized` is not null
+    std::shared_ptr<QuantizedWeight> quantized;  ///< null unless quantized
   };
 
-  /// Allocates the local shard and frees the memory of the given tensors; their values are lost.
+  /// Allocates the local shard and frees the memory of the given tensors, whose values are lost.
+  /// `options`: device, and dtype of the trained weights.
   ShardedBlock(const std::vector<Weight>& weights, const at::TensorOptions& options, const Shard& shard);
 
-  /// Returns the elements of the whole section in its dtype; 0 if the section is empty.
+  /// Returns the number of elements of the whole section with padding, in its dtype; 0 if it is
+  /// empty.
   int64_t elements(Kind kind) const { return section(kind).elements; }
   /// Returns the local shard of the section, [elements / shard.count].
   const at::Tensor& local_shard(Kind kind) const { return section(kind).local_shard; }
-  /// Returns the size of a buffer for both gathered sections.
+  /// Returns the bytes of a buffer for both gathered sections.
   int64_t bytes() const;
   /// Returns the view [elements] of a section in such a buffer, uint8 [≥ bytes()].
   at::Tensor view_section(Kind kind, const at::Tensor& buffer) const;
 
   /// Points all tensors into `buffer`, including those that a graph saved during an earlier
-  /// unshard(). `buffer` must live until reshard(). REQUIRES: is not unsharded.
+  /// unshard(). `buffer`, uint8 [≥ bytes()] with the gathered sections, must live until reshard().
+  /// Throws InternalError if the block is unsharded or the buffer too small.
   void unshard(const at::Tensor& buffer);
-  /// Sets the data pointers to null.
+  /// Sets the data pointers of all tensors to null. May be called repeatedly.
   void reshard();
   bool is_unsharded() const { return is_unsharded_; }
 
   /// Returns the section of weight i, in the order of the constructor.
   Kind kind(size_t i) const { return members_[i].kind; }
-  /// Returns the offset of weight i in its section. REQUIRES: the weight is not quantized.
+  /// Returns the offset of weight i in its section, in elements of the section's dtype. REQUIRES:
+  /// the weight is not quantized.
   int64_t first(size_t i) const { return members_[i].stored.front().first; }
-  /// Returns the elements of weight i that are in the local shard, relative to the weight.
-  /// REQUIRES: the weight is not quantized.
+  /// Returns the elements of weight i that are in the local shard, relative to the weight. Throws
+  /// InternalError if the weight is quantized.
   ElementRange local_range(size_t i) const;
-  /// Returns local_range() of weight i as a view of the local shard, [count]. REQUIRES: the weight
-  /// is not quantized.
+  /// Returns local_range() of weight i as a view of the local shard, [count]. Throws InternalError
+  /// if the weight is quantized.
   at::Tensor local_slice(size_t i) const;
-  /// Copies the local part of `values`, the whole weight i, into the local shard, converted or
-  /// quantized.
+  /// Copies the local part of `values`, the whole weight i, into the local shard, converted to the
+  /// dtype or quantized. A quantized weight needs a temporary buffer of bytes(); throws
+  /// InternalError if the block is unsharded then.
   void set_values(size_t i, const at::Tensor& values);
 
  private:
@@ -97,6 +103,7 @@ class ShardedBlock {
     int64_t first;
     int64_t elements;
   };
+  /// A weight and its tensors: one, or several if quantized.
   struct Member {
     Kind kind;
     std::vector<StoredTensor> stored;
@@ -107,7 +114,7 @@ class ShardedBlock {
     int64_t elements = 0;
     int64_t byte_offset = 0;  // in the gathered buffer
     at::Tensor local_shard;
-    c10::Storage storage;  // shared by the tensors
+    c10::Storage storage;  // shared by the tensors; points into the gathered buffer or is null
   };
 
   const Section& section(Kind kind) const { return sections_[static_cast<size_t>(kind)]; }
@@ -126,16 +133,16 @@ class ShardedBlock {
   bool is_unsharded_ = false;
 };
 
-/// The blocks that a pass runs.
+/// The blocks that a forward pass runs.
 struct PassSpec {
-  int64_t vision_passes = 0;  ///< runs of the vision tower, all before the text model
-  bool text_model = true;
-  bool backward = false;  ///< a backward pass follows
+  int64_t vision_passes = 0;  ///< number of runs of the vision tower, all before the text model
+  bool text_model = true;     ///< whether the text model runs, once
+  bool backward = false;      ///< whether a backward pass follows
 };
 
-/// An interface that unshards blocks around their use. All ranks run the same blocks in the same
-/// order. A rank that does not run a block takes part in its collectives all the same. Not
-/// thread-safe.
+/// An interface that unshards blocks before their use and reshards them after it. All ranks take
+/// part in the collectives of the same blocks in the same order, also a rank that does not run a
+/// block. Not thread-safe.
 class BlockUnsharder {
  public:
   BlockUnsharder() = default;
@@ -143,15 +150,15 @@ class BlockUnsharder {
   BlockUnsharder(const BlockUnsharder&) = delete;
   BlockUnsharder& operator=(const BlockUnsharder&) = delete;
 
-  /// Begins a forward pass on any rank. All blocks that run until end_pass() belong to it.
+  /// Begins a forward pass on this rank. All blocks that run until end_pass() belong to it.
   virtual void begin_pass(const PassSpec& spec) = 0;
   /// Unshards the block whose parameters begin at `first` of ParameterStore::all(), in a forward
   /// pass or the backward pass that follows it.
   virtual void prepare_block(size_t first) = 0;
   /// Ends the pass, also after a failure. Releases all gathered weights.
   virtual void end_pass() = 0;
-  /// Takes part in the passes of other ranks until no rank begins any more. This rank begins none
-  /// after it.
+  /// Takes part in the collectives of the other ranks' passes until no rank begins another pass.
+  /// This rank must not begin a pass afterwards.
   virtual void join_remaining_passes() = 0;
   /// Unshards a block outside of passes, until the next call of any method. All other ranks must be
   /// in join_remaining_passes().
