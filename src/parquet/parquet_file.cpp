@@ -168,7 +168,7 @@ class ParquetFile final : public io::RowFile {
       (is_bytes_column(schema, i) ? bytes_columns_ : columns_without_bytes_).push_back(i);
     }
     if (!unwrap(make_arrow_reader(/*batch_rows=*/1))->GetSchema(&file_schema_).ok())
-      throw std::runtime_error("its schema is invalid");
+      throw std::runtime_error("cannot read its schema");
   }
 
   std::vector<std::string> columns() const override {
@@ -197,7 +197,8 @@ class ParquetFile final : public io::RowFile {
     try {
       auto table = read_table(static_cast<int>(group), with_bytes ? all_columns_ : columns_without_bytes_);
       const int64_t rows = metadata_->RowGroup(static_cast<int>(group))->num_rows();
-      if (table->num_rows() != rows) throw std::runtime_error("its number of rows differs from the footer");
+      if (table->num_rows() != rows)
+        throw std::runtime_error("has a different number of rows than its footer declares");
       const arrow::Status status = table->ValidateFull();
       if (!status.ok()) throw std::runtime_error(status.message());
       const bool needs_bytes = !with_bytes && !every_struct_has_bytes(*table, group);
