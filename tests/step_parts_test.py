@@ -156,7 +156,7 @@ class Files(unittest.TestCase):
 
     def test_records(self):
         record = Path(self.folder.name) / "record.txt"
-        lines = ["take memory 2097152", f"launch 155,1,1 256,1,1 0 {ADAMW}"]
+        lines = ["allocate memory 2097152", f"launch 155,1,1 256,1,1 0 {ADAMW}"]
         step = ["copy to pinned memory 16", f"launch 32,16,16 128,1,1 98304 {FLASH.format(96)}", "product 1280 63936 3420 1 14 14",
                 "wait for an event"]
         filler = [f"launch 1,1,1 128,1,1 0 {FILL}"] * kernel_times.BETWEEN_STEPS
