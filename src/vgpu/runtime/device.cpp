@@ -30,7 +30,7 @@ struct ErrorText {
   const char* text;
 };
 
-/// Names and messages of the errors that the stub libraries return. The messages are CUDA's.
+/// Names and messages of the errors that the stub libraries return.
 constexpr std::array kErrors{
     ErrorText{cudaSuccess, "cudaSuccess", "no error"},
     ErrorText{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},

@@ -63,8 +63,9 @@ class KernelRegistry {
   void add_kernel(const void* host_function, const char* name, FatBinary* code);
   void add_variable(const void* host_variable, size_t bytes);
 
-  // Null or nothing if the function or variable is not registered.
+  /// Returns null if the function is not registered. The registry owns the kernel.
   Kernel* find_kernel(const void* host_function);
+  /// Returns nothing if the variable is not registered.
   std::optional<Variable> find_variable(const void* host_variable) const;
 
   /// Visits the kernels launched since the last reset_launches().
