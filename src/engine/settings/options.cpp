@@ -17,12 +17,12 @@ const std::vector<std::pair<std::string, OptimizerStates>> kStates{
 const std::vector<std::pair<std::string, ScheduleShape>> kShapes{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
 
-// Far beyond any batch; limits the memory of a step's sample list.
+// Far above any batch size. Limits the memory of a step's list of samples.
 constexpr int64_t kMaxStepSamples = 1'000'000;
-/// A fraction of an epoch, far above the rounding error of the epoch count.
+/// A small fraction of an epoch, but far above the rounding error of the epoch count.
 constexpr double kMinEpochs = 1e-6;
 constexpr double kMaxEpochs = 1e6;
-/// Far beyond any useful weight; rejects typos.
+/// Far above any useful weight. Rejects typos.
 constexpr double kMaxLossWeight = 1e6;
 
 template <class T>
@@ -30,7 +30,7 @@ std::string find_name(const std::vector<std::pair<std::string, T>>& names, T val
   for (const auto& [name, named_value] : names) {
     if (named_value == value) return name;
   }
-  throw InternalError("a choice without a name");
+  throw InternalError("the value has no name");
 }
 
 }  // namespace

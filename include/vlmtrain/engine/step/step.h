@@ -139,8 +139,8 @@ AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInpu
                               const at::Tensor& loss_scale = {}, GradientBuckets* buckets = nullptr);
 
 /// One attempt at an optimizer step, in three phases that are called once and in order. Until apply(),
-/// only gradients change. After a failure, call GradientBuckets::reset() and make another attempt
-/// with a new object.
+/// only gradients and random state change. After a failure, call GradientBuckets::reset() and make
+/// another attempt with a new object.
 class Step {
  public:
   /// All arguments must outlive this object.
