@@ -170,7 +170,7 @@ std::string find_non_finite_parameter(const models::VisionLanguageModel& model) 
   return "";
 }
 
-/// Throws UserError (kFailed) if a logit is NaN or infinite.
+/// Throws UserError (kFailed) if the maximum of a sequence's logits is not finite.
 void check_finite(const at::Tensor& logits, const models::VisionLanguageModel& model) {
   if (logits.is_meta() || at::isfinite(logits.amax(1)).all().item<bool>()) return;
   const std::string name = find_non_finite_parameter(model);
