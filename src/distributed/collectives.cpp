@@ -213,7 +213,7 @@ class Collectives::Impl {
  private:
   Backends world_, group_, replicas_;  // without shard groups, group_ is world_ and replicas_ is empty
   std::vector<c10::intrusive_ptr<c10d::Work>> reductions_;
-  std::map<int64_t, c10::intrusive_ptr<c10d::Work>> all_gathers_;  // by ticket
+  std::map<int64_t, c10::intrusive_ptr<c10d::Work>> all_gathers_;  // by handle
   int64_t next_ticket_ = 0;
   at::Device device_ = at::kCPU;  // of the outstanding calls
   WaitTimer wait_timer_;

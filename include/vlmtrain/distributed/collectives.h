@@ -67,13 +67,13 @@ class Collectives {
   void wait_for_reductions();
 
   /// Starts to fill the tensor with the shards of the group's ranks, in place: rank r of n
-  /// contributes the r-th of n equal shards. Returns a ticket for wait_for_all_gather(). REQUIRES:
+  /// contributes the r-th of n equal shards. Returns a handle for wait_for_all_gather(). REQUIRES:
   /// as reduce_scatter_async(), but the tensor is not accessed before wait_for_all_gather().
   [[nodiscard]] int64_t all_gather_async(const at::Tensor& tensor);
   /// The same with separate tensors: starts to fill `output` [group_size() · input.numel()] with the
   /// `input` tensors of the group's ranks, in rank order.
   [[nodiscard]] int64_t all_gather_async(const at::Tensor& output, const at::Tensor& input);
-  /// Waits for an all-gather as wait_for_reductions() does. REQUIRES: called once per ticket.
+  /// Waits for an all-gather as wait_for_reductions() does. REQUIRES: called once per handle.
   void wait_for_all_gather(int64_t ticket);
 
   /// Returns whether the device has completed the reductions and all-gathers whose wait functions

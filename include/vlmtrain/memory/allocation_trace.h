@@ -151,7 +151,7 @@ struct Peak {
 };
 
 /// Returns the first maximum of the allocated bytes at events `first` and later. Memory that
-/// earlier events left allocated counts. Returns a default Peak if nothing is allocated.
+/// earlier events left allocated counts. Returns a default MemoryPeak if nothing is allocated.
 Peak find_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
 
 }  // namespace vlmtrain::memory

@@ -96,7 +96,7 @@ class Consensus {
     return {};
   }
   /// Waits for an all-gather as wait_for_reductions() does. REQUIRES: called once per handle.
-  virtual void wait_for_all_gather(AllGatherHandle /*ticket*/) const {}
+  virtual void wait_for_all_gather(AllGatherHandle /*handle*/) const {}
   /// Returns the strings of all ranks in rank order.
   virtual std::vector<std::string> all_gather_strings(std::string value) const { return {std::move(value)}; }
   /// Returns the union of the values of all ranks, in ascending order: for example, indices of
