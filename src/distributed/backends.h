@@ -20,8 +20,9 @@ struct Collectives::Backends {
   c10d::Backend& select(const at::Tensor& tensor) const { return tensor.is_cpu() ? *host : *device; }
 };
 
-/// A backend of one rank without other ranks, like PyTorch's FakeProcessGroup. All work completes at
-/// once. Like c10d's own backends, it allocates no memory from PyTorch's allocators in these calls.
+/// A backend of one rank without other ranks, like PyTorch's FakeProcessGroup. All work completes
+/// at once. Like c10d's own backends, it allocates no memory from PyTorch's allocators in these
+/// calls.
 class FakeProcessGroup final : public c10d::Backend {
  public:
   using c10d::Backend::Backend;

@@ -23,8 +23,8 @@ namespace vlmtrain::distributed {
 
 namespace {
 
-/// A message of fixed size with the size of a string and its first characters. Most strings fit into
-/// one message, which saves a second collective.
+/// A message of fixed size with the size of a string and its first characters. Most strings fit
+/// into one message, which saves a second collective.
 class ShortMessage {
  public:
   explicit ShortMessage(const std::string& text) {

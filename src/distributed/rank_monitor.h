@@ -19,10 +19,11 @@ namespace vlmtrain::distributed {
 /// Thread-safe.
 class RankMonitor {
  public:
-  /// `names` has one name per rank, for messages about a lost rank. REQUIRES: rank 0's store exists.
+  /// `names` has one name per rank, for messages about a lost rank. REQUIRES: rank 0's store
+  /// exists.
   RankMonitor(const Launch& launch, RanksOptions options, std::vector<std::string> names);
-  /// Reports that this rank is done. Without a failure, waits some seconds until all ranks are done;
-  /// rank 0 exits last, because it hosts the store.
+  /// Reports that this rank is done. Without a failure, waits some seconds until all ranks are
+  /// done; rank 0 exits last, because it hosts the store.
   ~RankMonitor();
   RankMonitor(const RankMonitor&) = delete;
   RankMonitor& operator=(const RankMonitor&) = delete;

@@ -96,8 +96,8 @@ class Rendezvous {
 };
 
 /// Turns off c10d's warnings and its flight recorder. c10d logs many lines about a lost connection,
-/// which add nothing to Failure. The flight recorder costs time in each call, and is not thread-safe
-/// with several ranks in one process, as in tests.
+/// which add nothing to Failure. The flight recorder costs time in each call, and is not
+/// thread-safe with several ranks in one process, as in tests.
 void quiet_c10d_logs() {
   constexpr int kErrorLogLevel = 2;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrorLogLevel;

@@ -49,7 +49,8 @@ std::string load_cuda_library() {
   return failure;
 }
 
-/// Returns whether the stub libraries of the virtual GPU are loaded. No driver reports their device.
+/// Returns whether the stub libraries of the virtual GPU are loaded. No driver reports their
+/// device.
 bool is_virtual_gpu_loaded() {
   return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }

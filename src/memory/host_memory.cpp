@@ -159,8 +159,8 @@ int64_t machine_bytes() {
 
 namespace {
 
-/// Appends the group at `mount` and the groups on the way down to `path`. In a container, `path` may
-/// be the host's path, which is not mounted; `mount` itself is then the container's group.
+/// Appends the group at `mount` and the groups on the way down to `path`. In a container, `path`
+/// may be the host's path, which is not mounted; `mount` itself is then the container's group.
 void add_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::path& mount,
                 const std::filesystem::path& path, bool is_v2) {
   auto folder = mount;

@@ -52,7 +52,8 @@ std::vector<std::filesystem::path> list_loader_folders() {
   return folders;
 }
 
-/// Returns the nonempty parts of `text`, which may be null. Any character of `separators` separates.
+/// Returns the nonempty parts of `text`, which may be null. Any character of `separators`
+/// separates.
 std::vector<std::filesystem::path> split_paths(const char* text, std::string_view separators) {
   std::vector<std::filesystem::path> paths;
   std::string path;

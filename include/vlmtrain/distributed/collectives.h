@@ -70,8 +70,8 @@ class Collectives {
   /// contributes the r-th of n equal shards. Returns a handle for wait_for_all_gather(). REQUIRES:
   /// as reduce_scatter_async(), but the tensor is not accessed before wait_for_all_gather().
   [[nodiscard]] int64_t all_gather_async(const at::Tensor& tensor);
-  /// The same with separate tensors: starts to fill `output` [group_size() · input.numel()] with the
-  /// `input` tensors of the group's ranks, in rank order.
+  /// The same with separate tensors: starts to fill `output` [group_size() · input.numel()] with
+  /// the `input` tensors of the group's ranks, in rank order.
   [[nodiscard]] int64_t all_gather_async(const at::Tensor& output, const at::Tensor& input);
   /// Waits for an all-gather as wait_for_reductions() does. REQUIRES: called once per handle.
   void wait_for_all_gather(int64_t ticket);

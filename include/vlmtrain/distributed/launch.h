@@ -30,9 +30,9 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 /// Parses the environment that a launcher sets. Returns nothing for a single process.
 ///
 /// torchrun and other launchers set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
-/// (PyTorch's names). In an srun step, SLURM's variables apply: rank 0 is on the first node, and the
-/// port is MASTER_PORT, or derived from the job and the step. SLURM's variables outside of a step
-/// belong to a batch script, which is a single process.
+/// (PyTorch's names). In an srun step, SLURM's variables apply: rank 0 is on the first node, and
+/// the port is MASTER_PORT, or derived from the job and the step. SLURM's variables outside of a
+/// step belong to a batch script, which is a single process.
 ///
 /// Throws UserError (kUsage) if there are several processes but no address of rank 0, as with
 /// mpirun, or if the variables contradict each other.

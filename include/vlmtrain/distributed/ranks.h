@@ -40,16 +40,16 @@ struct RanksOptions {
 };
 
 /// The ranks of a run, connected by PyTorch's TCPStore on rank 0 and by Gloo. If another rank is
-/// lost during a collective, the collective throws a UserError with the code and reason of the first
-/// failure, within seconds.
+/// lost during a collective, the collective throws a UserError with the code and reason of the
+/// first failure, within seconds.
 ///
 /// REQUIRES: all ranks make the same calls in the same order, each from one thread. fail() and
 /// has_lost_rank0() are exceptions: any rank may call them, from any thread.
 class Ranks {
  public:
-  /// Waits until all other ranks are connected. Throws UserError: kUsage if the port is in use or no
-  /// server listens there; kFailed with the numbers of the missing ranks if some do not connect in
-  /// time.
+  /// Waits until all other ranks are connected. Throws UserError: kUsage if the port is in use or
+  /// no server listens there; kFailed with the numbers of the missing ranks if some do not connect
+  /// in time.
   explicit Ranks(const Launch& launch, const RanksOptions& options = {});
   /// Waits some seconds for the destructors of the other ranks, unless a rank failed.
   ~Ranks();
@@ -69,8 +69,8 @@ class Ranks {
   /// once, before connect().
   void set_group_size(int64_t count);
 
-  /// Enables collectives on tensors of a GPU. Uses NCCL (distributed/nccl.h), or FakeProcessGroup on
-  /// a virtual GPU. Allocates GPU memory. Throws UserError (kFailed) if NCCL is not available.
+  /// Enables collectives on tensors of a GPU. Uses NCCL (distributed/nccl.h), or FakeProcessGroup
+  /// on a virtual GPU. Allocates GPU memory. Throws UserError (kFailed) if NCCL is not available.
   void connect(at::Device device);
 
   /// Reports to the other ranks that this rank has failed. The first report of all ranks counts.

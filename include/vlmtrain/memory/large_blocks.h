@@ -53,8 +53,8 @@ class PageCache {
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
 
-  /// Returns uninitialized memory, `bytes` rounded up to whole pages. Returns null if the system has
-  /// no memory even after the cache was released.
+  /// Returns uninitialized memory, `bytes` rounded up to whole pages. Returns null if the system
+  /// has no memory even after the cache was released.
   void* allocate(size_t bytes);
   /// Returns whether `address` came from allocate() and was not deallocated.
   bool owns(void* address) const;

@@ -19,7 +19,8 @@ std::vector<std::string> find_libtorch_env_settings();
 /// the process has one thread.
 std::vector<std::string> unset_libtorch_env_settings();
 
-/// Calls unset_libtorch_env_settings() and logs one warning that lists the removed settings, if any.
+/// Calls unset_libtorch_env_settings() and logs one warning that lists the removed settings, if
+/// any.
 void ignore_libtorch_env_settings();
 
 /// Environment variable that limits the bytes that PyTorch's CUDA allocator may reserve. The

@@ -27,8 +27,8 @@ struct OutOfMemory {
 /// Returns the out-of-memory condition that `error` reports, or nothing if it is another error.
 /// Recognizes c10::OutOfMemoryError, std::bad_alloc, cudaErrorMemoryAllocation from any call,
 /// …_STATUS_ALLOC_FAILED of CUDA libraries, plain c10::Error of LibTorch's CPU allocator, failed
-/// NVML assertions of its CUDA allocator, and 32-bit index limits of kernels. These errors leave the
-/// device usable, so the caller may retry with a smaller micro-batch.
+/// NVML assertions of its CUDA allocator, and 32-bit index limits of kernels. These errors leave
+/// the device usable, so the caller may retry with a smaller micro-batch.
 std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error);
 
 }  // namespace vlmtrain::memory

@@ -31,13 +31,14 @@ HiddenStates compute_hidden_states(const models::VisionLanguageModel& model, con
   return {.labels = hidden.narrow(0, 0, labels), .masks = hidden.narrow(0, labels, hidden.size(0) - labels)};
 }
 
-/// Returns the summed cross-entropy of each sample, fp32 [samples]. REQUIRES: `batch.label_tasks` has
-/// the sample index of each label.
+/// Returns the summed cross-entropy of each sample, fp32 [samples]. REQUIRES: `batch.label_tasks`
+/// has the sample index of each label.
 at::Tensor compute_losses(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
                           const at::Tensor& hidden, int64_t loss_chunk_rows, at::Device device) {
   const at::Tensor sample_indices = at::arange(batch.samples, at::TensorOptions(at::kLong).device(device)).unsqueeze(1);
   const at::Tensor sums = at::zeros({batch.samples, 2}, at::TensorOptions(at::kFloat).device(device));
-  // The weight is detached, because the loss would otherwise compute its gradient in the forward pass.
+  // The weight is detached, because the loss would otherwise compute its gradient in the forward
+  // pass.
   nn::linear_cross_entropy(hidden, model.output_weight().detach(), batch.labels, /*normalizer=*/1, loss_chunk_rows,
                            {.task_one_hot = batch.label_tasks.eq(sample_indices).to(at::kFloat),
                             .weights = {},

@@ -184,8 +184,8 @@ void GradientBuckets::accumulate(size_t i) {
   }
   const auto group = static_cast<size_t>(group_);
   check_not_reduced(entry);
-  // The gradient is undefined if a backward function wrote all of it into the sum. The hook then only
-  // marks it as complete.
+  // The gradient is undefined if a backward function wrote all of it into the sum. The hook then
+  // only marks it as complete.
   if (const at::Tensor& gradient = entry.parameter.grad(); gradient.defined()) {
     if (entry.has_gradient[group]) {
       entry.sums[group].add_(gradient);
@@ -237,15 +237,15 @@ at::Tensor GradientBuckets::norm() const {
   return at::linalg_vector_norm(at::stack(norms), 2);
 }
 
-/// Returns whether flat_ contains all sums of this step, and all its other elements are zero
+/// Returns whether flat_sums_ contains all sums of this step, and all its other elements are zero
 /// (padding).
 bool GradientBuckets::has_all_gradients() const {
   return shard_.covers_all() && !has_sharded_blocks_ && !entries_.empty() &&
          std::ranges::all_of(entries_, [](const Entry& entry) { return entry.has_gradient.front(); });
 }
 
-/// Returns the norms of chunks of flat_, with one launch per chunk. at::_foreach_norm would take one
-/// launch per million elements.
+/// Returns the norms of chunks of flat_sums_, with one launch per chunk. at::_foreach_norm would
+/// take one launch per million elements.
 std::vector<at::Tensor> GradientBuckets::compute_flat_norms() const {
   const at::Tensor all = flat_.select(0, 0);
   std::vector<at::Tensor> norms;

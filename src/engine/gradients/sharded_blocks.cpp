@@ -22,8 +22,8 @@ constexpr std::array kKinds{Kind::kTrained, Kind::kFrozen};
 constexpr std::string_view kIdle = "-";
 constexpr char kReadRequest = 'r';
 
-/// Encodes what a pass needs, for the exchange between ranks: "tb2" is a pass over the text model with
-/// a backward pass and two passes over the vision tower.
+/// Encodes what a pass needs, for the exchange between ranks: "tb2" is a pass over the text model
+/// with a backward pass and two passes over the vision tower.
 std::string encode_pass(const nn::PassSpec& spec) {
   return fmt::format("{}{}{}", spec.text_model ? 't' : '.', spec.backward ? 'b' : '.', spec.vision_passes);
 }
@@ -143,8 +143,8 @@ void ShardedBlocks::begin_pass(const nn::PassSpec& spec) {
 }
 
 /// Advances to this rank's next visit of the block. If other ranks need more passes of the vision
-/// tower than this rank, their visits come after this rank's in the forward pass, and before them in
-/// the backward pass.
+/// tower than this rank, their visits come after this rank's in the forward pass, and before them
+/// in the backward pass.
 void ShardedBlocks::prepare_block(size_t first) {
   const auto it = find_block(first);
   if (it == blocks_.end()) return;

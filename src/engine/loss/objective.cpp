@@ -26,8 +26,8 @@ class TextLoss {
   TextLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
            const TaskSettings& tasks);
 
-  /// Returns the loss of a micro-batch, an fp32 scalar with its graph. `hidden` [labels, hidden size]
-  /// has the hidden states at batch.label_positions.
+  /// Returns the loss of a micro-batch, an fp32 scalar with its graph. `hidden` [labels, hidden
+  /// size] has the hidden states at batch.label_positions.
   at::Tensor forward(const at::Tensor& hidden, const data::MicroBatch& batch);
 
   /// As in StepLoss.

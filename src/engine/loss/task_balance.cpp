@@ -73,8 +73,8 @@ void multiply_groups(const GradientBuckets& buckets, const std::vector<int64_t>&
   at::_foreach_mul_(targets, group_gradients);
 }
 
-/// Returns g_i · g_j as fp64 [groups, groups]. Sums in the store's order, so that the result does not
-/// depend on the layout of buckets.
+/// Returns g_i · g_j as fp64 [groups, groups]. Sums in the store's order, so that the result does
+/// not depend on the layout of buckets.
 at::Tensor compute_products(const GradientBuckets& buckets) {
   const int64_t groups = buckets.groups();
   const auto offsets = compute_padded_offsets(buckets);

@@ -31,7 +31,8 @@ bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
   return states != OptimizerStates::k8Bit || !parameter.is_embedding;
 }
 
-/// Returns the part of a parameter that this rank updates, as a view of the parameter or of its shard.
+/// Returns the part of a parameter that this rank updates, as a view of the parameter or of its
+/// shard.
 at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& range, const Shard& shard) {
   if (parameter.has_sharded_gradient()) return parameter.sharded->local_slice(parameter.index_in_block);
   const at::Tensor whole = parameter.tensor.detach();

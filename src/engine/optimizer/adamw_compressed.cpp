@@ -13,7 +13,8 @@ namespace vlmtrain::engine {
 namespace {
 
 /// Maximum number of blocks of a group. ATen's kernels index bytes with 32 bits. In a larger group,
-/// both moments of a chunk would be further apart, so each operation on both would take two launches.
+/// both moments of a chunk would be further apart, so each operation on both would take two
+/// launches.
 constexpr int64_t kMaxGroupBlocks = (int64_t{1} << 30) / kBlockElements;
 
 }  // namespace

@@ -12,8 +12,8 @@ constexpr int64_t kSmallChunkBlocks = (int64_t{16} << 20) / kBlockElements;
 /// The maximum of ChunkContext::max_blocks: 67 million elements with 1.07 GB of buffers. Larger
 /// chunks would not save launches, because ATen's kernels index bytes with 32 bits.
 constexpr int64_t kMaxChunkBlocks = (int64_t{64} << 20) / kBlockElements;
-/// Between these limits, a chunk has 1 / kMinChunks of all blocks. Its buffers then have a quarter of
-/// a byte per element of all blocks (16 bytes per element of a chunk).
+/// Between these limits, a chunk has 1 / kMinChunks of all blocks. Its buffers then have a quarter
+/// of a byte per element of all blocks (16 bytes per element of a chunk).
 constexpr int64_t kMinChunks = 64;
 
 at::Tensor narrow_moments(const at::Tensor& moments, int64_t moment, const ChunkSlice& slice) {

@@ -11,8 +11,8 @@ namespace vlmtrain::engine {
 
 /// The state shared by the chunks of all groups of tensors.
 struct ChunkContext {
-  /// `group_blocks` is the maximum number of blocks of a group, `all_blocks` the number of blocks of
-  /// all groups.
+  /// `group_blocks` is the maximum number of blocks of a group, `all_blocks` the number of blocks
+  /// of all groups.
   ChunkContext(OptimizerStates kind, int64_t group_blocks, int64_t all_blocks, const at::TensorOptions& device);
 
   /// Allocates buffers that all chunks of an update use one after another.
@@ -40,8 +40,8 @@ struct Chunk {
   std::vector<ChunkSlice> slices;
   ChunkBuffers buffers;  ///< of `blocks` blocks; chunks of an update share their memory
 
-  /// Returns the slice's first moment, a view fp32 [count] of the buffers, valid between expand() and
-  /// compress().
+  /// Returns the slice's first moment, a view fp32 [count] of the buffers, valid between expand()
+  /// and compress().
   at::Tensor get_first_moment(const ChunkSlice& slice) const;
   /// Returns the slice's second moment, in the same way.
   at::Tensor get_second_moment(const ChunkSlice& slice) const;
@@ -67,8 +67,8 @@ class CompressedStates {
   /// Compresses the buffers of a chunk; see Moments::compress().
   void compress(const Chunk& chunk, const at::Tensor& skipped);
 
-  /// Returns the stored tensors of a tensor's moments, not copies, with the prefixes of their names:
-  /// `first_moment`, `second_moment`, and with 8 bits `first_moment_absmax` and
+  /// Returns the stored tensors of a tensor's moments, not copies, with the prefixes of their
+  /// names: `first_moment`, `second_moment`, and with 8 bits `first_moment_absmax` and
   /// `second_moment_absmax`. AdamW::state() has their shapes.
   std::vector<std::pair<std::string, at::Tensor>> state(size_t tensor) const;
 

@@ -122,8 +122,8 @@ at::Tensor narrow_front(const at::Tensor& buffer, int64_t blocks) {
   return buffer.view(-1).narrow(0, 0, kMoments * blocks * width).view({kMoments, blocks, width});
 }
 
-/// Returns int64 [65536]: for each pair of codes, both fp32 values; the value of the low byte's code
-/// comes first in memory.
+/// Returns int64 [65536]: for each pair of codes, both fp32 values; the value of the low byte's
+/// code comes first in memory.
 at::Tensor make_pair_table(const at::Tensor& codebook) {
   const at::Tensor pairs = at::stack({codebook.repeat({kCodes}), codebook.repeat_interleave(kCodes)}, 1);
   return pairs.view(-1).view(at::kLong);

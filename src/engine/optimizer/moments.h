@@ -47,9 +47,9 @@ class Moments {
   /// Writes the fp32 values of buffers.blocks() blocks, from block `first` on, into `buffers`.
   virtual void expand(int64_t first, const ChunkBuffers& buffers) const = 0;
 
-  /// Compresses `buffers` into the blocks from block `first` on. Overwrites `buffers`. If `skipped`, a
-  /// bool scalar on the device, is true, the stored values remain bit-exact. REQUIRES: expand() was
-  /// called with the same arguments.
+  /// Compresses `buffers` into the blocks from block `first` on. Overwrites `buffers`. If
+  /// `skipped`, a bool scalar on the device, is true, the stored values remain bit-exact. REQUIRES:
+  /// expand() was called with the same arguments.
   virtual void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) = 0;
 
   /// Returns the stored tensors of `blocks` blocks of moment 0 or 1, from block `first` on, not
@@ -72,7 +72,8 @@ struct MomentTables {
   at::Tensor padded_bounds;  ///< fp32 [2, 256]: `bounds`, followed by infinity
 };
 
-/// Returns zero moments of `blocks` blocks on the device of `options`. Throws InternalError for kFp32.
+/// Returns zero moments of `blocks` blocks on the device of `options`. Throws InternalError for
+/// kFp32.
 std::unique_ptr<Moments> make_moments(OptimizerStates states, int64_t blocks, const MomentTables& tables,
                                       const at::TensorOptions& options);
 

@@ -16,8 +16,8 @@ std::vector<int64_t> make_iota(int64_t count) {
   return indices;
 }
 
-/// Half of the default. Smaller chunks save little, because the fp32 gradient of the output weight is
-/// larger than their logits. Chosen without measurement.
+/// Half of the default. Smaller chunks save little, because the fp32 gradient of the output weight
+/// is larger than their logits. Chosen without measurement.
 constexpr int64_t kSmallLossChunkRows = 256;
 
 }  // namespace

@@ -21,8 +21,8 @@ class MicroBatchSource {
   MicroBatchSource& operator=(const MicroBatchSource&) = delete;
 
   /// Returns the next micro-batch, and starts to copy the one after it. If memory does not suffice
-  /// for the latter, this step copies no further micro-batch ahead. Out-of-memory errors of the next
-  /// micro-batch itself propagate. REQUIRES: a next micro-batch exists.
+  /// for the latter, this step copies no further micro-batch ahead. Out-of-memory errors of the
+  /// next micro-batch itself propagate. REQUIRES: a next micro-batch exists.
   data::MicroBatch next();
 
  private:

@@ -31,8 +31,8 @@ class DeviceMemory {
   /// Frees the memory once it is no longer mapped (cuMemRelease). Returns false if the handle is
   /// unknown or released already.
   bool release_pages(uint64_t handle);
-  /// Maps the memory to reserved addresses (cuMemMap). Returns false if the handle is unknown or the
-  /// address is mapped already.
+  /// Maps the memory to reserved addresses (cuMemMap). Returns false if the handle is unknown or
+  /// the address is mapped already.
   bool map(uint64_t address, uint64_t handle);
   /// Ends a mapping (cuMemUnmap). Returns false if nothing is mapped to `address`.
   bool unmap(uint64_t address);

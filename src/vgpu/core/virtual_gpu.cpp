@@ -18,8 +18,8 @@ std::string_view get_env(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-/// Returns `default_value` if the variable is not set. Returns nothing, after a report on stderr, if
-/// it is not a number of at least 0.
+/// Returns `default_value` if the variable is not set. Returns nothing, after a report on stderr,
+/// if it is not a number of at least 0.
 template <class Number>
 std::optional<Number> parse_number_env(const char* name, Number default_value, const char* unit) {
   const std::string_view text = get_env(name);

@@ -17,15 +17,15 @@ class FatBinary {
   /// `wrapper` is the argument of __cudaRegisterFatBinary. It must outlive this object.
   explicit FatBinary(const void* wrapper) : wrapper_(wrapper) {}
 
-  /// Returns the architecture of the code that a GPU of `architecture` would run: that of the newest
-  /// machine code with the same major version that is not newer than the GPU, else that of the
-  /// newest PTX that is not newer than the GPU. Returns 0 if neither exists. Architectures are
+  /// Returns the architecture of the code that a GPU of `architecture` would run: that of the
+  /// newest machine code with the same major version that is not newer than the GPU, else that of
+  /// the newest PTX that is not newer than the GPU. Returns 0 if neither exists. Architectures are
   /// compute capabilities × 10.
   int find_code(int architecture);
 
   /// Loads the module if it is not loaded, which has the configured ModuleLoadCost. Called for each
-  /// launch, because the driver loads a module at its first launch. Returns false if memory does not
-  /// suffice; the next launch tries again. REQUIRES: virtual_gpu() is not null.
+  /// launch, because the driver loads a module at its first launch. Returns false if memory does
+  /// not suffice; the next launch tries again. REQUIRES: virtual_gpu() is not null.
   bool load();
 
  private:
@@ -33,8 +33,8 @@ class FatBinary {
 
   const void* wrapper_;
   std::once_flag parse_once_;
-  std::vector<int> machine_code_;  // architectures
-  std::vector<int> ptx_;           // architectures
+  std::vector<int> machine_code_;
+  std::vector<int> ptx_;
   std::mutex load_mutex_;
   std::atomic<bool> loaded_{false};
 };

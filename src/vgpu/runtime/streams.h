@@ -57,8 +57,8 @@ class StreamOrder {
   bool is_after_all_launches(cudaStream_t stream) const;
 
  private:
-  /// Returns the number of launches that are ordered before the stream's next work. REQUIRES: mutex_
-  /// is held.
+  /// Returns the number of launches that are ordered before the stream's next work. REQUIRES:
+  /// mutex_ is held.
   uint64_t count_ordered_launches(cudaStream_t stream) const;
 
   std::atomic<uint64_t> launches_{0};

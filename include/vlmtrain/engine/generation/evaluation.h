@@ -17,28 +17,28 @@ struct EvaluationLayout {
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
 };
 
-/// The layout with the least memory. Chunks below 128 rows save little, because the output weight is
-/// far larger than their logits.
+/// The layout with the least memory. Chunks below 128 rows save little, because the output weight
+/// is far larger than their logits.
 inline constexpr EvaluationLayout kMinMemoryEvaluationLayout{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
 
 /// The results of a batch. Each list has one entry per sample, in order.
 struct BatchEvaluation {
   std::vector<double> losses;                 ///< sum of the cross-entropy of the sample's label tokens
   std::vector<std::vector<int64_t>> answers;  ///< generated token ids; empty unless prompts were given
-  /// For models with a mask decoder: the sample's mask logits given the correct answer, fp32 [masks,
-  /// height, width] on the CPU, padding included; undefined for a sample without masks. Empty for
-  /// other models.
+  /// For models with a mask decoder: the sample's mask logits given the correct answer, fp32
+  /// [masks, height, width] on the CPU, padding included; undefined for a sample without masks.
+  /// Empty for other models.
   std::vector<at::Tensor> mask_logits{};
 };
 
-/// Returns the mask logits of all samples, concatenated: fp32 [masks, height, width] on the CPU, as in
-/// BatchEvaluation. The samples need no target masks. REQUIRES: the model has a mask decoder.
+/// Returns the mask logits of all samples, concatenated: fp32 [masks, height, width] on the CPU, as
+/// in BatchEvaluation. The samples need no target masks. REQUIRES: the model has a mask decoder.
 at::Tensor predict_masks(const models::VisionLanguageModel& model, const std::vector<data::Sample>& samples,
                          const EvaluationLayout& layout, at::Device device);
 
-/// Computes the losses of `samples`, and generates answers to `prompts`. `prompts` are the prompts of
-/// the same samples in the same order, or empty. The vision tower runs once per batch. Records no
-/// gradients. Synchronizes with the device. Out-of-memory errors propagate unchanged
+/// Computes the losses of `samples`, and generates answers to `prompts`. `prompts` are the prompts
+/// of the same samples in the same order, or empty. The vision tower runs once per batch. Records
+/// no gradients. Synchronizes with the device. Out-of-memory errors propagate unchanged
 /// (memory::detect_out_of_memory).
 BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::vector<data::Sample> samples,
                                std::vector<data::Sample> prompts, const EvaluationLayout& layout,

@@ -56,16 +56,16 @@ struct GenerateSettings {
   bool require_finite = false;
 };
 
-/// Returns the token ids of the answers to a batch of prompts (models::Processor::process_prompt), in
-/// order, without the token that ends an answer. The vision tower runs once. The prefill runs all
-/// prompts packed without padding; each step then adds a token to every unfinished answer. Each step
-/// copies the tokens to the host. The random numbers depend only on seed, index of the prompt, and
-/// step, so results are reproducible. Throws UserError (kUsage) for invalid sampling settings.
+/// Returns the token ids of the answers to a batch of prompts (models::Processor::process_prompt),
+/// in order, without the token that ends an answer. The vision tower runs once. The prefill runs
+/// all prompts packed without padding; each step then adds a token to every unfinished answer. Each
+/// step copies the tokens to the host. The random numbers depend only on seed, index of the prompt,
+/// and step, so results are reproducible. Throws UserError (kUsage) for invalid sampling settings.
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
                                            const GenerateSettings& settings);
 
-/// The same with precomputed vision features of all prompts, in order. The pixels of the prompts are
-/// not used.
+/// The same with precomputed vision features of all prompts, in order. The pixels of the prompts
+/// are not used.
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
                                            const models::ImageFeatures& image_features,
                                            const GenerateSettings& settings);

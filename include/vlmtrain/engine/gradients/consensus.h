@@ -15,8 +15,8 @@ using nn::ElementRange;
 using nn::kShardAlignment;
 using nn::Shard;
 
-/// Which state is sharded over ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in ascending
-/// order of saved memory.
+/// Which state is sharded over ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in
+/// ascending order of saved memory.
 enum class Sharding {
   kNone,       ///< nothing
   kOptimizer,  ///< AdamW's moments and fp32 master weights: ZeRO stage 1
@@ -55,9 +55,9 @@ enum class StepStatus {
 using AllGatherHandle = int64_t;
 
 /// The collectives of a step. This class implements them for a single rank, where each is the
-/// identity. All ranks make the same calls in the same order, from one thread. Each call that returns
-/// a value returns the same value on all ranks. distributed::RankConsensus implements them for
-/// several ranks; its functions throw UserError if a rank fails.
+/// identity. All ranks make the same calls in the same order, from one thread. Each call that
+/// returns a value returns the same value on all ranks. distributed::RankConsensus implements them
+/// for several ranks; its functions throw UserError if a rank fails.
 ///
 /// Whether a step is skipped needs no collective, because it follows from the global norm and loss.
 class Consensus {
@@ -86,11 +86,12 @@ class Consensus {
   /// Makes the device's current stream wait for all reductions so far; CPU tensors are complete on
   /// return.
   virtual void wait_for_reductions() const {}
-  /// Starts to gather the shards of the group's ranks in place: rank r of n contributes the r-th of n
-  /// equal shards of the one-dimensional tensor `all`. `all` must not be accessed until
+  /// Starts to gather the shards of the group's ranks in place: rank r of n contributes the r-th of
+  /// n equal shards of the one-dimensional tensor `all`. `all` must not be accessed until
   /// wait_for_all_gather() with the returned handle.
   [[nodiscard]] virtual AllGatherHandle all_gather_async(const at::Tensor& /*all*/) const { return {}; }
-  /// The same with separate tensors: `all` becomes the concatenation of `value` of the group's ranks.
+  /// The same with separate tensors: `all` becomes the concatenation of `value` of the group's
+  /// ranks.
   [[nodiscard]] virtual AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& value) const {
     all.copy_(value);
     return {};

@@ -37,10 +37,10 @@ namespace vlmtrain::engine {
 /// Not thread-safe. Backward passes may run on the device's autograd thread, one at a time.
 class GradientBuckets {
  public:
-  /// Allocates the sums of all parameters of `store` that require gradients, in `groups` groups, and
-  /// sets a hook on each parameter. `shard` is the part of the sums that this rank needs. REQUIRES:
-  /// no other object has buckets for these parameters; `groups` is 1 if the shard does not cover all
-  /// elements; sharded blocks outlive this object.
+  /// Allocates the sums of all parameters of `store` that require gradients, in `groups` groups,
+  /// and sets a hook on each parameter. `shard` is the part of the sums that this rank needs.
+  /// REQUIRES: no other object has buckets for these parameters; `groups` is 1 if the shard does
+  /// not cover all elements; sharded blocks outlive this object.
   explicit GradientBuckets(const nn::ParameterStore& store, int64_t groups = 1, Shard shard = {});
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
@@ -86,28 +86,29 @@ class GradientBuckets {
   /// InternalError for an unknown name.
   at::Tensor sum(const std::string& name) const;
 
-  /// Returns the elements local_range(i) of the flattened sum, not a copy. REQUIRES: has_gradient(i).
+  /// Returns the elements local_range(i) of the flattened sum, not a copy. REQUIRES:
+  /// has_gradient(i).
   at::Tensor get_local_sum(size_t i) const;
 
   /// Returns the norm of this rank's sums of group 0, an fp32 scalar; 0 if there are none.
   at::Tensor norm() const;
 
-  /// Replaces the sums of group 0 with Σ_g factors[g] · (sum of group g). Missing gradients count as
-  /// zero. `factors` is fp32 [groups] on the device. REQUIRES: the shard covers all elements.
+  /// Replaces the sums of group 0 with Σ_g factors[g] · (sum of group g). Missing gradients count
+  /// as zero. `factors` is fp32 [groups] on the device. REQUIRES: the shard covers all elements.
   void combine(const at::Tensor& factors);
 
   /// Discards all gradients, including those of a failed backward pass. Launches no kernel.
   void reset();
 
-  /// A hook that starts to reduce a bucket over the ranks in place. The bucket is a flat fp32 tensor.
-  /// The hook is called once per bucket and group in each step, on the thread of the backward pass or
-  /// of flush(), in the same order on all ranks.
+  /// A hook that starts to reduce a bucket over the ranks in place. The bucket is a flat fp32
+  /// tensor. The hook is called once per bucket and group in each step, on the thread of the
+  /// backward pass or of flush(), in the same order on all ranks.
   using CommHook = std::function<void(const at::Tensor& bucket)>;
   /// Sets the hook. `wait_hook` waits for all reductions that the hook has started; it is required
   /// for sharded blocks.
   void register_comm_hook(CommHook hook, std::function<void()> wait_hook = {});
-  /// Starts to reduce the gradients of a block after its backward pass. Called on all ranks, also on
-  /// those that have skipped the block; missing gradients count as zero. Waits for the previous
+  /// Starts to reduce the gradients of a block after its backward pass. Called on all ranks, also
+  /// on those that have skipped the block; missing gradients count as zero. Waits for the previous
   /// block's reduction. Does nothing for a block without trained weights.
   void reduce_block(const nn::ShardedBlock& block);
   /// Begins the last micro-batch of the step: from now on, each bucket is reduced as soon as its
@@ -132,12 +133,12 @@ class GradientBuckets {
     const nn::ShardedBlock* block = nullptr;
     size_t bucket = 0;
     int64_t offset = 0;                // in the bucket
-    std::vector<at::Tensor> sums{};    // by group, views of flat_
+    std::vector<at::Tensor> sums{};    // by group, views of flat_sums_
     std::vector<bool> has_gradient{};  // by group
     bool in_last_micro_batch = false;
   };
   struct Bucket {
-    int64_t first = 0, elements = 0;  // in a row of flat_
+    int64_t first = 0, elements = 0;  // in a row of flat_sums_
     std::vector<size_t> entries{};
     size_t pending = 0;                       // gradients of the last micro-batch that are not complete
     const nn::ShardedBlock* block = nullptr;  // if set, `first` is an offset in block_shards_

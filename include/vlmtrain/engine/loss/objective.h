@@ -51,8 +51,8 @@ class StepLoss {
   virtual at::Tensor scalars() const { return {}; }
 };
 
-/// A training objective: the loss, its normalizers, and how gradients are combined. A run has one, or
-/// one per step if task weights change. Immutable.
+/// A training objective: the loss, its normalizers, and how gradients are combined. A run has one,
+/// or one per step if task weights change. Immutable.
 class Objective {
  public:
   Objective() = default;
@@ -71,8 +71,8 @@ class Objective {
   virtual data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const {
     return data::collate(samples, indices);
   }
-  /// Begins a step and allocates the memory of its sums. `normalizers` are those of the global batch.
-  /// `model` must outlive the result. Throws InternalError if a required normalizer is 0.
+  /// Begins a step and allocates the memory of its sums. `normalizers` are those of the global
+  /// batch. `model` must outlive the result. Throws InternalError if a required normalizer is 0.
   virtual std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
                                                const StepLayout& layout) const = 0;
 
@@ -84,8 +84,8 @@ class Objective {
 
   /// Returns the counts of these samples by task; empty for a single task.
   virtual std::vector<TaskCounts> counts(std::span<const data::Sample> /*samples*/) const { return {}; }
-  /// Returns the metrics of a step. `scalars` has the values of StepLoss::scalars(), and `counts` the
-  /// counts of the global batch.
+  /// Returns the metrics of a step. `scalars` has the values of StepLoss::scalars(), and `counts`
+  /// the counts of the global batch.
   virtual ObjectiveMetrics metrics(std::span<const double> /*scalars*/,
                                    const std::vector<TaskCounts>& /*counts*/) const {
     return {};
@@ -103,8 +103,8 @@ struct ObjectiveSettings {
 /// Returns the objective of these settings.
 std::unique_ptr<const Objective> make_objective(const ObjectiveSettings& settings);
 
-/// The cross-entropy of the label tokens, divided by the number of label tokens of the global batch.
-/// Supports task weights, sums by task, and PCGrad.
+/// The cross-entropy of the label tokens, divided by the number of label tokens of the global
+/// batch. Supports task weights, sums by task, and PCGrad.
 class CrossEntropy final : public Objective {
  public:
   /// Default settings have no tasks, which is the plain cross-entropy.

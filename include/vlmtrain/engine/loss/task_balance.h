@@ -44,8 +44,8 @@ struct TaskResult {
   double gradient_norm = 0;  ///< GradNorm's G_i; 0 unless TaskSettings::gradient_norms
 };
 
-/// Returns the results by task. `scalars` are the values of PerTaskSums::scalars(), and `counts` the
-/// counts of the global batch by task.
+/// Returns the results by task. `scalars` are the values of PerTaskSums::scalars(), and `counts`
+/// the counts of the global batch by task.
 std::vector<TaskResult> make_task_results(std::span<const double> scalars, const std::vector<TaskCounts>& counts);
 
 /// The sums of a step by task, on the device. Not thread-safe.
@@ -82,15 +82,15 @@ struct GradNormSettings {
 /// Task weights by GradNorm (Chen et al. 2018, arXiv 1711.02257, algorithm 1), computed on the
 /// host.
 ///
-/// The loss of a step is Σ_i w_i L_i, where L_i is the cross-entropy of task i's label tokens divided
-/// by the number of label tokens of all tasks. G_i is the norm of the gradient of w_i L_i with
-/// respect to W, the scale of the final norm, which is the last parameter shared by all tasks. The
-/// gradient is taken relative to W's value, so it exists for frozen weights too. l_i is the task's
-/// mean loss in this step, and l_i(0) its mean loss in its first step. The ratio
-/// r_i = (l_i / l_i(0)) / mean_j (l_j / l_j(0)) measures how far the task lags behind. The weights
-/// follow the gradient descent of Σ_i |G_i − mean_j(G_j) · r_i^alpha| with constant targets
-/// mean_j(G_j) · r_i^alpha, and are scaled to sum to the number of tasks. A task without label tokens
-/// in a step keeps its weight. Not thread-safe.
+/// The loss of a step is Σ_i w_i L_i, where L_i is the cross-entropy of task i's label tokens
+/// divided by the number of label tokens of all tasks. G_i is the norm of the gradient of w_i L_i
+/// with respect to W, the scale of the final norm, which is the last parameter shared by all tasks.
+/// The gradient is taken relative to W's value, so it exists for frozen weights too. l_i is the
+/// task's mean loss in this step, and l_i(0) its mean loss in its first step. The ratio r_i = (l_i
+/// / l_i(0)) / mean_j (l_j / l_j(0)) measures how far the task lags behind. The weights follow the
+/// gradient descent of Σ_i |G_i − mean_j(G_j) · r_i^alpha| with constant targets mean_j(G_j) ·
+/// r_i^alpha, and are scaled to sum to the number of tasks. A task without label tokens in a step
+/// keeps its weight. Not thread-safe.
 class GradNorm {
  public:
   /// The state for checkpoints.
@@ -119,19 +119,20 @@ class GradNorm {
 };
 
 /// Returns the order in which PCGrad compares each task with the other tasks, int64 [tasks − 1,
-/// tasks] on the CPU. Column i is a permutation of all tasks except i. Equal seeds give equal orders.
+/// tasks] on the CPU. Column i is a permutation of all tasks except i. Equal seeds give equal
+/// orders.
 at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed);
 
-/// Returns the coefficients c of PCGrad (Yu et al. 2020, arXiv 2001.06782, algorithm 1): the resolved
-/// gradient is Σ_j c_j g_j. Each task's gradient is compared with the original gradients of the other
-/// tasks, in the order of its column of `orders` (pcgrad_orders()). If the two conflict, that is if
-/// their product is negative, its projection onto the other gradient is subtracted. A zero gradient
-/// does not conflict. `products` is fp64 [tasks, tasks] with g_i · g_j. Returns fp64 [tasks] on the
-/// device of the arguments.
+/// Returns the coefficients c of PCGrad (Yu et al. 2020, arXiv 2001.06782, algorithm 1): the
+/// resolved gradient is Σ_j c_j g_j. Each task's gradient is compared with the original gradients
+/// of the other tasks, in the order of its column of `orders` (pcgrad_orders()). If the two
+/// conflict, that is if their product is negative, its projection onto the other gradient is
+/// subtracted. A zero gradient does not conflict. `products` is fp64 [tasks, tasks] with g_i · g_j.
+/// Returns fp64 [tasks] on the device of the arguments.
 at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders);
 
-/// Applies PCGrad to the gradients of all parameters as one vector. The groups of the buckets are the
-/// tasks. The result replaces the sums of group 0. `seed` determines pcgrad_orders(). Does not
+/// Applies PCGrad to the gradients of all parameters as one vector. The groups of the buckets are
+/// the tasks. The result replaces the sums of group 0. `seed` determines pcgrad_orders(). Does not
 /// synchronize with the device.
 void resolve_conflicts(GradientBuckets& buckets, uint64_t seed);
 

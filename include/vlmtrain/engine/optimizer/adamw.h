@@ -52,8 +52,8 @@ class CompressedStates;
 struct Chunk;
 struct ChunkContext;
 
-/// A prepared optimizer step, from AdamW::prepare() for AdamW::apply(): all memory is allocated, and
-/// no weight has changed.
+/// A prepared optimizer step, from AdamW::prepare() for AdamW::apply(): all memory is allocated,
+/// and no weight has changed.
 struct OptimizerUpdate {
   /// The tensors that one call of a fused kernel updates. The lists have one entry per tensor.
   struct Group {
@@ -91,13 +91,14 @@ class AdamW {
   AdamW(const AdamW&) = delete;
   AdamW& operator=(const AdamW&) = delete;
 
-  /// Prepares a step: computes the clipping, and whether the step is skipped. Allocates all memory of
-  /// the step and changes nothing, so a step that fails here can be retried.
+  /// Prepares a step: computes the clipping, and whether the step is skipped. Allocates all memory
+  /// of the step and changes nothing, so a step that fails here can be retried.
   ///
   /// `loss` is an fp32 scalar on the device without the loss scale; if undefined, only the norm
   /// decides whether the step is skipped. `norm` is the norm of the gradients of all ranks, an fp32
-  /// scalar that is divided in place by the loss scale; if undefined, the norm of `buckets` is used,
-  /// which requires that the state is not sharded. The norm is 0 if no parameter has a gradient.
+  /// scalar that is divided in place by the loss scale; if undefined, the norm of `buckets` is
+  /// used, which requires that the state is not sharded. The norm is 0 if no parameter has a
+  /// gradient.
   ///
   /// As in torch.optim, a parameter without a gradient in this step keeps its value and moments and
   /// gets no weight decay.
@@ -131,11 +132,12 @@ class AdamW {
   /// state is then undefined.
   void load_state(const SavedOptimizerState& state, const std::string& source);
 
-  /// Copies the matching part of the state of a run with other settings: all masters, a dynamic loss
-  /// scale, and the moments and step counter of each parameter whose moments have the same shape and
-  /// data type. Moments and step counters of other parameters remain zero. `store` has the model's
-  /// parameters in the order of the saved step counters. `source` names the file in messages. Throws
-  /// UserError (kBadData) if the step counters do not match the moments. REQUIRES: no step was made.
+  /// Copies the matching part of the state of a run with other settings: all masters, a dynamic
+  /// loss scale, and the moments and step counter of each parameter whose moments have the same
+  /// shape and data type. Moments and step counters of other parameters remain zero. `store` has
+  /// the model's parameters in the order of the saved step counters. `source` names the file in
+  /// messages. Throws UserError (kBadData) if the step counters do not match the moments. REQUIRES:
+  /// no step was made.
   MigratedState migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
                               const std::string& source);
 

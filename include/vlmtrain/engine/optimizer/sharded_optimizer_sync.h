@@ -15,9 +15,9 @@ namespace vlmtrain::engine {
 /// are in flat buckets with the layout of the gradient buckets, so one call per bucket gathers the
 /// parts of all ranks.
 ///
-/// The all-gather overlaps with the next forward pass: a block waits for its own weights just before
-/// it reads them. Buckets are gathered in the order in which a forward pass reads them: first
-/// parameters outside of blocks, such as embeddings, then block by block. Not thread-safe.
+/// The all-gather overlaps with the next forward pass: a block waits for its own weights just
+/// before it reads them. Buckets are gathered in the order in which a forward pass reads them:
+/// first parameters outside of blocks, such as embeddings, then block by block. Not thread-safe.
 class ShardedOptimizerSync {
  public:
   /// Moves the trained weights of `store` into buckets, so that their tensors become views of the
@@ -29,8 +29,8 @@ class ShardedOptimizerSync {
   ShardedOptimizerSync(const ShardedOptimizerSync&) = delete;
   ShardedOptimizerSync& operator=(const ShardedOptimizerSync&) = delete;
 
-  /// Starts to gather the updated weights, after the previous gather is complete. All ranks call it.
-  /// `consensus` must live until wait_for_weights().
+  /// Starts to gather the updated weights, after the previous gather is complete. All ranks call
+  /// it. `consensus` must live until wait_for_weights().
   void all_gather_weights(const Consensus& consensus);
   /// Waits until all weights are gathered. Does nothing if they are.
   void wait_for_weights();

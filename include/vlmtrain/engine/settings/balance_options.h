@@ -8,12 +8,12 @@
 
 namespace vlmtrain::engine {
 
-/// How learning rates follow the batch size. If the batch is f times as large as the reference, they
-/// are multiplied by 1, √f or f.
+/// How learning rates follow the batch size. If the batch is f times as large as the reference,
+/// they are multiplied by 1, √f or f.
 enum class BatchScaling { kNone, kSqrt, kLinear };
 
-/// Returns the factor by which learning rates are multiplied if the batch is `factor` times as large
-/// as the reference.
+/// Returns the factor by which learning rates are multiplied if the batch is `factor` times as
+/// large as the reference.
 double compute_batch_scale(BatchScaling scaling, double factor);
 /// Returns the value of `training.batch_scaling`: "none", "sqrt", "linear".
 std::string to_string(BatchScaling scaling);

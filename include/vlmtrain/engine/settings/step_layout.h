@@ -12,8 +12,8 @@ namespace vlmtrain::engine {
 
 /// A constraint of an objective on the split into micro-batches.
 struct SplitConstraint {
-  /// Size of a unit: consecutive samples that must be in the same micro-batch. Divides the number of
-  /// samples.
+  /// Size of a unit: consecutive samples that must be in the same micro-batch. Divides the number
+  /// of samples.
   int64_t unit = 1;
   /// Group of each sample. A micro-batch has samples of one group only. A unit has the group of its
   /// first sample. Empty if there is only one group.
@@ -38,9 +38,9 @@ struct MicroBatchSplit {
 /// Returns the split of samples 0, 1, 2, … in this order into micro-batches of these sizes.
 MicroBatchSplit split_in_order(std::vector<int64_t> sizes);
 
-/// Returns the split of `samples` samples into micro-batches of `size` samples; the last one of each
-/// group may be smaller. Groups follow each other in ascending order, and samples keep their order
-/// within a group. `size` is rounded down to a multiple of the unit, but not below one unit.
+/// Returns the split of `samples` samples into micro-batches of `size` samples; the last one of
+/// each group may be smaller. Groups follow each other in ascending order, and samples keep their
+/// order within a group. `size` is rounded down to a multiple of the unit, but not below one unit.
 /// REQUIRES: size > 0.
 MicroBatchSplit split_evenly(int64_t samples, int64_t size, const SplitConstraint& constraint = {});
 
@@ -51,9 +51,9 @@ enum class SubdivisionMode {
   kSingleSamples,   ///< all micro-batches, into single units
 };
 
-/// Returns `split` with the failed micro-batch, and others by `mode`, divided into two halves or into
-/// single units. `failed_index` is the index of the failed micro-batch, or −1 for the largest one.
-/// Returns nullopt if nothing can be divided.
+/// Returns `split` with the failed micro-batch, and others by `mode`, divided into two halves or
+/// into single units. `failed_index` is the index of the failed micro-batch, or −1 for the largest
+/// one. Returns nullopt if nothing can be divided.
 std::optional<MicroBatchSplit> subdivide(const MicroBatchSplit& split, int64_t failed_index, SubdivisionMode mode);
 
 /// The split of a step into micro-batches, and the settings of a step that save memory. Loss and
@@ -63,8 +63,8 @@ struct StepLayout {
   models::RecomputeBlocks recompute;                    ///< blocks with activation checkpointing
   int64_t vision_tiles_per_pass = 0;                    ///< tiles per pass of the vision tower; 0: all of a micro-batch
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits that exist at a time
-  /// Whether, on CUDA, each micro-batch is copied to the device while the previous one computes. Two
-  /// micro-batches then exist at a time.
+  /// Whether, on CUDA, each micro-batch is copied to the device while the previous one computes.
+  /// Two micro-batches then exist at a time.
   bool copies_ahead = true;
 
   bool operator==(const StepLayout&) const = default;

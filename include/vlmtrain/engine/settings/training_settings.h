@@ -17,10 +17,10 @@ struct Schedule {
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;
 
-  /// Returns the factor of the peak learning rate in step `step`, counted from 0. During the warm-up
-  /// it is (step + 1) / warmup_steps, so no step has rate 0. After the warm-up, with p =
-  /// (step − warmup_steps) / (total_steps − warmup_steps) ≤ 1, it is ½ (1 + cos π p) for cosine,
-  /// 1 − p for linear, and 1 for constant.
+  /// Returns the factor of the peak learning rate in step `step`, counted from 0. During the
+  /// warm-up it is (step + 1) / warmup_steps, so no step has rate 0. After the warm-up, with p =
+  /// (step − warmup_steps) / (total_steps − warmup_steps) ≤ 1, it is ½ (1 + cos π p) for cosine, 1
+  /// − p for linear, and 1 for constant.
   double factor(int64_t step) const {
     if (step < warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
     if (shape == ScheduleShape::kConstant) return 1.0;

@@ -107,8 +107,8 @@ class StepOutOfMemory : public std::runtime_error {
 };
 
 /// An out-of-memory error after weights have changed. AdamW::apply() allocates no tensors, but the
-/// driver may need memory to load a kernel. The weights are a mixture of two steps, so the step must
-/// not be retried, and the weights must not be saved.
+/// driver may need memory to load a kernel. The weights are a mixture of two steps, so the step
+/// must not be retried, and the weights must not be saved.
 class PartialUpdateError : public UserError {
  public:
   explicit PartialUpdateError(const memory::OutOfMemory& out_of_memory);
@@ -132,15 +132,15 @@ struct AccumulationResult {
 
 /// Runs forward and backward passes over all samples with the split and the other settings of
 /// `layout`. The model keeps the layout's recomputation and vision tiles per pass. Gradients are
-/// those of the loss times `loss_scale`, an fp32 scalar on the device; 1 if undefined. They are added
-/// to the micro-batch's group of `buckets`, or, if `buckets` is null, to Tensor::grad() of the
-/// parameters. Throws StepOutOfMemory.
+/// those of the loss times `loss_scale`, an fp32 scalar on the device; 1 if undefined. They are
+/// added to the micro-batch's group of `buckets`, or, if `buckets` is null, to Tensor::grad() of
+/// the parameters. Throws StepOutOfMemory.
 AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
                               const at::Tensor& loss_scale = {}, GradientBuckets* buckets = nullptr);
 
-/// One attempt at an optimizer step, in three phases that are called once and in order. Until apply(),
-/// only gradients and random state change. After a failure, call GradientBuckets::reset() and make
-/// another attempt with a new object.
+/// One attempt at an optimizer step, in three phases that are called once and in order. Until
+/// apply(), only gradients and random state change. After a failure, call GradientBuckets::reset()
+/// and make another attempt with a new object.
 class Step {
  public:
   /// All arguments must outlive this object.
