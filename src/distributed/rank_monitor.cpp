@@ -22,7 +22,8 @@ constexpr auto kBrokenConnectionTimeout = 3s;
 /// Time to wait for the reason of a broken connection. Rank 0 needs its heartbeat timeout (12 s by
 /// default), and the failure needs some heartbeats to reach this rank.
 constexpr auto kFailureReasonTimeout = 16s;
-/// Time in which a rank that has noticed a failure must exit.
+/// Time in which a rank that has noticed a failure must exit. on_hang may then wait for running
+/// writes.
 constexpr auto kExitTimeout = 15s;
 /// Time in which a rank's thread must notice a failure before on_hang is called.
 constexpr auto kUnnoticedFailureTimeout = 4s;
