@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxPort = 65535;
 
-/// Returns nothing if the variable is not set or is not a number. The latter is no error, because
+/// Returns nothing if the variable is not set or is not a number. The latter is allowed, because
 /// other programs may use the same name.
 std::optional<int64_t> read_number(const Environment& environment, const char* name) {
   const auto text = environment(name);

@@ -27,7 +27,7 @@ constexpr auto kFailureReasonTimeout = 16s;
 constexpr auto kExitTimeout = 15s;
 /// Time in which a rank's thread must notice a failure before on_hang is called.
 constexpr auto kUnnoticedFailureTimeout = 4s;
-/// Time that a rank without a failure waits for the others to be done.
+/// Time that a rank waits for all other ranks to be done, if no rank failed.
 constexpr auto kShutdownTimeout = 5s;
 /// Time that rank 0 waits for the other ranks to acknowledge a failure. A lost rank never does.
 constexpr auto kAcknowledgeTimeout = 2s;

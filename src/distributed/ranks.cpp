@@ -174,7 +174,7 @@ class Ranks::Group {
   }
 
   c10::intrusive_ptr<c10d::Backend> make_device_backend(at::Device device, const Members& members) {
-    VLMTRAIN_CHECK(!device.is_cpu(), "the CPU backend is connected at startup");
+    VLMTRAIN_CHECK(!device.is_cpu(), "expected a GPU; the CPU backend is connected at startup");
     const auto rank = static_cast<int>(members.rank), count = static_cast<int>(members.count);
     if (vgpu::find_interface() != nullptr) return c10::make_intrusive<FakeProcessGroup>(rank, count);
     return make_nccl_backend(make_prefix_store("nccl/" + members.name), rank, count, device);
@@ -258,7 +258,7 @@ std::vector<double> RankConsensus::sum_over_ranks(std::vector<double> values) co
   std::vector<double> sums(values.size());
   for (const auto& text : collectives_.all_gather_strings(to_bytes(values))) {
     const auto terms = parse_values<double>(text);
-    VLMTRAIN_CHECK(terms.size() == sums.size(), "a rank has {} terms, this one {}", terms.size(), sums.size());
+    VLMTRAIN_CHECK(terms.size() == sums.size(), "a rank has {} values, expected {}", terms.size(), sums.size());
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
   }
   return sums;

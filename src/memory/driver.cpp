@@ -44,7 +44,7 @@ constexpr int kRequiredVersion = 13000;  // CUDA 13.0 in the encoding of cuDrive
 constexpr int kNoDevice = 100;
 constexpr int kInvalidDevice = 101;
 
-/// An error of cuInit: its CUresult, what to tell the user, and DriverProbe::name.
+/// An error of cuInit: its CUresult, the reason for messages, and DriverProbe::name.
 struct InitFailure {
   int code;
   const char* reason;

@@ -24,7 +24,7 @@ void use_mmap_for_large_blocks();
 
 /// Makes LibTorch's CPU allocator keep freed blocks of kLargeBlockBytes or more and reuse them.
 /// Mapping new pages for each tensor makes CPU steps about half as long again. The peak of resident
-/// memory stays that of the live tensors. Affects the whole process.
+/// memory remains the peak of the live tensors. Affects the whole process. Idempotent.
 void enable_large_block_cache();
 
 /// Returns unused cached blocks to the system. Thread-safe.

@@ -66,7 +66,7 @@ class GradientBuckets::GradientHook : public nn::GradientSink {
 GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups, Shard shard)
     : shard_(shard), has_sharded_blocks_(!store.shard().covers_all()) {
   const memory::ComponentScope gradients(memory::Component::kGradients);
-  VLMTRAIN_CHECK(groups >= 1, "{} groups of gradients", groups);
+  VLMTRAIN_CHECK(groups >= 1, "the number of gradient groups is {}; must be at least 1", groups);
   VLMTRAIN_CHECK(shard.covers_all() || groups == 1, "{} groups of gradients cannot be sharded", groups);
   VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "rank {} of {} ranks is out of range", shard.rank,
                  shard.count);
@@ -312,7 +312,7 @@ void GradientBuckets::register_comm_hook(CommHook hook, std::function<void()> wa
 }
 
 void GradientBuckets::begin_last_micro_batch() {
-  // With sharded blocks, these reductions would be interleaved with those of the blocks in a
+  // With sharded blocks, these reductions would be interleaved with the blocks' reductions in a
   // different order on each rank, so they wait for flush().
   if (!comm_hook_ || groups() > 1 || has_sharded_blocks_) return;
   is_last_micro_batch_ = true;

@@ -51,9 +51,9 @@ std::vector<int64_t> compute_padded_offsets(const GradientBuckets& buckets) {
   return offsets;
 }
 
-/// Computes the elementwise products of the gradient of `group` with its own and those of all later
-/// groups, for the elements from `first` on of all concatenated sums. Writes them to `products`
-/// [groups − group, elements]. Products with a missing gradient are not written.
+/// Computes the elementwise products of the gradient of `group` with itself and with the gradients
+/// of all later groups, for the elements from `first` on of all concatenated sums. Writes them to
+/// `products` [groups − group, elements]. Products with a missing gradient are not written.
 void multiply_groups(const GradientBuckets& buckets, const std::vector<int64_t>& offsets, int64_t first, int64_t group,
                      const at::Tensor& products) {
   std::vector<at::Tensor> targets, group_gradients, other_gradients;

@@ -33,7 +33,7 @@ class Bf16Moments : public Moments {
   }
 
   /// Rounds away from zero with a probability equal to the truncated fraction: adds a random number
-  /// to the bits below those of bf16, which may carry, and then truncates. Skipped steps need no
+  /// to the bits that bf16 lacks, which may carry, and then truncates. Skipped steps need no
   /// special treatment, because unchanged values have no such bits.
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& /*skipped*/) override {
     // The low 16 bits of fp32, which bf16 lacks.

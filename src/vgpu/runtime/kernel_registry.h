@@ -17,8 +17,8 @@ class FatBinary {
   /// `wrapper` is the argument of __cudaRegisterFatBinary. It must outlive this object.
   explicit FatBinary(const void* wrapper) : wrapper_(wrapper) {}
 
-  /// Returns the architecture of the code that a GPU of `architecture` would run: that of the
-  /// newest machine code with the same major version that is not newer than the GPU, else that of
+  /// Returns the architecture of the code that a GPU of `architecture` would run: the newest
+  /// machine code with the same major version that is not newer than the GPU, else
   /// the newest PTX that is not newer than the GPU. Returns 0 if neither exists. Architectures are
   /// compute capabilities × 10.
   int find_code(int architecture);

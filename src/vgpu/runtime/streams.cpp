@@ -1,4 +1,4 @@
-// Streams and events. Work completes when it is queued, so handles of streams and events are mere
+// Streams and events. Work completes when it is queued, so handles of streams and events are only
 // numbers. If kernels take time (DeviceClock), an event records the time at which the work before
 // it completes.
 

@@ -142,7 +142,7 @@ class AdamW {
                               const std::string& source);
 
   const Shard& shard() const { return buckets_.shard(); }
-  /// Returns the number of trained elements, those of other ranks included.
+  /// Returns the number of trained elements of the whole model, on every rank.
   int64_t trained_elements() const;
 
   /// Returns false while apply() runs, and after it failed: weights and state are then a mixture of

@@ -69,7 +69,7 @@ struct StepLayout {
 
   bool operator==(const StepLayout&) const = default;
 
-  /// Returns the number of micro-batches minus that of `other`.
+  /// Returns how many more micro-batches this layout has than `other`.
   int64_t count_extra_splits(const StepLayout& other) const;
 };
 
