@@ -13,6 +13,7 @@ namespace vlmtrain::distributed {
 
 namespace {
 
+/// Work that is complete from the beginning.
 class CompletedWork final : public c10d::Work {
  public:
   CompletedWork() { finish(); }

@@ -13,21 +13,23 @@ namespace vlmtrain::distributed {
 
 /// The backends of a set of ranks.
 struct Collectives::Backends {
-  c10::intrusive_ptr<c10d::Backend> host{};
-  c10::intrusive_ptr<c10d::Backend> device{};
+  c10::intrusive_ptr<c10d::Backend> host{};    ///< for CPU tensors
+  c10::intrusive_ptr<c10d::Backend> device{};  ///< for GPU tensors; null until connect_device()
 
+  /// Returns the backend for the tensor's device. REQUIRES: it is not null.
   c10d::Backend& select(const at::Tensor& tensor) const { return tensor.is_cpu() ? *host : *device; }
 };
 
-/// A backend of one rank whose other ranks do not exist, like PyTorch's FakeProcessGroup. Every
-/// rank is assumed to have this rank's values; sums stay as they are, and all work completes at
-/// once. Allocates no memory, as c10d's own backends allocate none of PyTorch's for these calls.
+/// A backend of one rank without other ranks, like PyTorch's FakeProcessGroup. All work completes
+/// at once. Like c10d's own backends, it allocates no memory from PyTorch's allocators in these
+/// calls.
 class FakeProcessGroup final : public c10d::Backend {
  public:
   using c10d::Backend::Backend;
 
   const std::string getBackendName() const override { return "fake"; }
 
+  /// Leaves the tensors unchanged.
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override;
   /// Leaves `output` unchanged. REQUIRES: it is a shard of `input`.
@@ -38,8 +40,9 @@ class FakeProcessGroup final : public c10d::Backend {
                                                  const c10d::AllgatherOptions& options) override;
 };
 
-/// Creates this rank's NCCL backend with the plug-in libvlmtrain_nccl.so. Returns once all ranks
-/// have called it. Throws UserError (kFailed) if the plug-in or NCCL is not available.
+/// Creates this rank's NCCL backend with the plug-in libvlmtrain_nccl.so. Returns once all
+/// `world_size` ranks have called it. `store` connects these ranks. Throws UserError (kFailed) if
+/// the plug-in or NCCL is not available. REQUIRES: `device` is a CUDA device.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
                                                     at::Device device);
 

@@ -23,21 +23,22 @@ namespace vlmtrain::distributed {
 
 namespace {
 
-/// A string in a message of fixed size. The message has the whole string if it is short, as most
-/// are, which saves a second collective.
+/// A message of fixed size with the size of a string and its first characters. Most strings fit
+/// into one message, which saves a second collective.
 class ShortMessage {
  public:
   explicit ShortMessage(const std::string& text) {
     size_ = std::ssize(text);
     std::memcpy(chars_.data(), text.data(), std::min(text.size(), chars_.size()));
   }
-  /// Extracts a rank's message from the gathered messages.
+  /// Extracts a rank's message from the messages of all ranks: uint8 [ranks · kBytes].
   ShortMessage(const at::Tensor& all, size_t rank) {
     const auto* const message = static_cast<const char*>(all.const_data_ptr()) + rank * kBytes;
     std::memcpy(&size_, message, sizeof(size_));
     std::memcpy(chars_.data(), message + sizeof(size_), chars_.size());
   }
 
+  /// Returns the message as uint8 [kBytes].
   at::Tensor tensor() const {
     at::Tensor bytes = at::empty({static_cast<int64_t>(kBytes)}, at::kByte);
     auto* const first = static_cast<char*>(bytes.mutable_data_ptr());
@@ -45,13 +46,14 @@ class ShortMessage {
     std::memcpy(first + sizeof(size_), chars_.data(), chars_.size());
     return bytes;
   }
+  /// Returns the size of the string, which may be longer than the message.
   int64_t size() const { return size_; }
   bool is_complete() const { return size_ <= std::ssize(chars_); }
   /// REQUIRES: is_complete().
   std::string text() const { return {chars_.data(), static_cast<size_t>(size_)}; }
 
  private:
-  static constexpr size_t kBytes = 128;
+  static constexpr size_t kBytes = 128;  // chosen without measurement
   int64_t size_ = 0;
   std::array<char, kBytes - sizeof(int64_t)> chars_{};
 };
@@ -61,6 +63,7 @@ void record_traffic(Traffic& traffic, const at::Tensor& tensor) {
   ++traffic.calls;
 }
 
+/// Records an event with a timestamp on the device's current stream.
 c10::Event record_event(at::Device device) {
   c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // BACKEND_DEFAULT: an event with a timestamp
   event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
@@ -69,8 +72,7 @@ c10::Event record_event(at::Device device) {
 
 }  // namespace
 
-/// The time that this rank has waited for other ranks: its thread, or the current stream of its
-/// device.
+/// A timer of the waits for other ranks, on this rank's thread or on its device's current stream.
 class WaitTimer {
  public:
   /// Marks the beginning and the end of a wait on the device's current stream or on this thread.
@@ -124,9 +126,9 @@ class Collectives::Impl {
  public:
   explicit Impl(const Backends& world) : world_(world), group_(world) {}
 
-  /// Destroying a c10d group waits for its outstanding calls, which a lost rank never completes, so
-  /// such a group is leaked. An idle group closes its connections, by which other ranks notice that
-  /// this rank ends.
+  /// Closes the connections of idle groups, so that other ranks notice that this rank ends. Other
+  /// groups are leaked: their destructors would wait for outstanding calls, which a lost rank never
+  /// completes.
   ~Impl() {
     const bool is_idle = !is_broken_ && reductions_.empty() && all_gathers_.empty();
     for (Backends* const backends : {&replicas_, &group_, &world_}) {
@@ -196,6 +198,7 @@ class Collectives::Impl {
     return tensor.narrow(0, group_.host->getRank() * shard_size, shard_size);
   }
 
+  /// Returns the one-dimensional CPU tensors of all ranks, in rank order. Blocks.
   at::Tensor all_gather(at::Tensor input) {
     at::Tensor output = at::empty({world_.host->getSize() * input.numel()}, input.options());
     world_.host->_allgather_base(output, input)->wait();
@@ -210,7 +213,7 @@ class Collectives::Impl {
  private:
   Backends world_, group_, replicas_;  // without shard groups, group_ is world_ and replicas_ is empty
   std::vector<c10::intrusive_ptr<c10d::Work>> reductions_;
-  std::map<int64_t, c10::intrusive_ptr<c10d::Work>> all_gathers_;  // by ticket
+  std::map<int64_t, c10::intrusive_ptr<c10d::Work>> all_gathers_;  // by handle
   int64_t next_ticket_ = 0;
   at::Device device_ = at::kCPU;  // of the outstanding calls
   WaitTimer wait_timer_;
@@ -240,7 +243,7 @@ void Collectives::connect_device(Backends world, Backends group, Backends replic
 
 template <class Operation>
 void Collectives::run_guarded(const Operation& operation) {
-  // Gloo allocates copies of the tensors.
+  // Gloo allocates copies of the tensors. That must not fail on this rank alone.
   const memory::ScopedDisableTracking no_tracking;
   try {
     operation();
@@ -337,6 +340,7 @@ std::vector<std::string> Collectives::all_gather_strings(const std::string& text
       if (message.is_complete()) texts[rank] = message.text();
     }
     if (are_all_complete) return;
+    // Some string does not fit into its message: gather all strings, padded to the longest.
     at::Tensor padded = at::zeros({longest}, at::kByte);
     std::memcpy(padded.mutable_data_ptr(), text.data(), text.size());
     const at::Tensor gathered_bytes = impl_->all_gather(padded);

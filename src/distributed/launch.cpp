@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMaxPort = 65535;
 
-/// Returns nothing if the variable is not set or not a number: other programs may use its name.
+/// Returns nothing if the variable is not set or is not a number. The latter is allowed, because
+/// other programs may use the same name.
 std::optional<int64_t> read_number(const Environment& environment, const char* name) {
   const auto text = environment(name);
   return text ? parse_suffix_int("", *text) : std::nullopt;
@@ -72,10 +73,10 @@ std::optional<Launch> parse_torchrun(const Environment& environment) {
   return launch;
 }
 
-/// Derives a port that is equal for all tasks of a step and differs between most steps. The range
-/// is above the usual ports of servers and below Linux's ephemeral ports (32768).
+/// Returns a port that is equal for all tasks of a step and differs between most steps. The range
+/// is above the usual ports of servers and below Linux's ephemeral ports, which begin at 32768.
 int64_t derive_port(int64_t job, int64_t step) {
-  // 31 ports between consecutive jobs, for the steps of a job.
+  // Consecutive jobs are 31 ports apart, so that their first 31 steps have different ports.
   constexpr int64_t kFirstPort = 20'000, kNumPorts = 10'000, kStepsPerJob = 31;
   return kFirstPort + (job * kStepsPerJob + step) % kNumPorts;
 }
@@ -136,7 +137,7 @@ std::string first_host(std::string_view hosts) {
   const std::string first(rest.substr(0, rest.find_first_of("-,]")));
   const size_t close = rest.find(']');
   if (close == std::string_view::npos) return std::string(hosts.substr(0, bracket)) + first;
-  // "rack[1-2]node[3-4]"
+  // A host name can have several brackets: "rack[1-2]node[3-4]".
   return std::string(hosts.substr(0, bracket)) + first + first_host(rest.substr(close + 1));
 }
 

@@ -13,22 +13,23 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Each heartbeat is a few requests to rank 0's store. The timeouts below are several intervals
-/// long.
+/// long. The durations were not tuned.
 constexpr auto kHeartbeatInterval = 500ms;
-/// Shorter at the end of a run, which waits for the last exchange.
+/// The interval at the end of a run, which waits for the last exchange.
 constexpr auto kShutdownHeartbeatInterval = 10ms;
 /// After a broken connection, a rank without a heartbeat for this long counts as lost.
 constexpr auto kBrokenConnectionTimeout = 3s;
-/// Time to learn the reason of a broken connection: rank 0 needs its heartbeat timeout, and the
-/// failure some heartbeats to reach this rank.
+/// Time to wait for the reason of a broken connection. Rank 0 needs its heartbeat timeout (12 s by
+/// default), and the failure needs some heartbeats to reach this rank.
 constexpr auto kFailureReasonTimeout = 16s;
-/// Time in which a rank that has noticed a failure must exit, not counting its running writes.
+/// Time in which a rank that has noticed a failure must exit. on_hang may then wait for running
+/// writes.
 constexpr auto kExitTimeout = 15s;
 /// Time in which a rank's thread must notice a failure before on_hang is called.
 constexpr auto kUnnoticedFailureTimeout = 4s;
-/// Time that a rank without a failure waits for the others to be done.
+/// Time that a rank waits for all other ranks to be done, if no rank failed.
 constexpr auto kShutdownTimeout = 5s;
-/// Time that rank 0 waits until the other ranks have acknowledged a failure; a lost rank never does.
+/// Time that rank 0 waits for the other ranks to acknowledge a failure. A lost rank never does.
 constexpr auto kAcknowledgeTimeout = 2s;
 
 constexpr const char* kFailureKey = "failure";
@@ -43,12 +44,13 @@ std::string done_key(int64_t rank) {
   return fmt::format("done/{}", rank);
 }
 
-/// Set by ranks that have seen that all are done. Rank 0 exits last, because it hosts the store.
+/// Returns the key that a rank sets when it has read that all ranks are done. Rank 0 exits last,
+/// because it hosts the store.
 std::string exited_key(int64_t rank) {
   return fmt::format("gone/{}", rank);
 }
 
-/// Set by ranks that have noticed the failure.
+/// Returns the key that a rank sets when it has noticed the failure.
 std::string acknowledged_key(int64_t rank) {
   return fmt::format("heard/{}", rank);
 }
@@ -86,7 +88,7 @@ RankMonitor::~RankMonitor() {
   if (is_answered) {
     heartbeat_thread_.join();
   } else {
-    // The thread is blocked on a machine that does not answer, and the process is about to end.
+    // The thread is blocked by a machine that does not respond, and the process is about to end.
     heartbeat_thread_.detach();
   }
 }
@@ -139,7 +141,7 @@ std::string RankMonitor::describe_lost_rank(int64_t rank) const {
                      std::chrono::duration<double>(heartbeat_timeout()).count());
 }
 
-/// The only thread that talks to rank 0.
+/// Only this thread exchanges messages with rank 0's store, because SharedStore is not thread-safe.
 void RankMonitor::run_heartbeat() {
   try {
     SharedStore store(launch_, /*is_server=*/false, options_.rendezvous_timeout);
@@ -186,7 +188,7 @@ void RankMonitor::exchange_status(SharedStore& store, int64_t count) {
   are_all_done_ = are_all_done;
 }
 
-/// Only the two ranks of a broken connection notice it, so they inform rank 0.
+/// Shares is_broken_ with rank 0: only the two ranks of a broken connection notice that it broke.
 void RankMonitor::sync_broken_flag(SharedStore& store) {
   bool is_broken = false;
   {
@@ -244,7 +246,7 @@ void RankMonitor::detect_lost_rank(SharedStore& store) {
                       serialize_failure({.rank = silent_rank, .code = ExitCode::kFailed, .reason = reason}));
 }
 
-/// Detects that rank 0 does not answer, and calls on_hang if this rank does not end after a
+/// Detects that rank 0 does not respond, and calls on_hang if this rank does not exit after a
 /// failure.
 void RankMonitor::run_watchdog() {
   std::unique_lock lock(mutex_);

@@ -15,45 +15,49 @@
 namespace vlmtrain::distributed {
 
 /// A monitor that sends this rank's heartbeats and detects lost ranks, on threads of its own. Rank
-/// 0 watches all other ranks, and they watch rank 0. The first failure ends all ranks. Thread-safe.
+/// 0 watches all other ranks, and they watch rank 0. The first failure ends the run on all ranks.
+/// Thread-safe.
 class RankMonitor {
  public:
-  /// `names` are the ranks' names for messages about a lost rank.
+  /// `names` has one name per rank, for messages about a lost rank. REQUIRES: rank 0's store
+  /// exists.
   RankMonitor(const Launch& launch, RanksOptions options, std::vector<std::string> names);
-  /// Without a failure: reports that this rank is done; rank 0 waits until all others are done.
+  /// Reports that this rank is done. Without a failure, waits some seconds until all ranks are
+  /// done; rank 0 exits last, because it hosts the store.
   ~RankMonitor();
   RankMonitor(const RankMonitor&) = delete;
   RankMonitor& operator=(const RankMonitor&) = delete;
 
-  /// Publishes a failure of this rank. Returns once it is in the store, or after a timeout.
+  /// Publishes a failure of this rank, unless another failure is known. Returns once it is in the
+  /// store, or after a timeout.
   void report_failure(const Failure& failure);
 
-  /// Returns whether rank 0 is known to be lost.
+  /// Returns whether this rank has detected the loss of rank 0.
   bool has_lost_rank0();
 
-  /// Returns the first failure, for a caller whose connection to a rank broke. Returns nothing if
-  /// none is known in time.
+  /// Waits for the first failure of the run. Called if the connection to a rank broke, which the
+  /// failure explains. Returns nothing if no failure becomes known in time.
   std::optional<Failure> wait_for_failure();
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// The latest heartbeat of a rank and when it changed.
+  /// The latest heartbeat of a rank, and the time at which it changed.
   struct LastHeartbeat {
     std::string count;
     Clock::time_point time;
   };
 
-  /// The heartbeat thread: exchanges this rank's status with rank 0's store.
+  /// Body of the heartbeat thread, which exchanges this rank's status with rank 0's store.
   void run_heartbeat();
   /// Sends one heartbeat and reads the state of the other ranks.
   void exchange_status(SharedStore& store, int64_t count);
-  /// Returns whether this rank may exit.
+  /// Reports that this rank is done. Returns whether all ranks are, so that it may exit.
   bool sync_shutdown(SharedStore& store) const;
-  /// Returns whether this rank may exit after a failure.
+  /// Reports that this rank has noticed the failure. Returns whether it may exit.
   bool acknowledge_failure(SharedStore& store) const;
-  /// On rank 0: reports the rank that has been silent for too long, if any.
+  /// On rank 0: reports a rank whose last heartbeat is older than heartbeat_timeout(), if any.
   void detect_lost_rank(SharedStore& store);
-  /// The watchdog thread: detects a lost rank 0, and calls on_hang.
+  /// Body of the watchdog thread, which detects a lost rank 0, and calls on_hang.
   void run_watchdog();
   void set_failure(const Failure& failure);
   Clock::duration heartbeat_timeout() const;
@@ -69,9 +73,9 @@ class RankMonitor {
   std::condition_variable changed_;
   std::optional<Failure> failure_;
   std::optional<Failure> own_failure_;  // to be published
-  bool is_reported_ = false;
+  bool is_reported_ = false;            // own_failure_ is published
   bool has_lost_rank0_ = false;
-  bool is_broken_ = false;   // a connection between ranks broke: shortens the heartbeat timeout
+  bool is_broken_ = false;   // a connection between two ranks broke, which shortens the heartbeat timeout
   bool is_noticed_ = false;  // this rank's own thread has noticed the failure
   bool is_done_ = false;
   bool are_all_done_ = false;

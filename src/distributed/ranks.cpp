@@ -1,5 +1,5 @@
-// The only file that includes ProcessGroupGloo.hpp. gloo_headers/ declares the names of Gloo that
-// it uses.
+// The only file that includes ProcessGroupGloo.hpp. gloo_headers/ declares the parts of Gloo that
+// this header uses.
 #define USE_C10D_GLOO
 #define USE_DISTRIBUTED
 
@@ -30,8 +30,8 @@ namespace vlmtrain::distributed {
 
 namespace {
 
-/// RankMonitor detects lost ranks. A step or checkpoint may take any time, so calls have
-/// practically no timeout.
+/// Timeout of Gloo's calls, practically unlimited. A step or checkpoint may take any time, and
+/// RankMonitor detects lost ranks.
 constexpr auto kNoTimeout = std::chrono::hours(24);
 
 std::string get_process_name() {
@@ -42,7 +42,7 @@ std::string rendezvous_key(int64_t rank) {
   return fmt::format("here/{}", rank);
 }
 
-/// The rendezvous of all ranks. Rank 0 decides when it has failed.
+/// The rendezvous of all ranks through rank 0's store. Rank 0 decides whether it has failed.
 class Rendezvous {
  public:
   Rendezvous(SharedStore& store, const Launch& launch, std::chrono::milliseconds timeout)
@@ -81,7 +81,7 @@ class Rendezvous {
   }
 
   [[noreturn]] void throw_missing(const std::string& missing) const {
-    // The other ranks read the message from rank 0's store.
+    // Rank 0 hosts the store, so it waits until the other ranks have polled the message.
     if (launch_.rank == 0) std::this_thread::sleep_for(20 * kPollInterval);
     throw run_error(
         "of {} ranks, these did not connect to {}:{} within {} s: {}; check that they were started and can reach it, "
@@ -95,8 +95,9 @@ class Rendezvous {
   std::vector<std::string> keys_;
 };
 
-/// c10d logs many lines about a lost connection, which add nothing to Failure. Its flight recorder
-/// costs time in each call and is not thread-safe with several ranks in one process, as in tests.
+/// Turns off c10d's warnings and its flight recorder. c10d logs many lines about a lost connection,
+/// which add nothing to Failure. The flight recorder costs time in each call, and is not
+/// thread-safe with several ranks in one process, as in tests.
 void quiet_c10d_logs() {
   constexpr int kErrorLogLevel = 2;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kErrorLogLevel;
@@ -173,13 +174,13 @@ class Ranks::Group {
   }
 
   c10::intrusive_ptr<c10d::Backend> make_device_backend(at::Device device, const Members& members) {
-    VLMTRAIN_CHECK(!device.is_cpu(), "the CPU backend is connected at startup");
+    VLMTRAIN_CHECK(!device.is_cpu(), "expected a GPU; the CPU backend is connected at startup");
     const auto rank = static_cast<int>(members.rank), count = static_cast<int>(members.count);
     if (vgpu::find_interface() != nullptr) return c10::make_intrusive<FakeProcessGroup>(rank, count);
     return make_nccl_backend(make_prefix_store("nccl/" + members.name), rank, count, device);
   }
 
-  /// A failed call is a consequence; the reason is another rank's failure.
+  /// Throws the failure of another rank, which is the reason why a call failed.
   [[noreturn]] void rethrow_with_reason(const std::exception& error) {
     if (const auto failure = monitor_.wait_for_failure()) throw UserError(failure->code, failure->text());
     throw run_error("the connection to another rank broke: {}", error.what());
@@ -257,7 +258,7 @@ std::vector<double> RankConsensus::sum_over_ranks(std::vector<double> values) co
   std::vector<double> sums(values.size());
   for (const auto& text : collectives_.all_gather_strings(to_bytes(values))) {
     const auto terms = parse_values<double>(text);
-    VLMTRAIN_CHECK(terms.size() == sums.size(), "a rank has {} terms, this one {}", terms.size(), sums.size());
+    VLMTRAIN_CHECK(terms.size() == sums.size(), "a rank has {} values, expected {}", terms.size(), sums.size());
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
   }
   return sums;

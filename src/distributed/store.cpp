@@ -82,12 +82,13 @@ c10d::TCPStoreOptions make_store_options(const Launch& launch, bool is_server, s
   return options;
 }
 
-/// Connects to another rank's store on a thread that is abandoned after the timeout. c10d waits
-/// forever for a server that accepts the connection but does not answer, and logs twenty lines
-/// about one that answers otherwise.
+/// Connects to rank 0's store on a thread that is abandoned after the timeout. c10d waits forever
+/// for a server that accepts the connection but does not respond, and logs twenty lines about a
+/// server that is not a store.
 c10::intrusive_ptr<c10d::TCPStore> connect_to_server(const Launch& launch, std::chrono::milliseconds timeout) {
-  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // rank 0 already listens
+  constexpr std::chrono::milliseconds kMaxAnswerTime{20'000};  // enough, because rank 0 listens already
   timeout = std::min(timeout, kMaxAnswerTime);
+  // The store's own timeout is much longer, so that this function's always ends the wait.
   std::packaged_task<c10::intrusive_ptr<c10d::TCPStore>()> connect_task(
       [host = launch.host, options = make_store_options(launch, /*is_server=*/false, 10 * timeout), timeout] {
         auto store = c10::make_intrusive<c10d::TCPStore>(host, options);

@@ -14,15 +14,15 @@ class Store;
 namespace vlmtrain::distributed {
 
 /// Polls until a server accepts connections at rank 0's address. Returns false after `timeout`.
-/// c10d's own store waits up to three times as long as its timeout.
+/// Exact, unlike c10d's own store, which waits up to three times as long as its timeout.
 bool wait_until_listening(const Launch& launch, std::chrono::milliseconds timeout);
 
 /// A key-value store that all ranks share and rank 0 hosts. Methods throw c10d's exceptions if rank
 /// 0 is gone. Not thread-safe.
 class SharedStore {
  public:
-  /// Connects to rank 0's store. `is_server`: hosts the store as long as this object lives. Throws
-  /// UserError (kUsage) if the port is in use, or nobody listens there within `timeout`.
+  /// Connects to rank 0's store. If `is_server`, hosts the store as long as this object lives.
+  /// Throws UserError (kUsage) if the port is in use, or no server listens there within `timeout`.
   SharedStore(const Launch& launch, bool is_server, std::chrono::milliseconds timeout);
   ~SharedStore();
   SharedStore(const SharedStore&) = delete;

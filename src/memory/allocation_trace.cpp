@@ -18,7 +18,7 @@ namespace {
 
 thread_local MemoryTag thread_tag;
 
-/// Nodes that a thread creates from this sequence number on have this tag.
+/// The tag of the nodes that a thread creates from a sequence number on.
 struct TagBoundary {
   uint64_t sequence_number;
   MemoryTag tag;
@@ -134,8 +134,8 @@ void MemoryTagRecorder::clear() {
   node_tags().clear();
 }
 
-/// The allocator calls it also on autograd threads, which inherit the debug info of the thread that
-/// started the backward pass.
+/// The allocator also calls the listener on autograd threads, which inherit the debug info of the
+/// thread that started the backward pass.
 class AllocationTrace::Listener : public c10::MemoryReportingInfoBase {
  public:
   explicit Listener(c10::Device device) : device_(device) {}

@@ -20,7 +20,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// Number of ScopedDisableTracking scopes on this thread.
+/// Number of live ScopedDisableTracking scopes on this thread.
 thread_local int disable_depth = 0;
 
 using Watchers = std::vector<std::shared_ptr<AllocationWatcher>>;
@@ -31,9 +31,9 @@ struct WatchedMemory {
   Watchers watchers;
 };
 
-/// Wraps PyTorch's allocator. Never uninstalled, because its memory may outlive any watcher. It
-/// returns the wrapped allocator's pointers unchanged, because some callers (oneDNN) keep only the
-/// pointer.
+/// An allocator that notifies watchers and forwards to PyTorch's allocator. Never uninstalled,
+/// because its memory may outlive any watcher. It returns the wrapped allocator's pointers
+/// unchanged, because some callers (oneDNN) keep only the pointer.
 class WatchedAllocator final : public c10::Allocator {
  public:
   explicit WatchedAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
@@ -111,7 +111,7 @@ class WatchedAllocator final : public c10::Allocator {
     {
       const std::lock_guard lock(mutex_);
       const auto it = allocations_.find(address);
-      if (it == allocations_.end()) return;  // unwatched
+      if (it == allocations_.end()) return;  // allocated without a watcher
       memory = std::move(it->second);
       allocations_.erase(it);
     }

@@ -98,8 +98,8 @@ CpuInfo read_cpu_info(const std::filesystem::path& root) {
 }
 
 int64_t default_threads(const CpuInfo& cpu) {
-  // A coarse bound on the thread pools that the program starts (OpenMP, autograd, data loader,
-  // checkpoints).
+  // An upper bound on the thread pools of this size that the program starts (OpenMP, autograd, data
+  // loader, checkpoints).
   constexpr int64_t kNumThreadPools = 4;
   int64_t threads = cpu.usable_cores;
   if (cpu.quota_cores) threads = std::min(threads, static_cast<int64_t>(std::ceil(*cpu.quota_cores)));
@@ -126,7 +126,7 @@ namespace {
 constexpr std::string_view kAtenPrefix = "aten,";
 constexpr std::string_view kThreadsPrefix = "threads,";
 
-/// Returns the text after `marker` in the line, or an empty string without the marker.
+/// Returns the text after `marker` in the line, or an empty string if the line lacks the marker.
 std::string find_suffix(const std::string& line, std::string_view marker) {
   const size_t position = line.find(marker);
   return position == std::string::npos ? std::string() : line.substr(position + marker.size());
@@ -163,7 +163,7 @@ void print_cpu_kernels() {
   setenv("ONEDNN_VERBOSE", "1", /*overwrite=*/1);
   std::printf("%s%s\n%s%d\n", std::string(kAtenPrefix).c_str(), at::get_cpu_capability().c_str(),
               std::string(kThreadsPrefix).c_str(), at::get_num_threads());
-  constexpr int64_t kSize = 256;
+  constexpr int64_t kSize = 256;  // large enough that LibTorch uses oneDNN
   // oneDNN prints its version at its first operation. This one uses oneDNN on every processor.
   static_cast<void>(at::ones({kSize, kSize}).to_mkldnn());
   const at::Tensor matrix = at::ones({kSize, kSize}, at::kBFloat16);
@@ -188,10 +188,10 @@ CpuKernels parse_cpu_kernels(const std::string& output) {
   return kernels;
 }
 
-// An ATen operation above its grain size starts an OpenMP team in the calling thread. N workers
-// would have N teams, each as large as the machine. at::set_num_threads(1) would also affect
-// threads that start later, such as the engine's, so the limit is set for this thread in LibTorch's
-// OpenMP runtime.
+// An ATen operation above its grain size starts an OpenMP team in the calling thread. N worker
+// threads would have N teams, each with one thread per core. at::set_num_threads(1) would also
+// affect threads that start later, such as those of the autograd engine. So the limit is set for
+// this thread only, in LibTorch's OpenMP runtime.
 void use_single_aten_thread() {
   at::get_num_threads();  // LibTorch initializes a thread at its first use, which would reset the limit
   using SetNumThreads = void (*)(int);

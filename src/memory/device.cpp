@@ -1,7 +1,7 @@
 // The binary does not link CUDA. Functions are looked up in the libraries that LibTorch's CUDA
-// library has loaded; results are enums with 0 for success. The allocator's limit is set through a
-// virtual function, which needs only its header: PyTorch reads its own setting of the limit at
-// startup, but here the limit changes during a run.
+// library has loaded; their results are enums with 0 for success. The allocator's limit is set
+// through a virtual function, which needs only its header. PyTorch's own setting of the limit does
+// not suffice: it is read at startup, but here the limit changes during a run.
 
 #include "vlmtrain/memory/device.h"
 
@@ -39,7 +39,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// Returns an empty string if the library is loaded, else the loader's error.
+/// Loads LibTorch's CUDA library. Returns an empty string, or the loader's error.
 std::string load_cuda_library() {
   static const std::string failure = []() -> std::string {
     if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr) return "";
@@ -49,14 +49,14 @@ std::string load_cuda_library() {
   return failure;
 }
 
-/// Returns whether the stub libraries of the virtual GPU are loaded, whose device no driver
-/// reports.
+/// Returns whether the stub libraries of the virtual GPU are loaded. No driver reports their
+/// device.
 bool is_virtual_gpu_loaded() {
   return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
 
 [[noreturn]] void throw_unusable(const std::string& name, const std::string& reason) {
-  throw run_error("device {}: {}; or train without it: --device cpu", name, reason);
+  throw run_error("device {}: {}; or train on the CPU with --device cpu", name, reason);
 }
 
 void check_kernel_code(const std::string& name, const VisibleGpu& gpu) {
@@ -92,8 +92,10 @@ at::Device open_cuda(const std::string& name, int index) {
   // The planner cannot predict cuDNN's choice of algorithms, so convolutions use ATen's kernels.
   at::globalContext().setUserEnabledCuDNN(false);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+  // Before CUDA is initialized, the virtual GPU cannot be described.
   if (is_virtual) check_kernel_code(name, {.name = describe(device).name, .architecture = get_architecture(device)});
   cache_device_size(device);
+  // The environment's limit applies even if the run sets none.
   if (std::getenv(kReservedLimitVariable) != nullptr) {
     limit_reserved_bytes(device, std::numeric_limits<int64_t>::max());
   }
@@ -105,7 +107,7 @@ at::Device open_default_device() {
   if (!is_virtual_gpu_loaded()) {
     const DriverProbe probe = probe_driver();
     if (probe.state == DriverState::kAbsent || probe.state == DriverState::kHidden) {
-      if (!probe.reason.empty()) spdlog::warn("on the CPU: {}", probe.reason);
+      if (!probe.reason.empty()) spdlog::warn("the run uses the CPU: {}", probe.reason);
       return at::kCPU;
     }
   }
@@ -121,7 +123,7 @@ c10::DeviceAllocator* get_allocator(at::Device device) {
 std::optional<int> parse_cuda_index(const std::string& name) {
   if (name == "cuda") return 0;
   const int64_t index = parse_suffix_int("cuda:", name).value_or(-1);
-  if (index < 0 || index > 127) return std::nullopt;
+  if (index < 0 || index > 127) return std::nullopt;  // c10::DeviceIndex is int8_t
   return static_cast<int>(index);
 }
 
@@ -198,6 +200,7 @@ std::string get_device_name(int device) {
   return name.data();
 }
 
+/// Returns the device's index, which c10 stores as a signed char, as an int.
 int get_index(at::Device device) {
   return static_cast<unsigned char>(device.index());
 }
@@ -269,9 +272,9 @@ std::optional<std::string> find_device_failure(at::Device device) {
 
 namespace {
 
-/// The allocator takes fractions of the size in the device properties, not of the driver's memory
-/// figures. It reads that size once at startup. A virtual GPU may report a larger size later, so
-/// the size is cached here as well.
+/// Returns cudaDeviceProp::totalGlobalMem, of which PyTorch's allocator takes a fraction as its
+/// limit. The allocator reads that size once at startup. A virtual GPU may report a larger size
+/// later, so the first value is cached here as well.
 double get_total_global_mem(int device) {
   static std::mutex mutex;
   static std::map<int, double> total_bytes_by_device;
@@ -286,6 +289,7 @@ double get_total_global_mem(int device) {
   return total_bytes_by_device[device] = static_cast<double>(properties.totalGlobalMem);
 }
 
+/// Returns the limit that kReservedLimitVariable sets, or the maximum of int64_t if it is not set.
 int64_t read_env_limit() {
   constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   const char* const text = std::getenv(kReservedLimitVariable);
@@ -294,7 +298,7 @@ int64_t read_env_limit() {
   int64_t bytes = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bytes);
   if (error == std::errc() && end == digits.data() + digits.size() && bytes > 0) return bytes;
-  throw usage_error("{}={}: must be a number of bytes", kReservedLimitVariable, text);
+  throw usage_error("{}={}: must be a positive number of bytes", kReservedLimitVariable, text);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ c10::impl::VirtualGuardImpl get_guard_impl(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
-/// One stream per device and process.
+/// Returns the side stream for copies to the device, one per device and process.
 c10::Stream copy_stream(at::Device device) {
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, c10::Stream> streams;
@@ -62,7 +62,7 @@ AsyncHostToDevice::~AsyncHostToDevice() {
   try {
     wait();
   } catch (const c10::Error&) {
-    // The device is broken; the next user reports it.
+    // The device is broken; the next call that uses it reports the error.
   }
 }
 

@@ -19,7 +19,7 @@ namespace vlmtrain::memory {
 
 namespace {
 
-/// The driver library's functions, declared as in cuda.h. The library stays loaded.
+/// Access to the driver library's functions by name. The library stays loaded.
 class DriverLibrary {
  public:
   explicit DriverLibrary(void* library) : library_(library) {}
@@ -27,6 +27,7 @@ class DriverLibrary {
   /// Result of call() if the library lacks the function.
   static constexpr int kMissing = -1;
 
+  /// Calls a function and returns its CUresult. The arguments' types must be as in cuda.h.
   template <class... Arguments>
   int call(const char* name, Arguments... arguments) const {
     auto* const function = reinterpret_cast<int (*)(Arguments...)>(dlsym(library_, name));
@@ -39,10 +40,11 @@ class DriverLibrary {
 
 constexpr int kRequiredVersion = 13000;  // CUDA 13.0 in the encoding of cuDriverGetVersion
 
-// Results of cuInit (cuda.h) with distinct fixes.
+// CUDA_ERROR_NO_DEVICE and CUDA_ERROR_INVALID_DEVICE (cuda.h).
 constexpr int kNoDevice = 100;
 constexpr int kInvalidDevice = 101;
 
+/// An error of cuInit: its CUresult, the reason for messages, and DriverProbe::name.
 struct InitFailure {
   int code;
   const char* reason;
@@ -66,7 +68,7 @@ constexpr std::array kInitFailures{
     InitFailure{999, "the kernel module does not answer; try nvidia-smi, and sudo nvidia-modprobe -u"},
 };
 
-/// Returns whether it is a GPU's own device file (nvidia0, nvidia1, …), not nvidiactl.
+/// Returns whether a file of /dev belongs to one GPU (nvidia0, nvidia1, …), unlike nvidiactl.
 bool is_gpu_file(const std::string& name) {
   constexpr std::string_view kPrefix = "nvidia";
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
@@ -199,7 +201,7 @@ DriverProbe explain_missing_library(const DriverPaths& paths, const std::string&
 
 std::string module_version(const DriverPaths& paths) {
   std::ifstream file(paths.proc / "version");
-  // NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …
+  // Example: NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue …
   for (std::string word; file >> word;) {
     const bool is_number = std::ranges::all_of(word, [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
     if (is_number && word.find('.') != std::string::npos) return word;
@@ -208,8 +210,8 @@ std::string module_version(const DriverPaths& paths) {
 }
 
 bool has_kernel_code(int architecture) {
-  // The architectures of LibTorch's wheel for CUDA 13; KernelCodeOnGpuTest compares with the
-  // library.
+  // The architectures of LibTorch's wheel for CUDA 13. KernelCodeOnGpuTest compares them with the
+  // library's.
   constexpr std::array kCompiledArchitectures{75, 80, 86, 90, 100, 120};
   return std::ranges::any_of(kCompiledArchitectures, [&](int compiled) {
     return compiled / 10 == architecture / 10 && compiled <= architecture;
@@ -230,7 +232,7 @@ DriverProbe probe_driver(const DriverPaths& paths) {
     return explain_missing_library(paths, reason != nullptr ? reason : "unknown reason");
   }
   const DriverLibrary driver(library);
-  // Check the version first: an old driver is reported as such even if it has other errors.
+  // Check the version first, so that an old driver is reported as too old even if cuInit fails.
   int version = 0;
   if (driver.call("cuDriverGetVersion", &version) == 0 && version > 0 && version < kRequiredVersion &&
       machine_has_gpus(paths)) {
@@ -247,8 +249,7 @@ DriverProbe probe_driver(const DriverPaths& paths) {
   DriverProbe probe{.state = DriverState::kUsable, .name = "usable", .reason = {}, .gpus = {}};
   for (int index = 0; index < count; ++index) {
     const auto gpu = describe_gpu(driver, index);
-    if (!gpu)
-      return make_unusable("fails", fmt::format("the driver does not describe GPU {}; check nvidia-smi", index));
+    if (!gpu) return make_unusable("fails", fmt::format("the driver cannot describe GPU {}; check nvidia-smi", index));
     probe.gpus.push_back(*gpu);
   }
   return probe;

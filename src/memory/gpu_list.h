@@ -16,15 +16,16 @@ inline constexpr int64_t kMiB = int64_t{1} << 20;
 inline constexpr double kTera = 1e12;
 inline constexpr double kGiga = 1e9;
 
-// A context's size depends on the driver and on the kernels that a process has loaded. An H200 had
-// 825 MiB at the end of a training run, 203 MiB of which were loaded after planning
-// (docs/benchmarks/first-gpu-hour.md).
+// A context's size depends on the driver and on the kernels that a process has loaded. On an H200,
+// the context had 825 MiB at the end of a training run; 203 MiB of them were loaded after planning
+// (docs/benchmarks/first-gpu-hour.md). The value for other GPUs was not measured.
 inline constexpr int64_t kDefaultContextBytes = 512 * kMiB;
 inline constexpr int64_t kHopperContextBytes = 832 * kMiB;
 
-/// A GeForce GPU or a workstation GPU of the same chip. Its tensor cores with fp32 accumulation
-/// have twice the fp32 rate, and in TF32 the fp32 rate (whitepapers of GA102, AD102 and GB202,
-/// "Comparison of …"). Turing has neither bf16 nor TF32.
+/// Returns a GeForce GPU or a workstation GPU of the same chip. Its tensor cores with fp32
+/// accumulation have twice the fp32 rate in bf16 and fp16, and the fp32 rate in TF32 (whitepapers
+/// of GA102, AD102 and GB202, "Comparison of …"). Turing has neither bf16 nor TF32; its fp16 rate
+/// is four times the fp32 rate.
 constexpr Gpu make_geforce(std::string_view name, std::string_view device_name, int architecture, int multiprocessors,
                            int l2_cache_mib, int memory_mib, double fp32_tflops, double bandwidth_gb_per_second) {
   const bool has_bf16 = architecture >= 80;
@@ -43,10 +44,10 @@ constexpr Gpu make_geforce(std::string_view name, std::string_view device_name, 
           .memory_bandwidth = bandwidth_gb_per_second * kGiga};
 }
 
-// Multiprocessors, cache and bandwidth: NVIDIA's whitepapers and data sheets. fp32: at boost clock,
-// which a laptop's power limit may not allow. Memory: from PyTorch's out-of-memory errors on Linux,
-// rounded to 0.01 GiB; the smaller of two values that drivers reported; without such a message, the
-// value of a GPU of the same kind and size.
+// Sources. Multiprocessors, cache and bandwidth: NVIDIA's whitepapers and data sheets. fp32 rate:
+// at boost clock, which a laptop's power limit may not allow. Memory: from PyTorch's out-of-memory
+// errors on Linux, which are rounded to 0.01 GiB. If drivers reported two values, the smaller one;
+// if no such error is known, the value of a GPU of the same kind and size.
 inline constexpr std::array kGeforce{
     make_geforce("rtx2060", "NVIDIA GeForce RTX 2060", 75, 30, 3, 5'929, 6.5, 336),
     make_geforce("rtx2070", "NVIDIA GeForce RTX 2070", 75, 36, 4, 7'966, 7.5, 448),
@@ -92,7 +93,7 @@ inline constexpr std::array kGeforce{
     make_geforce("rtx5090-laptop", "NVIDIA GeForce RTX 5090 Laptop GPU", 120, 82, 64, 24'054, 45.0, 896),
 };
 
-/// Merges two lists, ordered by architecture, then by memory.
+/// Returns the entries of both lists, sorted by architecture, then by memory.
 template <size_t kLeft, size_t kRight>
 constexpr std::array<Gpu, kLeft + kRight> merge_sorted(const std::array<Gpu, kLeft>& left,
                                                        const std::array<Gpu, kRight>& right) {

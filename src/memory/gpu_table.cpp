@@ -20,6 +20,8 @@ using gpu_list::make_geforce;
 
 constexpr int64_t kKiB = 1024;
 
+// In the order of the fields: number, threads and blocks per multiprocessor, shared memory per
+// multiprocessor and per block.
 constexpr std::array kArchitectures{
     Architecture{75, 1024, 16, 64 * kKiB, 64 * kKiB},   Architecture{80, 2048, 32, 164 * kKiB, 163 * kKiB},
     Architecture{86, 1536, 16, 100 * kKiB, 99 * kKiB},  Architecture{89, 1536, 24, 100 * kKiB, 99 * kKiB},
@@ -27,7 +29,8 @@ constexpr std::array kArchitectures{
     Architecture{120, 1536, 24, 100 * kKiB, 99 * kKiB},
 };
 
-// Memory sizes without a measurement come from PyTorch's out-of-memory errors, rounded to 0.01 GiB.
+// Memory sizes that were not measured come from PyTorch's out-of-memory errors, which are rounded
+// to 0.01 GiB.
 
 constexpr Gpu kT4{.name = "t4",
                   .device_name = "Tesla T4",
@@ -183,7 +186,7 @@ constexpr Gpu kRtx5090{.name = "rtx5090",
                        .fp16_flops = 209.5 * kTera,
                        .memory_bandwidth = 1792 * kGiga};
 
-/// A MIG instance with `eighths` / 8 of its GPU's memory, cache and bandwidth.
+/// Returns a MIG instance with `eighths` / 8 of its GPU's cache and bandwidth.
 constexpr Gpu make_mig_slice(Gpu gpu, std::string_view name, std::string_view device_name, int multiprocessors,
                              int eighths, int64_t memory_mib) {
   const double ratio = static_cast<double>(multiprocessors) / gpu.multiprocessors;
@@ -242,7 +245,8 @@ constexpr std::array kUnsupportedGpus{
     UnsupportedGpu{"k80", "Tesla K80 (Kepler)", 37},
 };
 
-/// Sets the dense tensor-core rate if it is not twice the fp32 rate; TF32 has half of it.
+/// Returns `gpu` with the dense bf16 and fp16 rate of its tensor cores, for GPUs where that rate is
+/// not twice the fp32 rate. TF32 has half of it.
 constexpr Gpu make_professional(Gpu gpu, double tensor_tflops) {
   gpu.tf32_flops = tensor_tflops / 2 * kTera;
   gpu.bf16_flops = tensor_tflops * kTera;
@@ -299,7 +303,8 @@ Gpu scale_multiprocessors(Gpu gpu, int multiprocessors) {
   gpu.tf32_flops *= ratio;
   gpu.bf16_flops *= ratio;
   gpu.fp16_flops *= ratio;
-  // A fraction of a GPU has a fraction of these; a GPU with more multiprocessors may not have more.
+  // A fraction of a GPU has a fraction of its bandwidth and cache; a GPU with more multiprocessors
+  // need not have more of either.
   gpu.memory_bandwidth *= std::min(1.0, ratio);
   gpu.l2_cache_bytes = static_cast<int64_t>(static_cast<double>(gpu.l2_cache_bytes) * std::min(1.0, ratio));
   return gpu;

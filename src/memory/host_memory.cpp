@@ -52,15 +52,15 @@ int64_t read_number(const std::filesystem::path& file) {
 struct GroupFiles {
   const char* limit;
   const char* usage;
-  const char* inactive_cache;  ///< file caches in memory.stat, descendants included
-  const char* active_cache;
+  const char* inactive_cache;  ///< file cache in memory.stat, descendants included
+  const char* active_cache;    ///< the same for recently used pages
 };
 
 constexpr GroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
                                "total_active_file"};
 constexpr GroupFiles kVersion2{"memory.max", "memory.current", "inactive_file", "active_file"};
 
-/// A control group with a limit and its unused part.
+/// The memory limit of a control group and the part of it that is not used.
 struct GroupLimit {
   int64_t limit_bytes;
   int64_t remaining_bytes;
@@ -75,7 +75,7 @@ std::vector<GroupLimit> group_limits(const std::filesystem::path& root) {
     if (limit == kNoHostLimit) continue;
     const int64_t cached = read_keyed_number(group.path / "memory.stat", files.inactive_cache).value_or(0) +
                            read_keyed_number(group.path / "memory.stat", files.active_cache).value_or(0);
-    const int64_t used = read_number(group.path / files.usage) - cached;
+    const int64_t used = read_number(group.path / files.usage) - cached;  // the kernel drops file caches
     limits.push_back({limit, limit - std::clamp<int64_t>(used, 0, limit), group.path / files.limit});
   }
   return limits;
@@ -119,6 +119,7 @@ int64_t host_limit_bytes() {
 AvailableHostMemory get_available_host_memory(const std::filesystem::path& root, const AddressLimits& limits) {
   const ProcessMemory process = read_process_memory(root);
   AvailableHostMemory available{.bytes = kNoHostLimit, .limit_source = "nothing"};
+  // `remaining` is memory that is not used yet; the process's own memory is added.
   const auto apply_limit = [&](int64_t remaining, const std::string& source) {
     const int64_t bytes = std::max<int64_t>(0, remaining) + process.anonymous_bytes;
     if (bytes < available.bytes) available = {bytes, source};
@@ -158,8 +159,8 @@ int64_t machine_bytes() {
 
 namespace {
 
-/// In a container the path may be the host's path, which is not mounted; the mount itself is then
-/// the container's group.
+/// Appends the group at `mount` and the groups on the way down to `path`. In a container, `path`
+/// may be the host's path, which is not mounted; `mount` itself is then the container's group.
 void add_groups(std::vector<ControlGroupFolder>& groups, const std::filesystem::path& mount,
                 const std::filesystem::path& path, bool is_v2) {
   auto folder = mount;

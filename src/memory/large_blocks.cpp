@@ -18,8 +18,9 @@ namespace vlmtrain::memory {
 
 namespace {
 
+/// Size of a page on x86-64.
 constexpr int64_t kPage = 4096;
-/// x86-64's transparent huge page.
+/// Size of a transparent huge page on x86-64.
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
 int64_t round_up(int64_t bytes, int64_t unit) {
@@ -37,6 +38,8 @@ void* PageCache::allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
   Address address = take_cached(count);
   if (address == nullptr) {
+    // Before new pages are mapped, the cache shrinks so that live and cached memory stay within the
+    // peak.
     trim_cache(std::max<int64_t>(0, peak_bytes_ - live_bytes_ - count));
     address = map_pages(count);
     if (address == nullptr) {
@@ -91,7 +94,8 @@ PageCache::Address PageCache::take_cached(int64_t bytes) {
   return address;
 }
 
-/// Aligns large blocks to huge pages.
+/// Aligns blocks of two huge pages or more to huge pages. The threshold was chosen without
+/// measurement.
 PageCache::Address PageCache::map_pages(int64_t bytes) {
   const int64_t padding = bytes >= 2 * kHugePage ? kHugePage : 0;
   const auto length = static_cast<size_t>(bytes + padding);
@@ -146,8 +150,9 @@ void PageCache::trim_cache(int64_t max_cached_bytes) {
 
 namespace {
 
-/// Wraps PyTorch's allocator, which still serves small blocks, and large ones if the system has no
-/// memory. Never uninstalled.
+/// An allocator that serves large blocks from a PageCache. The wrapped PyTorch allocator serves
+/// small blocks, and reports the error if the system has no memory for a large one. Never
+/// uninstalled.
 class LargeBlockAllocator final : public c10::Allocator {
  public:
   explicit LargeBlockAllocator(c10::Allocator* wrapped) : wrapped_(wrapped) {}
@@ -220,10 +225,11 @@ LargeBlockStats get_large_block_stats() {
 
 namespace {
 
-/// Free memory to keep at the end of malloc's heap. At glibc's default of 128 KiB each step would
-/// return it and take it again; a larger value keeps more unused memory.
+/// Free memory that malloc keeps at the end of its heap. At glibc's default of 128 KiB, each step
+/// would return memory to the system and request it again; a larger value keeps more unused memory.
 constexpr int kTrimThresholdBytes = 32 << 20;
-/// Linux allows a process 65,530 mappings (vm.max_map_count); half of them remain for others.
+/// Maximum number of blocks that malloc serves with mmap. Linux allows a process 65,530 mappings
+/// (vm.max_map_count); this leaves half of them for other uses.
 constexpr int kMaxMmapBlocks = 32'000;
 
 }  // namespace

@@ -52,6 +52,8 @@ std::vector<std::filesystem::path> list_loader_folders() {
   return folders;
 }
 
+/// Returns the nonempty parts of `text`, which may be null. Any character of `separators`
+/// separates.
 std::vector<std::filesystem::path> split_paths(const char* text, std::string_view separators) {
   std::vector<std::filesystem::path> paths;
   std::string path;
@@ -109,7 +111,8 @@ LibrarySource find_library_source(const std::filesystem::path& folder, const cha
   constexpr std::array<const char*, 6> kDefaults{"/lib",       "/usr/lib",       "/lib64",
                                                  "/usr/lib64", "/usr/local/lib", "/lib/x86_64-linux-gnu"};
   if (count_matches(kDefaults) > 0) return LibrarySource::kSystem;
-  // The loader lists both; the program's path comes before LD_LIBRARY_PATH (cmake/LibTorch.cmake).
+  // The loader's list contains the folders of both the program's path and LD_LIBRARY_PATH. The
+  // program's path has precedence (DT_RPATH, set by cmake/LibTorch.cmake).
   const auto in_library_path = count_matches(split_paths(library_path, ":;"));
   if (count_matches(search_folders) > in_library_path) return LibrarySource::kProgram;
   return in_library_path > 0 ? LibrarySource::kLibraryPath : LibrarySource::kSystem;

@@ -15,8 +15,8 @@ namespace vlmtrain::memory {
 namespace {
 
 // Variables that LibTorch 2.11's libraries read, found with strings(1). Variables for logs and
-// debugging are left out, and so are the driver's own (CUDA_LAUNCH_BLOCKING), which change only
-// times.
+// debugging are omitted, and so are the driver's own (CUDA_LAUNCH_BLOCKING), which change only the
+// duration of a step.
 constexpr std::array kNames{
     // The caching allocator.
     std::string_view{"PYTORCH_ALLOC_CONF"},

@@ -35,7 +35,7 @@ struct MetaMemoryStats {
   }
 };
 
-/// Counts of the live MetaMemoryTracker; null without one.
+/// The counts of the MetaMemoryTracker; null if none exists.
 MetaMemoryStats* meta_stats = nullptr;
 
 struct MetaBlock {
@@ -43,7 +43,8 @@ struct MetaBlock {
   int64_t bytes;
 };
 
-/// Allocates unique addresses without memory.
+/// An allocator of unique addresses without memory. Without a MetaMemoryTracker it returns null, as
+/// LibTorch's own meta allocator does.
 class CountingMetaAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
@@ -78,7 +79,7 @@ class CountingMetaAllocator final : public c10::Allocator {
   int64_t next_address_ = kTensorAlignment;
 };
 
-/// Never uninstalled, because its allocations may outlive any tracker.
+/// The allocator is never uninstalled, because its allocations may outlive any tracker.
 void install_counting_allocator() {
   static CountingMetaAllocator* const allocator = [] {
     auto* const instance = new CountingMetaAllocator;  // never freed

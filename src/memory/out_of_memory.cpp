@@ -19,15 +19,16 @@ struct ErrorPattern {
   MemoryKind kind;
 };
 
-/// Messages of errors that have no type in LibTorch.
+/// Parts of the messages of errors that have no exception type of their own in LibTorch 2.11.
 constexpr std::array kErrorPatterns{
     ErrorPattern{"_STATUS_ALLOC_FAILED", MemoryKind::kDriver},
-    // cuBLAS without memory for its handle.
+    // cuBLAS and cuBLASLt without memory for their handle.
     ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate", MemoryKind::kDriver},
     ErrorPattern{"CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasLtCreate", MemoryKind::kDriver},
     ErrorPattern{"CUDA error: out of memory", MemoryKind::kDriver},
     ErrorPattern{"CUDA driver error: out of memory", MemoryKind::kDriver},
-    // Reported before a launch, so the device is intact; smaller micro-batches avoid it.
+    // CUDA rejects the configuration before the launch, so the device is intact. Smaller
+    // micro-batches avoid the error.
     ErrorPattern{"CUDA error: invalid configuration argument", MemoryKind::kKernel},
     ErrorPattern{"canUse32BitIndexMath", MemoryKind::kKernel},
     ErrorPattern{"DefaultCPUAllocator: can't allocate memory", MemoryKind::kHost},
@@ -35,8 +36,8 @@ constexpr std::array kErrorPatterns{
     ErrorPattern{"Could not allocate memory", MemoryKind::kHost},
 };
 
-/// After an allocation failure the allocator queries NVML for its message. If NVML does not answer,
-/// it throws a failed assertion instead of OutOfMemoryError.
+/// Returns whether `text` is the failed assertion that PyTorch's CUDA allocator throws instead of
+/// OutOfMemoryError if NVML, which it queries for its message, does not answer.
 bool is_nvml_assertion(std::string_view text) {
   return text.starts_with("NVML_SUCCESS") && text.find("CUDACachingAllocator.cpp") != std::string_view::npos;
 }
@@ -59,7 +60,7 @@ std::string_view to_string(MemoryKind kind) {
 
 std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    return OutOfMemory{MemoryKind::kHost, "the system gives this process no more memory"};
+    return OutOfMemory{MemoryKind::kHost, "the system has no more memory for this process"};
   }
   const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
   if (torch_error == nullptr) return std::nullopt;
@@ -79,7 +80,7 @@ std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error) {
   const auto* const match = std::ranges::find_if(
       kErrorPatterns, [&text](const ErrorPattern& pattern) { return text.find(pattern.text) != std::string::npos; });
   if (match == kErrorPatterns.end()) return std::nullopt;
-  // PyTorch prepends the failed check, which is of no use here.
+  // In host errors, PyTorch prepends the failed check, which does not help the user.
   return OutOfMemory{match->kind,
                      get_first_line(match->kind == MemoryKind::kHost ? text.substr(text.find(match->text)) : text)};
 }

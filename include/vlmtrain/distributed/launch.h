@@ -12,14 +12,14 @@ namespace vlmtrain::distributed {
 /// implementation.
 constexpr int64_t kMaxRanks = 4096;
 
-/// This process's rank in a run, and the address at which the ranks meet.
+/// The rank of this process in a run, and the address of rank 0.
 struct Launch {
   int64_t rank = 0;
   int64_t world_size = 1;
-  int64_t local_rank = 0;  ///< on this machine
-  std::string host{};      ///< of rank 0
-  int64_t port = 0;        ///< on which rank 0 listens
-  std::string launcher{};  ///< "torchrun", "srun"
+  int64_t local_rank = 0;  ///< index among the processes on this machine
+  std::string host{};      ///< name or address of rank 0's machine
+  int64_t port = 0;        ///< TCP port on which rank 0 listens
+  std::string launcher{};  ///< for messages: "torchrun", "srun", or VLMTRAIN_LAUNCHER
 
   bool operator==(const Launch&) const = default;
 };
@@ -27,21 +27,22 @@ struct Launch {
 /// Returns an environment variable, or nothing if it is not set.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 
-/// Parses how a launcher started this process. Returns nothing for a single process.
+/// Parses the environment that a launcher sets. Returns nothing for a single process.
 ///
-/// torchrun and others set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (PyTorch's
-/// names). In an srun step, SLURM's variables apply: rank 0 is on the first node, and the port is
-/// MASTER_PORT or derived from the job. SLURM's variables without a step belong to a batch script,
-/// which is a single process.
+/// torchrun and other launchers set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
+/// (PyTorch's names). In an srun step, SLURM's variables apply: rank 0 is on the first node, and
+/// the port is MASTER_PORT, or derived from the job and the step. SLURM's variables outside of a
+/// step belong to a batch script, which is a single process.
 ///
-/// Throws UserError (kUsage) if several processes have no address to meet at, such as mpirun's, or
-/// if the variables contradict each other.
+/// Throws UserError (kUsage) if there are several processes but no address of rank 0, as with
+/// mpirun, or if the variables contradict each other.
 std::optional<Launch> parse_launch(const Environment& environment);
 
 /// Calls parse_launch() for this process's environment.
 std::optional<Launch> get_process_launch();
 
-/// Returns the first host of a SLURM node list: "gpu003" for "gpu[003-007,010],login1".
+/// Returns the first host of a SLURM node list (SLURM_STEP_NODELIST): "gpu003" for
+/// "gpu[003-007,010],login1". Does not check the syntax.
 std::string first_host(std::string_view hosts);
 
 }  // namespace vlmtrain::distributed

@@ -15,13 +15,14 @@
 
 namespace vlmtrain::distributed {
 
-/// Why a run of several ranks ends: the error of the first rank that failed, or the loss of a rank.
+/// The reason why a run of several ranks ends: the error of the first rank that failed, or the loss
+/// of a rank.
 struct Failure {
   int64_t rank = 0;
   ExitCode code = ExitCode::kFailed;
   std::string reason{};
 
-  /// Returns "rank 2: …".
+  /// Returns a message: "rank 2: …".
   std::string text() const;
 };
 
@@ -29,26 +30,28 @@ struct Failure {
 struct RanksOptions {
   /// Time within which all ranks must connect.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(60);
-  /// Time without a heartbeat after which a rank counts as lost: stopped, or its machine or network
-  /// failed. A separate thread sends the heartbeats, however long a step takes.
+  /// Time without a heartbeat after which a rank counts as lost: it was stopped, or its machine or
+  /// network failed. A separate thread sends the heartbeats, so a step may take any time.
   std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(12);
-  /// Called on another thread if a failure is known but this rank does not end: its own thread has
-  /// not noticed the failure, or waits for a device that waits for the lost rank. Must end the
-  /// process.
+  /// Called on the watchdog thread if a failure is known but this rank does not exit in time: its
+  /// own thread has not noticed the failure, or waits for a device that waits for the lost rank.
+  /// Must end the process. May be empty.
   std::function<void(const Failure& failure)> on_hang{};
 };
 
-/// The ranks of a run, connected by PyTorch's TCPStore on rank 0 and by Gloo. A collective during
-/// which another rank is lost throws a UserError with the first failure's code and reason, within
-/// seconds.
+/// The ranks of a run, connected by PyTorch's TCPStore on rank 0 and by Gloo. If another rank is
+/// lost during a collective, the collective throws a UserError with the code and reason of the
+/// first failure, within seconds.
 ///
-/// REQUIRES: all ranks make the same calls in the same order, each from one thread.
+/// REQUIRES: all ranks make the same calls in the same order, each from one thread. fail() and
+/// has_lost_rank0() are exceptions: any rank may call them, from any thread.
 class Ranks {
  public:
-  /// Waits for all other ranks. Throws UserError: kUsage if the port is in use or nobody listens
-  /// there; kFailed with the missing ranks' numbers if some do not connect in time.
+  /// Waits until all other ranks are connected. Throws UserError: kUsage if the port is in use or
+  /// no server listens there; kFailed with the numbers of the missing ranks if some do not connect
+  /// in time.
   explicit Ranks(const Launch& launch, const RanksOptions& options = {});
-  /// Waits for the other ranks' destructors, unless a rank failed.
+  /// Waits some seconds for the destructors of the other ranks, unless a rank failed.
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
@@ -57,22 +60,23 @@ class Ranks {
   int64_t rank() const { return launch_.rank; }
   int64_t world_size() const { return launch_.world_size; }
 
-  /// Returns the ranks' collectives, on device tensors only after connect().
+  /// Returns the ranks' collectives. Before connect(), they accept only CPU tensors and strings.
   Collectives& collectives();
   const Collectives& collectives() const;
 
-  /// Shards over groups of `count` consecutive ranks instead of over all; ranks with the same index
-  /// in different groups are replicas. REQUIRES: `count` divides world_size(); called before
-  /// connect().
+  /// Shards over groups of `count` consecutive ranks instead of over all ranks. Ranks with the same
+  /// index in different groups are replicas. REQUIRES: `count` divides world_size(); called at most
+  /// once, before connect().
   void set_group_size(int64_t count);
 
-  /// Enables collectives on device tensors: by NCCL (distributed/nccl.h), on a virtual GPU by
-  /// FakeProcessGroup. Allocates GPU memory. Throws UserError (kFailed) if NCCL is not available.
+  /// Enables collectives on tensors of a GPU. Uses NCCL (distributed/nccl.h), or FakeProcessGroup
+  /// on a virtual GPU. Allocates GPU memory. Throws UserError (kFailed) if NCCL is not available.
   void connect(at::Device device);
 
-  /// Reports to the other ranks that this rank fails. The first report counts.
+  /// Reports to the other ranks that this rank has failed. The first report of all ranks counts.
+  /// Returns once the failure is published, or after a timeout. Thread-safe.
   void fail(ExitCode code, const std::string& reason);
-  /// Returns whether rank 0 is known to be lost.
+  /// Returns whether this rank has detected the loss of rank 0. Thread-safe.
   bool has_lost_rank0() const;
 
  private:
@@ -82,7 +86,8 @@ class Ranks {
   std::unique_ptr<Group> group_;
 };
 
-/// The engine's collectives over the ranks of a run. REQUIRES: `collectives` outlives it.
+/// The implementation of engine::Consensus, which documents the functions, over the ranks of a run.
+/// REQUIRES: `collectives` outlives this object.
 class RankConsensus final : public engine::Consensus {
  public:
   explicit RankConsensus(Collectives& collectives) : collectives_(collectives) {}

@@ -39,8 +39,9 @@ struct MemoryTag {
   bool operator==(const MemoryTag&) const = default;
 };
 
-/// A scope in which the calling thread's allocations belong to `component`. Costs a few
-/// nanoseconds. Only AllocationTrace and the planner's cost recorder read it.
+/// A scope in which the calling thread's allocations belong to `component`. Scopes can be nested;
+/// the innermost applies. Costs a few nanoseconds. Only AllocationTrace and the planner's cost
+/// recorder read it.
 class ComponentScope {
  public:
   explicit ComponentScope(Component component);
@@ -65,8 +66,8 @@ class BlockScope {
 };
 
 /// Returns the tag of the innermost scope of the calling thread. In a backward pass without a
-/// scope, returns the tag under which the forward pass created the current autograd node, if a
-/// MemoryTagRecorder exists.
+/// scope, returns the tag under which the forward pass created the current autograd node if a
+/// MemoryTagRecorder exists, else a default tag.
 MemoryTag current_memory_tag();
 
 /// Returns whether the autograd engine runs a node on the calling thread.
@@ -100,8 +101,8 @@ struct AllocationEvent {
 
 /// A recording of the allocations on a device by the calling thread and by the backward passes that
 /// it starts. Uses the hook of PyTorch's profiler (c10::MemoryReportingInfoBase), so it works with
-/// any device, and the profiler cannot run at the same time. Memory that is older than the trace is
-/// unknown to it.
+/// any device, and the profiler cannot run at the same time. Frees of memory that was allocated
+/// before the trace began are ignored.
 ///
 /// REQUIRES: one instance at a time per process.
 class AllocationTrace {
@@ -115,8 +116,9 @@ class AllocationTrace {
   /// Returns the events so far, in order. REQUIRES: no backward pass runs.
   const std::vector<AllocationEvent>& events() const;
 
-  /// Tags live allocations since `first_event`, except gradients, as Component::kWorkspace. Call it
-  /// after a step, which keeps nothing but workspaces of libraries.
+  /// Tags all allocations since `first_event` that are still live, except gradients, as
+  /// Component::kWorkspace. Call it after a step, which leaves only workspaces of libraries and
+  /// gradients allocated.
   void assign_workspaces(size_t first_event);
 
  private:
@@ -129,7 +131,7 @@ class AllocationTrace {
 /// The allocated bytes by component while the events of a trace are applied in order.
 class AllocationReplay {
  public:
-  /// REQUIRES: a free follows its allocation.
+  /// REQUIRES: the allocation of each freed address was applied before.
   void apply(const AllocationEvent& event);
 
   const ComponentBytes& by_component() const { return by_component_; }
@@ -148,8 +150,8 @@ struct Peak {
   bool backward = false;
 };
 
-/// Returns the first maximum of the allocated bytes in events[first, end). Memory that earlier
-/// events left allocated counts.
+/// Returns the first maximum of the allocated bytes at events `first` and later. Memory that
+/// earlier events left allocated counts. Returns a default MemoryPeak if nothing is allocated.
 Peak find_peak(const std::vector<AllocationEvent>& events, size_t first = 0);
 
 }  // namespace vlmtrain::memory

@@ -6,7 +6,8 @@
 
 namespace vlmtrain::memory {
 
-/// An observer of the memory that a thread allocates for CPU tensors.
+/// An observer of the memory that a thread allocates for CPU tensors. Methods are called on the
+/// allocating or freeing thread.
 class AllocationWatcher {
  public:
   virtual ~AllocationWatcher() = default;
@@ -16,26 +17,29 @@ class AllocationWatcher {
 
   /// Returns whether the observer is to be notified of the current allocation.
   virtual bool is_active() const { return true; }
-  /// Called before an allocation. An exception propagates to the caller of the allocator, and
-  /// nothing is allocated then.
+  /// Called before an allocation. May throw to reject it: nothing is allocated, and the exception
+  /// propagates to the caller of the allocator.
   virtual void on_allocate(int64_t bytes) = 0;
-  /// Called when memory that was reported to on_allocate() is freed, possibly by another thread.
+  /// Called when memory that was reported to on_allocate() is freed, possibly by another thread, or
+  /// when its allocation failed.
   virtual void on_free(int64_t bytes) noexcept = 0;
 };
 
 /// Replaces LibTorch's CPU allocator with one that notifies watchers. Idempotent.
+/// watch_allocations() calls it.
 void install_watched_allocator();
 
-/// Adds a watcher of the calling thread's allocations until unwatch_allocations(). Frees of memory
-/// that it was notified of are reported even after that. A thread may have several watchers.
-/// Thread-safe.
+/// Adds a watcher of the calling thread's allocations until unwatch_allocations(). The watcher is
+/// notified of the free of each reported allocation, even after unwatch_allocations(). A thread may
+/// have several watchers. Thread-safe.
 void watch_allocations(std::shared_ptr<AllocationWatcher> watcher);
 
 /// Removes the watcher from all threads. Thread-safe.
 void unwatch_allocations(const AllocationWatcher& watcher);
 
-/// A scope in which no watcher sees the calling thread's CPU allocations. For a call that must not
-/// fail on this rank alone, because other ranks have already made it.
+/// A scope in which watchers are not notified of the calling thread's CPU allocations. For a
+/// collective call: other ranks have already made it, so it must not fail on this rank alone.
+/// Scopes can be nested.
 class ScopedDisableTracking {
  public:
   ScopedDisableTracking();
@@ -100,15 +104,15 @@ class HostBudget {
 
 /// Conditions under which CPU tensor allocations fail in a test.
 struct AllocationFaults {
-  int64_t failing_allocation = -1;  ///< index since arm(), from 0; -1: no single allocation fails
-  int64_t limit_bytes = std::numeric_limits<int64_t>::max();  ///< of live memory
+  int64_t failing_allocation = -1;  ///< number of the allocation since arm(), from 0; -1 for none
+  int64_t limit_bytes = std::numeric_limits<int64_t>::max();  ///< allocations fail beyond this live memory
 };
 
 struct AllocationCounter;
 
 /// A test fixture that makes PyTorch's CPU allocator throw c10::OutOfMemoryError. Only allocations
-/// of the constructing thread count and fail; CPU backward passes run in the thread that starts
-/// them. Several instances count independently.
+/// of the constructing thread count and fail. They include its backward passes on the CPU, which
+/// run in the thread that starts them. Several instances count independently.
 class FaultInjection {
  public:
   FaultInjection();
@@ -118,11 +122,12 @@ class FaultInjection {
 
   /// Restarts the counts and applies `faults`. Memory that is already live counts toward the limit.
   void arm(AllocationFaults faults);
+  /// Lets all further allocations succeed. Restarts the counts too.
   void disarm() { arm({}); }
 
   /// Returns the number of allocations since arm().
   int64_t allocations() const;
-  /// Returns how many of them failed.
+  /// Returns the number of allocations since arm() that failed.
   int64_t failures() const;
   /// Returns the live bytes that the thread has allocated since construction.
   int64_t live_bytes() const;

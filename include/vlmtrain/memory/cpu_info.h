@@ -8,8 +8,8 @@
 
 namespace vlmtrain::memory {
 
-/// The processor of a machine and the share of it that this process may use. Unknown fields are
-/// empty.
+/// The processor of a machine and the share of it that this process may use. Fields that cannot be
+/// read are empty.
 struct CpuInfo {
   std::string model{};                  ///< "AMD EPYC 9R14"
   std::set<std::string> flags{};        ///< as in /proc/cpuinfo: avx2, avx512_bf16, amx_bf16
@@ -22,7 +22,8 @@ struct CpuInfo {
   bool has_bf16() const { return flags.contains("amx_bf16") || flags.contains("avx512_bf16"); }
 };
 
-/// Reads root/proc and root/sys; the affinity mask comes from the kernel.
+/// Reads the files below root/proc and root/sys (tests pass another root). The core counts come
+/// from system calls.
 CpuInfo read_cpu_info(const std::filesystem::path& root = "/");
 
 /// Returns the default number of compute threads: the minimum of the usable cores, the CPU quota
@@ -31,12 +32,13 @@ int64_t default_threads(const CpuInfo& cpu);
 /// Returns default_threads() of this process, computed at the first call.
 int64_t default_threads();
 
-/// Limits LibTorch to default_threads() threads if that is less than the usable cores and neither
-/// OMP_NUM_THREADS nor MKL_NUM_THREADS is set. REQUIRES: no tensor operation has run.
+/// Limits LibTorch to default_threads() threads per operation if that is less than the usable
+/// cores. Does nothing if OMP_NUM_THREADS or MKL_NUM_THREADS is set. REQUIRES: no tensor operation
+/// has run.
 void limit_threads_to_quota();
 
-/// Makes ATen operations of the calling thread, and of no other, run without OpenMP's thread team,
-/// so that a worker thread does not compete with the training thread for all cores.
+/// Makes the calling thread run ATen operations without OpenMP's thread team, so that a worker
+/// thread does not compete with the training thread for all cores. Other threads are not affected.
 void use_single_aten_thread();
 
 /// The hardware support for matrix products in bf16.
@@ -52,7 +54,9 @@ struct CpuKernels {
   int threads = 0;             ///< per operation
   std::string onednn_version;  ///< empty if oneDNN printed none
   std::string onednn_isa;      ///< oneDNN's description, such as "Intel AVX-512 with Intel DL Boost"
-  std::string bf16_product;    ///< such as "brg_matmul:avx512_core_bf16"; empty: ATen's own loops
+  /// oneDNN's implementation of a bf16 matrix product, such as "brg_matmul:avx512_core_bf16". Empty
+  /// if ATen uses its own loops.
+  std::string bf16_product;
   Bf16MatmulSupport bf16 = Bf16MatmulSupport::kEmulated;
 };
 
@@ -61,7 +65,7 @@ struct CpuKernels {
 /// (run_in_subprocess()).
 void print_cpu_kernels();
 
-/// Parses the output of print_cpu_kernels().
+/// Parses the output of print_cpu_kernels(). Fields of missing lines stay empty.
 CpuKernels parse_cpu_kernels(const std::string& output);
 
 }  // namespace vlmtrain::memory

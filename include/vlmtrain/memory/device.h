@@ -12,10 +12,10 @@ namespace vlmtrain::memory {
 /// for any other name.
 std::optional<int> parse_cuda_index(const std::string& name);
 
-/// Opens the device `cpu`, `cuda`, `cuda:N`, or `auto` (CUDA if a usable GPU exists, else the CPU).
-/// For CUDA, loads LibTorch's CUDA library from the directory of the CPU library; CPU runs do not
-/// load it. Throws UserError: kUsage for an unknown name, kFailed with the reason if CUDA is not
-/// usable.
+/// Opens the device `cpu`, `cuda`, `cuda:N`, or `auto` (CUDA unless the machine has no GPU or hides
+/// it, else the CPU). For CUDA, loads LibTorch's CUDA library from the directory of the CPU
+/// library, after ignore_libtorch_env_settings(); CPU runs do not load it. Throws UserError: kUsage
+/// for an unknown name, kFailed with the reason if CUDA is not usable.
 at::Device open_device(const std::string& name);
 
 /// Properties of a GPU, as its driver reports them.
@@ -27,18 +27,19 @@ struct DeviceDescription {
   int64_t free_bytes = 0;
 };
 
-/// Describes a GPU. Creates the CUDA context if it does not exist. REQUIRES: `device` is a CUDA
-/// device from open_device().
+/// Describes a GPU. Creates the CUDA context if it does not exist. Throws UserError (kFailed) if a
+/// CUDA call fails. REQUIRES: `device` is a CUDA device from open_device().
 DeviceDescription describe(at::Device device);
 
-/// Returns the PCI bus id, such as "0000:17:00.0", which is equal for two names of one GPU.
-/// REQUIRES: as describe().
+/// Returns the PCI bus id, such as "0000:17:00.0", by which two ranks detect that they share a GPU.
+/// Throws and REQUIRES as describe().
 std::string get_pci_bus_id(at::Device device);
 
-/// Returns the GPU memory that the driver has free, for any process. REQUIRES: as describe().
+/// Returns the GPU memory that the driver has free, for any process. Throws and REQUIRES as
+/// describe().
 int64_t free_bytes(at::Device device);
 
-/// Returns the compute capability × 10 of a CUDA device. Costs one driver call.
+/// Returns the compute capability × 10 of a CUDA device. Makes two calls of the CUDA runtime.
 int get_architecture(at::Device device);
 
 /// Device memory as PyTorch's caching allocator counts it; zeros on the CPU.
@@ -54,7 +55,7 @@ DeviceMemory device_memory(at::Device device);
 /// Sets the peaks to the current values.
 void reset_peaks(at::Device device);
 
-/// Returns how often the allocator emptied its cache and retried an allocation.
+/// Returns how often the allocator emptied its cache and retried an allocation; 0 on the CPU.
 int64_t allocation_retries(at::Device device);
 
 /// Returns unused cached memory, including cuBLAS workspaces, to the driver; synchronizes the
@@ -70,12 +71,13 @@ void release_pinned(at::Device device);
 void set_expandable_segments(bool expandable);
 
 /// Makes allocations fail that would raise the reserved memory above `bytes`, as on a smaller GPU.
-/// Memory that is already reserved stays. Does nothing on the CPU.
+/// VLMTRAIN_RESERVED_LIMIT_BYTES applies too. Memory that is already reserved stays. Does nothing
+/// on the CPU.
 void limit_reserved_bytes(at::Device device, int64_t bytes);
 
-/// Reads the device size that limit_reserved_bytes() takes fractions of, and caches it. PyTorch's
-/// allocator reads it once at startup, and a virtual GPU may report another size later. Does
-/// nothing on the CPU.
+/// Reads and caches the device's total memory. limit_reserved_bytes() sets its limit as a fraction
+/// of that size. PyTorch's allocator reads the size once at startup, and a virtual GPU may report
+/// another size later. open_device() calls it. Does nothing on the CPU.
 void cache_device_size(at::Device device);
 
 /// Returns why the device cannot even fill a tensor of 1 MiB, or nothing if it can. Synchronizes

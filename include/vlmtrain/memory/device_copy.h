@@ -20,21 +20,22 @@ at::Tensor try_pin_memory(const at::Tensor& tensor);
 /// Returns an uninitialized fp32 CPU tensor, in pinned memory if available.
 at::Tensor empty_pinned(at::IntArrayRef sizes);
 
-/// Copies a CPU tensor to the device without blocking, from pinned memory if `device` is CUDA.
+/// Returns a copy of the tensor on `device`, or `tensor` itself if it is there already. Copies from
+/// the CPU to CUDA use pinned memory and do not block.
 at::Tensor copy_to_device(const at::Tensor& tensor, at::Device device);
 
 /// Copies integers to the device as a tensor `[values.size()]`. REQUIRES: `type` is kInt or kLong
-/// and represents all values.
+/// and can represent all values.
 at::Tensor copy_to_device(std::span<const int64_t> values, at::Device device, at::ScalarType type = at::kLong);
 
-/// Copies from the host to a CUDA device on a side stream, concurrently with the kernels that are
-/// launched on the current stream afterwards.
+/// Copies from the host to a CUDA device on a side stream. They run concurrently with kernels that
+/// are launched on the current stream afterwards.
 ///
-/// The destination tensors belong to the current stream. The copies start after the work that the
-/// stream already has, and the stream waits for them before it uses or frees the tensors. The
-/// caching allocator therefore sees the same calls in the same order however long copies take, and
-/// a dry run on a virtual GPU reaches the same allocator state. record_stream() would not: it frees
-/// a block whenever the device happens to be done with it.
+/// The destination tensors belong to the current stream. The copies start after the work that is
+/// already queued on that stream, and the stream waits for the copies before it uses or frees the
+/// tensors. The caching allocator therefore gets the same calls in the same order, however long
+/// copies take, and a dry run on a virtual GPU reaches the same allocator state. With
+/// record_stream(), the time at which a block is freed would depend on the device.
 ///
 /// Not thread-safe. No work may be launched on the current stream between the constructor and the
 /// last call of add().
@@ -42,7 +43,7 @@ class AsyncHostToDevice {
  public:
   /// REQUIRES: `device` is CUDA, and the calling thread's current device.
   explicit AsyncHostToDevice(at::Device device);
-  /// Waits as wait() does. REQUIRES: the tensors outlive this object.
+  /// Calls wait(). REQUIRES: the tensors that add() returned outlive this object.
   ~AsyncHostToDevice();
   AsyncHostToDevice(const AsyncHostToDevice&) = delete;
   AsyncHostToDevice& operator=(const AsyncHostToDevice&) = delete;
@@ -51,7 +52,8 @@ class AsyncHostToDevice {
   /// until wait(). A meta tensor, as in a dry run, is allocated but not copied.
   at::Tensor add(const at::Tensor& host);
 
-  /// Makes the current stream wait for the copies. Does not block the host.
+  /// Makes the current stream wait for the copies. Does not block the host. Further calls do
+  /// nothing.
   void wait();
 
  private:

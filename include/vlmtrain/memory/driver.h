@@ -15,9 +15,9 @@ inline constexpr const char* kOldestDriver = "580";
 /// compile for newer GPUs.
 bool has_kernel_code(int architecture);
 
-/// Locations of the NVIDIA driver's files; tests use others.
+/// Locations of the NVIDIA driver's files. Tests pass other locations.
 struct DriverPaths {
-  std::filesystem::path library = "libcuda.so.1";  ///< as dlopen() takes it
+  std::filesystem::path library = "libcuda.so.1";  ///< argument of dlopen()
   std::filesystem::path proc = "/proc/driver/nvidia";
   std::filesystem::path devices = "/dev";
 };
@@ -26,7 +26,7 @@ struct DriverPaths {
 enum class DriverState {
   kAbsent,    ///< no driver or no GPU: the machine has only its CPU
   kHidden,    ///< CUDA_VISIBLE_DEVICES hides every GPU on purpose (empty, or -1)
-  kUnusable,  ///< a GPU or driver exists but does not work; falling back to the CPU would hide that
+  kUnusable,  ///< a GPU or driver exists but does not work; a fallback to the CPU would hide the problem
   kUsable,
 };
 
@@ -36,19 +36,19 @@ struct VisibleGpu {
   int architecture = 0;  ///< compute capability × 10
 };
 
-/// Returns why a GPU without kernel code cannot be used, and what to do, as a clause of a message.
+/// Returns a clause for messages: why a GPU without kernel code cannot be used, and what to do.
 /// REQUIRES: !has_kernel_code(gpu.architecture).
 std::string explain_missing_kernel_code(const VisibleGpu& gpu);
 
 /// The result of probing the driver.
 struct DriverProbe {
   DriverState state = DriverState::kAbsent;
-  /// One of the short fixed names that docs/doctor.md lists: "no driver", "too old", "usable".
+  /// Short fixed name of the result, listed in docs/doctor.md: "no driver", "too old", "usable".
   std::string name = "no driver";
-  /// Why the driver is not usable and what to do, as a clause of a message. May be empty for
-  /// kAbsent.
+  /// Clause for messages: why the driver is not usable, and what to do. Empty for kUsable, and for
+  /// kAbsent if no driver is installed.
   std::string reason;
-  std::vector<VisibleGpu> gpus;  ///< if kUsable: in CUDA's order
+  std::vector<VisibleGpu> gpus;  ///< in CUDA's order; empty unless kUsable
 };
 
 /// Queries the driver library for the GPUs that this process may use. Does not load LibTorch's CUDA
@@ -59,10 +59,10 @@ DriverProbe probe_driver(const DriverPaths& paths = {});
 /// loaded.
 std::string module_version(const DriverPaths& paths = {});
 
-/// Memory of a GPU, for any process.
+/// Memory of a GPU, over all processes.
 struct GpuMemoryInfo {
   int64_t total_bytes = 0;
-  int64_t free_bytes = 0;  ///< while a context exists, which the query needs
+  int64_t free_bytes = 0;  ///< the query's own temporary context counts as used
   int error = 0;           ///< CUresult of the failed driver call; -1: the function does not exist
 };
 

@@ -37,17 +37,18 @@ struct Gpu {
   double nvlink_bandwidth = 0;
 };
 
-/// Returns all known GPUs, by architecture, then by memory.
+/// Returns all known GPUs, sorted by architecture, then by memory. Entries are never destroyed.
 std::span<const Gpu> gpus();
 
-/// Returns the MIG slices of known GPUs, such as "h100-mig-3g.40gb", with their share of the rates.
+/// Returns the MIG slices of known GPUs, such as "h100-mig-3g.40gb". A slice has its share of the
+/// GPU's rates.
 std::span<const Gpu> mig_slices();
 
-/// Returns the GPU or MIG slice of this name, or null.
+/// Returns the GPU or MIG slice whose Gpu::name is `name`, or null. The pointer is always valid.
 const Gpu* find_gpu(std::string_view name);
 
-/// Returns `gpu` with another number of multiprocessors and proportional rates. Bandwidth and cache
-/// shrink but do not grow.
+/// Returns `gpu` with another number of multiprocessors (> 0) and proportional rates. Bandwidth and
+/// cache shrink in proportion too, but do not grow.
 Gpu scale_multiprocessors(Gpu gpu, int multiprocessors);
 
 /// A GPU model for which LibTorch for CUDA 13 has no code.
@@ -57,11 +58,11 @@ struct UnsupportedGpu {
   int architecture = 0;
 };
 
-/// Returns the unsupported GPU of this name, or null.
+/// Returns the unsupported GPU whose UnsupportedGpu::name is `name`, or null.
 const UnsupportedGpu* find_unsupported_gpu(std::string_view name);
 
-/// Returns the limits of an architecture. An architecture that is not in the table has the limits
-/// of the next older one, or of the oldest.
+/// Returns the limits of an architecture (compute capability × 10). An architecture that is not in
+/// the table gets the limits of the next older one; one older than the table gets the oldest's.
 const Architecture& architecture(int number);
 
 }  // namespace vlmtrain::memory

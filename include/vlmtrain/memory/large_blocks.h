@@ -24,10 +24,10 @@ void use_mmap_for_large_blocks();
 
 /// Makes LibTorch's CPU allocator keep freed blocks of kLargeBlockBytes or more and reuse them.
 /// Mapping new pages for each tensor makes CPU steps about half as long again. The peak of resident
-/// memory stays that of the live tensors. Affects the whole process.
+/// memory remains the peak of the live tensors. Affects the whole process. Idempotent.
 void enable_large_block_cache();
 
-/// Returns unused cached blocks to the system.
+/// Returns unused cached blocks to the system. Thread-safe.
 void release_large_block_cache();
 
 /// Memory of the large-block cache.
@@ -53,8 +53,8 @@ class PageCache {
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
 
-  /// Returns uninitialized memory in whole pages, or null if the system has none even after the
-  /// cache was released.
+  /// Returns uninitialized memory, `bytes` rounded up to whole pages. Returns null if the system
+  /// has no memory even after the cache was released.
   void* allocate(size_t bytes);
   /// Returns whether `address` came from allocate() and was not deallocated.
   bool owns(void* address) const;
@@ -71,7 +71,7 @@ class PageCache {
  private:
   using Address = std::byte*;
 
-  // REQUIRES: mutex_ is held.
+  // The functions below require that mutex_ is held. Sizes are multiples of the page size.
   Address take_cached(int64_t bytes);
   Address map_pages(int64_t bytes);
   void add_free_range(Address first, int64_t bytes);

@@ -29,15 +29,15 @@ struct LibTorch {
   bool matches_compiled_version() const { return loaded_version.empty() || loaded_version == compiled_version; }
 };
 
-/// Describes the libraries of this process.
+/// Describes the libraries of this process. Never throws for a missing library; its path is empty.
 LibTorch describe_libtorch();
 
 /// Returns the value of TORCH_VERSION in the text of at::show_config(), or an empty string.
 std::string parse_torch_version(const std::string& configuration);
 
-/// Returns why the loader finds `folder`. `library_path` and `preload` are values of
-/// LD_LIBRARY_PATH and LD_PRELOAD, or null; `search_folders` are the loader's search directories in
-/// order.
+/// Returns the reason why the loader finds `folder`, which contains libtorch_cpu.so.
+/// `library_path` and `preload` are the values of LD_LIBRARY_PATH and LD_PRELOAD, null if not set.
+/// `search_folders` are the loader's search directories in order.
 LibrarySource find_library_source(const std::filesystem::path& folder, const char* library_path, const char* preload,
                                   const std::vector<std::filesystem::path>& search_folders);
 

@@ -15,16 +15,17 @@ bool is_libtorch_env_setting(std::string_view name);
 std::vector<std::string> find_libtorch_env_settings();
 
 /// Removes the LibTorch settings from this process's environment, so that a run matches its plan.
-/// Returns what was removed. REQUIRES: LibTorch's CUDA library is not loaded, and the process has
-/// one thread.
+/// Returns the removed settings as NAME=VALUE. REQUIRES: LibTorch's CUDA library is not loaded, and
+/// the process has one thread.
 std::vector<std::string> unset_libtorch_env_settings();
 
-/// Calls unset_libtorch_env_settings() and logs a warning that names what was removed.
+/// Calls unset_libtorch_env_settings() and logs one warning that lists the removed settings, if
+/// any.
 void ignore_libtorch_env_settings();
 
-/// The environment variable that limits the bytes the allocator may reserve. Neither the planner
-/// nor the look-ahead reads it, so the GPU is then smaller than they assume. For tests and
-/// scripts/gpu_truth.py. Read by open_device().
+/// Environment variable that limits the bytes that PyTorch's CUDA allocator may reserve. The
+/// planner and the look-ahead ignore it, so the GPU is smaller than they assume. Used by tests and
+/// scripts/gpu_truth.py. open_device() and limit_reserved_bytes() apply it.
 inline constexpr const char* kReservedLimitVariable = "VLMTRAIN_RESERVED_LIMIT_BYTES";
 
 }  // namespace vlmtrain::memory

@@ -4,11 +4,12 @@
 
 namespace vlmtrain::memory {
 
-/// A scope that counts tensors on LibTorch's meta device as if they had memory. Operations there
-/// create the same tensors as on another device but compute nothing. Allocations are reported to
-/// AllocationTrace like those of a CPU or GPU. Only tensors created in the scope are counted.
+/// A scope that counts tensors on LibTorch's meta device as if they had memory. Operations on the
+/// meta device create the same tensors as on another device but compute nothing. Allocations are
+/// reported to AllocationTrace like those of a CPU or GPU. Only tensors created in the scope are
+/// counted, in multiples of the CPU allocator's alignment (64 bytes).
 ///
-/// REQUIRES: one instance at a time per process, used by one thread.
+/// REQUIRES: at most one instance exists per process. One thread uses it and the meta tensors.
 class MetaMemoryTracker {
  public:
   MetaMemoryTracker();

@@ -7,12 +7,12 @@
 
 namespace vlmtrain::memory {
 
-/// The memory that ran out.
+/// The kind of memory that ran out.
 enum class MemoryKind {
   kDevice,  ///< PyTorch's caching allocator
-  kDriver,  ///< driver memory outside of it: kernel code, library workspaces, pinned host memory
+  kDriver,  ///< driver memory outside of that allocator: kernel code, library workspaces, pinned host memory
   kHost,    ///< memory of the process
-  kKernel,  ///< no memory, but handled alike: a kernel whose indices cannot count so many elements
+  kKernel,  ///< not memory, but handled alike: a tensor has too many elements for a kernel's indices
 };
 
 /// Returns a name for messages: "the device's memory".
@@ -27,8 +27,8 @@ struct OutOfMemory {
 /// Returns the out-of-memory condition that `error` reports, or nothing if it is another error.
 /// Recognizes c10::OutOfMemoryError, std::bad_alloc, cudaErrorMemoryAllocation from any call,
 /// …_STATUS_ALLOC_FAILED of CUDA libraries, plain c10::Error of LibTorch's CPU allocator, failed
-/// NVML assertions of its CUDA allocator, and 32-bit index limits of kernels. Other errors leave
-/// the device broken, so a retry would not help.
+/// NVML assertions of its CUDA allocator, and 32-bit index limits of kernels. These errors leave
+/// the device usable, so the caller may retry with a smaller micro-batch.
 std::optional<OutOfMemory> detect_out_of_memory(const std::exception& error);
 
 }  // namespace vlmtrain::memory

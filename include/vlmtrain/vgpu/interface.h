@@ -6,7 +6,7 @@
 
 namespace vlmtrain::vgpu {
 
-/// Calls and bytes of one kind of copy.
+/// Number of calls and bytes of one kind of copy.
 struct CopyCount {
   uint64_t calls = 0;
   uint64_t bytes = 0;
@@ -34,7 +34,7 @@ struct Counters {
   uint64_t stream_waits = 0;              ///< streams that wait for an event, which does not block the host
   uint64_t blocking_copies = 0;           ///< synchronous copies; also counted above
 
-  uint64_t host_allocations = 0;  ///< of pinned memory, each of which takes a real driver about a millisecond
+  uint64_t host_allocations = 0;  ///< of pinned memory; each takes about a millisecond with a real driver
 
   uint64_t unknown_calls = 0;  ///< calls of unmodeled functions; each name is reported on stderr once
 
@@ -64,23 +64,27 @@ enum class FaultPoint {
   kCublasCreate,      ///< CUBLAS_STATUS_ALLOC_FAILED, of cuBLAS and cuBLASLt
   kHostAllocation,    ///< cudaErrorMemoryAllocation: no pinned memory
   kDeviceAllocation,  ///< cudaMalloc and cuMemCreate: the GPU is full
-  kIllegalAddress,    ///< cudaErrorIllegalAddress, which all later calls return too
+  kIllegalAddress,    ///< a launch returns cudaErrorIllegalAddress, and so do all later calls
 };
 
 inline constexpr int kNumFaultPoints = 5;
 
-/// Functions that the stub libraries offer to the program. Nothing links the libraries; use
-/// find_interface(). All functions are thread-safe. Visitors run with a lock held and must not call
-/// CUDA.
+/// The functions that the stub libraries export to the program. The program does not link the
+/// libraries; it calls find_interface(). All functions are thread-safe. Visitors are called with a
+/// lock held and must not call CUDA.
 struct Interface {
   const char* (*gpu_name)();  ///< short name from the GPU table (memory/gpu_table.h); "" without a device
+  /// Sets all fields of `counters`.
   void (*read_counters)(Counters* counters);
+  /// Resets the counters (see Counters) and the counts that the functions below visit.
   void (*reset)();
   /// Visits the kernels launched since the reset, by mangled name, in unspecified order.
   void (*for_each_kernel)(void (*visit)(void* context, const char* name, uint64_t launches), void* context);
+  /// Visits the sizes of matrix products since the reset, in ascending order.
   void (*for_each_matmul)(void (*visit)(void* context, const Matmul* matmul, uint64_t calls), void* context);
+  /// Visits the unmodeled functions that were called since the reset, in unspecified order.
   void (*for_each_unknown_call)(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
-  /// Makes calls `first` to `first + count - 1` of this kind fail, counted from now on from 0.
+  /// Makes calls `first` to `first + count - 1` of this kind fail. The next call has number 0.
   void (*inject_failures)(FaultPoint call, uint64_t first, uint64_t count);
   /// Returns whether kernels take time (VLMTRAIN_VGPU_LAUNCH_MICROSECONDS), as on a real GPU.
   bool (*has_launch_latency)();

@@ -13,8 +13,8 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// The states of the text model used further: those that predict labels, and those that prompt
-/// masks.
+/// Hidden states of the text model: those that predict labels [labels, hidden size], and those that
+/// prompt masks [masks, hidden size].
 struct HiddenStates {
   at::Tensor labels, masks;
 };
@@ -31,13 +31,14 @@ HiddenStates compute_hidden_states(const models::VisionLanguageModel& model, con
   return {.labels = hidden.narrow(0, 0, labels), .masks = hidden.narrow(0, labels, hidden.size(0) - labels)};
 }
 
-/// Returns the loss of each sample, fp32 [samples]. REQUIRES: `batch.label_tasks` are the indices
-/// of the labels' samples.
+/// Returns the summed cross-entropy of each sample, fp32 [samples]. REQUIRES: `batch.label_tasks`
+/// has the sample index of each label.
 at::Tensor compute_losses(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
                           const at::Tensor& hidden, int64_t loss_chunk_rows, at::Device device) {
   const at::Tensor sample_indices = at::arange(batch.samples, at::TensorOptions(at::kLong).device(device)).unsqueeze(1);
   const at::Tensor sums = at::zeros({batch.samples, 2}, at::TensorOptions(at::kFloat).device(device));
-  // Detached, because the loss computes the gradient of a trained weight in the forward pass.
+  // The weight is detached, because the loss would otherwise compute its gradient in the forward
+  // pass.
   nn::linear_cross_entropy(hidden, model.output_weight().detach(), batch.labels, /*normalizer=*/1, loss_chunk_rows,
                            {.task_one_hot = batch.label_tasks.eq(sample_indices).to(at::kFloat),
                             .weights = {},
@@ -57,7 +58,7 @@ at::Tensor to_host(const at::Tensor& logits) {
   return logits.is_meta() ? at::zeros(logits.sizes(), at::kFloat) : logits.to(at::kCPU);
 }
 
-/// Splits the logits by sample.
+/// Splits the logits by sample. `masks` has the number of masks of each sample.
 std::vector<at::Tensor> split_masks(const at::Tensor& logits, const std::vector<int64_t>& masks) {
   std::vector<at::Tensor> result(masks.size());
   int64_t first = 0;
@@ -90,6 +91,7 @@ BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::ve
                                std::vector<data::Sample> prompts, const EvaluationLayout& layout,
                                const GenerateSettings& generation) {
   const at::NoGradGuard no_gradients;
+  // With samples as tasks, the sums by task are sums by sample.
   for (size_t i = 0; i < samples.size(); ++i) samples[i].task_number = static_cast<int64_t>(i);
   BatchEvaluation score;
   models::ImageFeatures features;

@@ -43,7 +43,8 @@ at::Tensor keep_top_p(const at::Tensor& logits, double p) {
   return logits.masked_fill(removed.scatter(1, order, removed), kRemovedLogit);
 }
 
-/// Returns int64 [sequences, longest]: the tokens of each sequence, padded with its first token.
+/// Returns the tokens of each sequence, padded with its first token, as int64 [sequences, longest].
+/// A repeated token does not change the set of previous tokens.
 at::Tensor pad_rows(std::span<const std::vector<int64_t>> sequences) {
   size_t longest = 0;
   for (const auto& tokens : sequences) longest = std::max(longest, tokens.size());
@@ -59,12 +60,13 @@ at::Tensor pad_rows(std::span<const std::vector<int64_t>> sequences) {
 
 /// A prompt with its answer so far.
 struct Sequence {
-  size_t index;  // index in the result
-  data::Sample sample;
+  size_t index;         // index of the prompt and of its answer
+  data::Sample sample;  // without pixels
   models::ImageFeatures image_features;
-  int64_t next_position;
+  int64_t next_position;  // position id of the next token, equal on all axes
   RandomStream random;
 
+  /// Appends a token of the answer.
   void append(int64_t token) {
     const int64_t tokens = sample.tokens();
     sample.token_ids.push_back(token);
@@ -135,8 +137,8 @@ data::MicroBatch collate_last_tokens(std::span<const Sequence> sequences, at::De
   return batch;
 }
 
-/// Returns the logits of the next tokens, fp32 [sequences, vocabulary]. `cache`: null, empty, or
-/// with all but the newest tokens.
+/// Returns the logits of the next tokens, fp32 [sequences, vocabulary]. `cache` is null, or has all
+/// tokens but the newest of each sequence; in the first step it is empty. Adds tokens to the cache.
 at::Tensor compute_next_logits(const models::VisionLanguageModel& model, std::span<const Sequence> sequences,
                                nn::KeyValueCache* cache, bool is_first_step, at::Device device) {
   const bool is_prefill = is_first_step || cache == nullptr;
@@ -155,6 +157,7 @@ at::Tensor compute_next_logits(const models::VisionLanguageModel& model, std::sp
 at::Tensor draw_uniform_numbers(std::span<Sequence> sequences) {
   at::Tensor numbers = at::empty({std::ssize(sequences)}, at::kDouble);
   auto* number = numbers.mutable_data_ptr<double>();
+  // The upper 53 bits, as many as a double has.
   for (auto& sequence : sequences) *number++ = static_cast<double>(sequence.random.next() >> 11) * 0x1p-53;
   return numbers;
 }
@@ -167,6 +170,7 @@ std::string find_non_finite_parameter(const models::VisionLanguageModel& model) 
   return "";
 }
 
+/// Throws UserError (kFailed) if the maximum of a sequence's logits is not finite.
 void check_finite(const at::Tensor& logits, const models::VisionLanguageModel& model) {
   if (logits.is_meta() || at::isfinite(logits.amax(1)).all().item<bool>()) return;
   const std::string name = find_non_finite_parameter(model);

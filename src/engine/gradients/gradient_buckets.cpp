@@ -23,14 +23,16 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// Elements; 512 bytes, the alignment of the CUDA caching allocator.
+/// Alignment in elements: 512 bytes, as in the CUDA caching allocator.
 constexpr int64_t kBucketAlignment = 128;
-/// Elements; 25 MiB, PyTorch DDP's default bucket_cap_mb. Smaller buckets use the network badly,
-/// larger ones start later and overlap less with the backward pass.
+/// Maximum size of a bucket in elements: 25 MiB, PyTorch DDP's default bucket_cap_mb. Smaller
+/// buckets use the network less efficiently. The reduction of a larger bucket starts later and
+/// overlaps less with the backward pass.
 constexpr int64_t kBucketElements = int64_t{25} * 1024 * 1024 / 4;
-/// ATen's kernels index bytes with 32 bits; larger tensors take two launches.
+/// Maximum elements per norm. ATen's kernels index bytes with 32 bits, so larger tensors take
+/// several launches.
 constexpr int64_t kMaxNormElements = int64_t{1} << 28;
-/// Maximum distance in the store between parameters of one group of Linears: weights, biases and
+/// Maximum distance in the store between parameters of one nn::Linears: up to weights, biases and
 /// adapter tensors of three Linears.
 constexpr size_t kMaxGroupSpan = 16;
 
@@ -64,7 +66,7 @@ class GradientBuckets::GradientHook : public nn::GradientSink {
 GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups, Shard shard)
     : shard_(shard), has_sharded_blocks_(!store.shard().covers_all()) {
   const memory::ComponentScope gradients(memory::Component::kGradients);
-  VLMTRAIN_CHECK(groups >= 1, "{} groups of gradients", groups);
+  VLMTRAIN_CHECK(groups >= 1, "the number of gradient groups is {}; must be at least 1", groups);
   VLMTRAIN_CHECK(shard.covers_all() || groups == 1, "{} groups of gradients cannot be sharded", groups);
   VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "rank {} of {} ranks is out of range", shard.rank,
                  shard.count);
@@ -182,8 +184,8 @@ void GradientBuckets::accumulate(size_t i) {
   }
   const auto group = static_cast<size_t>(group_);
   check_not_reduced(entry);
-  // Undefined if a backward function wrote all of it into the sum; the hook then only marks
-  // completion.
+  // The gradient is undefined if a backward function wrote all of it into the sum. The hook then
+  // only marks it as complete.
   if (const at::Tensor& gradient = entry.parameter.grad(); gradient.defined()) {
     if (entry.has_gradient[group]) {
       entry.sums[group].add_(gradient);
@@ -235,15 +237,15 @@ at::Tensor GradientBuckets::norm() const {
   return at::linalg_vector_norm(at::stack(norms), 2);
 }
 
-/// Returns whether every element of flat_ belongs to a sum of this step or is zero, and nothing
-/// else is summed.
+/// Returns whether flat_sums_ contains all sums of this step, and all its other elements are zero
+/// (padding).
 bool GradientBuckets::has_all_gradients() const {
   return shard_.covers_all() && !has_sharded_blocks_ && !entries_.empty() &&
          std::ranges::all_of(entries_, [](const Entry& entry) { return entry.has_gradient.front(); });
 }
 
-/// Returns the norms of chunks of flat_, one launch per chunk. at::_foreach_norm would take one per
-/// million elements.
+/// Returns the norms of chunks of flat_sums_, with one launch per chunk. at::_foreach_norm would
+/// take one launch per million elements.
 std::vector<at::Tensor> GradientBuckets::compute_flat_norms() const {
   const at::Tensor all = flat_.select(0, 0);
   std::vector<at::Tensor> norms;
@@ -256,7 +258,7 @@ std::vector<at::Tensor> GradientBuckets::compute_tensor_norms() const {
   return sums.empty() ? sums : at::_foreach_norm(sums, 2);
 }
 
-/// Returns all sums; with a shard, its local ranges.
+/// Returns all sums of group 0, or this rank's parts of them if they are sharded.
 std::vector<at::Tensor> GradientBuckets::collect_sums() const {
   std::vector<at::Tensor> sums;
   for (size_t i = 0; i < size(); ++i) {
@@ -310,8 +312,8 @@ void GradientBuckets::register_comm_hook(CommHook hook, std::function<void()> wa
 }
 
 void GradientBuckets::begin_last_micro_batch() {
-  // Interleaved with the calls for sharded blocks, these would come at different times on each
-  // rank.
+  // With sharded blocks, these reductions would be interleaved with the blocks' reductions in a
+  // different order on each rank, so they wait for flush().
   if (!comm_hook_ || groups() > 1 || has_sharded_blocks_) return;
   is_last_micro_batch_ = true;
   for (auto& entry : entries_) entry.in_last_micro_batch = false;

@@ -73,8 +73,8 @@ void GradientBuckets::reduce_block(const nn::ShardedBlock& block) {
   filling_buffer_ = 1 - filling_buffer_;
 }
 
-/// Zeroes the gradients that `full_bucket` did not get. Padding between tensors is never read and keeps
-/// any value.
+/// Zeroes the parts of `full_bucket` without a gradient. Padding between tensors is never read, so
+/// it is not zeroed.
 void GradientBuckets::zero_unfilled(const Bucket& bucket, const at::Tensor& full_bucket) const {
   if (filled_entries_.empty()) {
     full_bucket.zero_();

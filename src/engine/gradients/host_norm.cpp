@@ -19,8 +19,8 @@ namespace {
 constexpr int64_t kNormChunkElements = 65'536;
 
 double compute_sum_of_squares(const float* values, int64_t count) {
-  // Independent sums, as many as compilers vectorize. Their number determines the rounding and is
-  // therefore equal on all machines.
+  // Independent sums, so that compilers vectorize the loop. Their number determines the rounding,
+  // so it is the same on all machines.
   constexpr int64_t kLanes = 16;
   std::array<double, kLanes> lanes{};
   const int64_t vectorized_count = count / kLanes * kLanes;

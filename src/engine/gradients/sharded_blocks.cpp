@@ -17,11 +17,13 @@ namespace {
 using Kind = nn::ShardedBlock::Kind;
 
 constexpr std::array kKinds{Kind::kTrained, Kind::kFrozen};
-/// Messages between ranks: no pass, and a request to unshard a block outside of passes.
+/// Messages between ranks: a rank has no pass; a rank requests to unshard a block outside of passes
+/// (followed by the block's index).
 constexpr std::string_view kIdle = "-";
 constexpr char kReadRequest = 'r';
 
-/// Encodes the needs of a pass for the exchange between ranks.
+/// Encodes what a pass needs, for the exchange between ranks: "tb2" is a pass over the text model
+/// with a backward pass and two passes over the vision tower.
 std::string encode_pass(const nn::PassSpec& spec) {
   return fmt::format("{}{}{}", spec.text_model ? 't' : '.', spec.backward ? 'b' : '.', spec.vision_passes);
 }
@@ -38,8 +40,8 @@ nn::PassSpec decode_pass(const std::string& message) {
           .backward = message.at(1) == 'b'};
 }
 
-/// Whether gradients of parameters outside of the blocks pass through all blocks of the text model,
-/// and of the tower.
+/// Whether parameters outside of the blocks are trained whose gradients pass through all blocks of
+/// the text model or of the vision tower.
 struct TrainedOutsideBlocks {
   bool text_model = false, tower = false;
 };
@@ -90,7 +92,8 @@ std::vector<ShardedBlocks::Block>::iterator ShardedBlocks::find_block(size_t fir
   return std::ranges::find(blocks_, first, [](const Block& block) { return block.range.first; });
 }
 
-/// Exchanges `message` and plans the visits of a pass that covers the needs of all ranks.
+/// Exchanges `message` with all ranks, and plans the visits of a pass that covers the needs of all
+/// of them. If a rank requests a block instead, sets requested_block_.
 void ShardedBlocks::synchronize_pass(const std::string& message) {
   VLMTRAIN_CHECK(consensus_ != nullptr, "sharded blocks require a consensus among ranks");
   is_any_rank_active_ = false;
@@ -139,9 +142,9 @@ void ShardedBlocks::begin_pass(const nn::PassSpec& spec) {
   current_visit_ = kNone;
 }
 
-/// Advances to the next visit of the block that may belong to this rank. If other ranks need more
-/// passes of the tower, theirs come after its own in the forward pass and before them in the
-/// backward pass.
+/// Advances to this rank's next visit of the block. If other ranks need more passes of the vision
+/// tower than this rank, their visits come after this rank's in the forward pass, and before them
+/// in the backward pass.
 void ShardedBlocks::prepare_block(size_t first) {
   const auto it = find_block(first);
   if (it == blocks_.end()) return;
@@ -167,7 +170,7 @@ void ShardedBlocks::advance(size_t visit) {
 
 void ShardedBlocks::enter_visit(size_t visit) {
   Block& block = blocks_[visits_[visit].block];
-  if (block.slot == kNone) start_unshard(block, 0);  // the first visit of a pass
+  if (block.slot == kNone) start_unshard(block, 0);  // only in the first visit of a pass
   finish_unshard(block);
   const auto is_other_block = [&](const Visit& next) { return next.block != visits_[visit].block; };
   const auto next = std::find_if(visits_.begin() + static_cast<std::ptrdiff_t>(visit), visits_.end(), is_other_block);
@@ -179,7 +182,8 @@ void ShardedBlocks::enter_visit(size_t visit) {
 void ShardedBlocks::leave_visit(size_t visit) {
   const Visit& finished = visits_[visit];
   Block& block = blocks_[finished.block];
-  // Autograd sums the gradients of all passes of the tower before it calls the hook of a weight.
+  // Autograd sums the gradients of all passes of the vision tower before it calls the hook of a
+  // weight. In the backward pass, vision pass 0 comes last.
   if (finished.is_backward && finished.vision_pass == 0) buckets_.reduce_block(*block.range.sharded);
   const bool stays = visit + 1 < visits_.size() && visits_[visit + 1].block == finished.block;
   if (!stays) reshard_block(block);

@@ -21,13 +21,13 @@ namespace {
 /// The cross-entropy of the label tokens of one step, with task weights and sums.
 class TextLoss {
  public:
-  /// `label_tokens`: those of the global batch, > 0. Allocates the memory of all sums. `model` must
-  /// outlive it.
+  /// Allocates the memory of all sums. `label_tokens` is their number in the global batch, > 0.
+  /// `model` must outlive this object.
   TextLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
            const TaskSettings& tasks);
 
-  /// Returns the loss of a micro-batch, an fp32 scalar with its graph. `hidden` [labels, hidden]:
-  /// states at batch.label_positions.
+  /// Returns the loss of a micro-batch, an fp32 scalar with its graph. `hidden` [labels, hidden
+  /// size] has the hidden states at batch.label_positions.
   at::Tensor forward(const at::Tensor& hidden, const data::MicroBatch& batch);
 
   /// As in StepLoss.
@@ -78,7 +78,7 @@ class CrossEntropyStepLoss final : public StepLoss {
 };
 
 constexpr size_t kLabelTokens = 0, kMasks = 1, kPixels = 2;  // indices into Normalizers
-constexpr int64_t kNumLosses = 3;                            // the terms of MaskLosses, in order
+constexpr int64_t kNumLosses = 3;                            // number of terms of MaskLosses
 
 /// The loss of TextAndMasks.
 class TextAndMasksStepLoss final : public StepLoss {
@@ -116,6 +116,8 @@ class TextAndMasksStepLoss final : public StepLoss {
   }
 
  private:
+  /// Returns the weighted loss of the masks, an fp32 scalar with its graph. `hidden` [masks, hidden
+  /// size] has the hidden states that prompt the masks.
   at::Tensor compute_mask_loss(const data::MaskBatch& masks, const at::Tensor& hidden) {
     VLMTRAIN_CHECK(masks.targets.defined(), "the batch has no target masks");
     const at::Tensor logits = model_.mask_logits(masks, hidden, model_.vision_tiles_per_pass());
@@ -133,7 +135,7 @@ class TextAndMasksStepLoss final : public StepLoss {
   Normalizers normalizers_;
   MaskLossWeights weights_;
   TextLoss text_;
-  at::Tensor losses_;  // sums of the MaskLosses so far
+  at::Tensor losses_;  // fp32 [3]: the terms of MaskLosses in order, summed over the micro-batches so far
 };
 
 }  // namespace

@@ -27,21 +27,21 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// The minimum weight of a task. Keeps GradNorm from disabling a task for good; the paper has no
-/// such bound.
+/// The minimum weight of a task. Keeps GradNorm from disabling a task permanently. The paper has no
+/// such minimum; the value was chosen without measurement.
 constexpr double kMinWeight = 1e-3;
 
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-/// Elements per task and chunk: 33 MB of fp64 products per pair of tasks. Smaller chunks need more
-/// launches.
+/// Elements of a chunk of products, per pair of tasks. Smaller chunks need more launches.
 constexpr int64_t kProductChunkElements = int64_t{1} << 22;
-/// Elements; 512 bytes, as the allocator aligns tensors, so vectorized kernels apply.
+/// Alignment in elements: 512 bytes, as in the CUDA caching allocator, so that vectorized kernels
+/// apply.
 constexpr int64_t kOffsetAlignment = 128;
 
-/// Returns the offset of each sum if all are laid end to end, and the end of the last.
+/// Returns the aligned offset of each sum if all sums are concatenated, followed by the total size.
 std::vector<int64_t> compute_padded_offsets(const GradientBuckets& buckets) {
   std::vector<int64_t> offsets{0};
   for (size_t i = 0; i < buckets.size(); ++i) {
@@ -51,9 +51,9 @@ std::vector<int64_t> compute_padded_offsets(const GradientBuckets& buckets) {
   return offsets;
 }
 
-/// Multiplies elementwise the gradient of a group with that of itself and of all later groups, for
-/// the elements from `first` on of all tensors laid end to end. Writes `products` [remaining
-/// groups, elements].
+/// Computes the elementwise products of the gradient of `group` with itself and with the gradients
+/// of all later groups, for the elements from `first` on of all concatenated sums. Writes them to
+/// `products` [groups − group, elements]. Products with a missing gradient are not written.
 void multiply_groups(const GradientBuckets& buckets, const std::vector<int64_t>& offsets, int64_t first, int64_t group,
                      const at::Tensor& products) {
   std::vector<at::Tensor> targets, group_gradients, other_gradients;
@@ -73,7 +73,7 @@ void multiply_groups(const GradientBuckets& buckets, const std::vector<int64_t>&
   at::_foreach_mul_(targets, group_gradients);
 }
 
-/// Returns g_i · g_j, fp64 [groups, groups], summed in the store's order so that the result does
+/// Returns g_i · g_j as fp64 [groups, groups]. Sums in the store's order, so that the result does
 /// not depend on the layout of buckets.
 at::Tensor compute_products(const GradientBuckets& buckets) {
   const int64_t groups = buckets.groups();
@@ -176,12 +176,12 @@ void GradNorm::update(const std::vector<TaskResult>& results, const std::vector<
   for (size_t i = 0; i < present.size(); ++i) {
     const size_t task = present[i];
     const double excess = norms[i] - mean_norm * std::pow(lags[i] / mean_lag, settings_.alpha);
-    // G is proportional to the weight it was measured with.
+    // The derivative of G with respect to the weight: G is proportional to the weight of the step.
     const double slope = norms[i] / weights[task];
     const double sign = excess > 0 ? 1.0 : excess < 0 ? -1.0 : 0.0;
     state_.weights[task] = std::max(kMinWeight, state_.weights[task] - settings_.learning_rate * sign * slope);
   }
-  // Rescales only tasks that took part; the others keep their weights.
+  // Rescale only the tasks of this step, to their previous sum; the other tasks keep their weights.
   double present_before = before;
   double present_after = 0;
   for (size_t task = 0, i = 0; task < results.size(); ++task) {

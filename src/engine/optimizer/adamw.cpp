@@ -23,14 +23,16 @@ namespace {
 
 static_assert(kShardAlignment == kBlockElements, "a block of compressed states belongs to one rank");
 
+/// Returns whether the moments of the parameter are compressed.
 bool compresses(OptimizerStates states, const nn::Parameter& parameter) {
-  // As bitsandbytes (min_8bit_size).
+  // As in bitsandbytes (min_8bit_size).
   constexpr int64_t kMinCompressedElements = 4096;
   if (states == OptimizerStates::kFp32 || parameter.elements() < kMinCompressedElements) return false;
   return states != OptimizerStates::k8Bit || !parameter.is_embedding;
 }
 
-/// Returns the part of a parameter that this rank updates.
+/// Returns the part of a parameter that this rank updates, as a view of the parameter or of its
+/// shard.
 at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& range, const Shard& shard) {
   if (parameter.has_sharded_gradient()) return parameter.sharded->local_slice(parameter.index_in_block);
   const at::Tensor whole = parameter.tensor.detach();

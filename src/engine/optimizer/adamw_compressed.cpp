@@ -12,8 +12,9 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// Maximum blocks of one group. ATen's kernels index bytes with 32 bits: if both moments of a chunk
-/// are further apart, each operation on both takes two launches.
+/// Maximum number of blocks of a group. ATen's kernels index bytes with 32 bits. In a larger group,
+/// both moments of a chunk would be further apart, so each operation on both would take two
+/// launches.
 constexpr int64_t kMaxGroupBlocks = (int64_t{1} << 30) / kBlockElements;
 
 }  // namespace
@@ -26,7 +27,7 @@ void AdamW::make_compressed_groups(const at::TensorOptions& options) {
   int64_t max_blocks = 0, all_blocks = 0;
   std::vector<std::vector<int64_t>> elements;
   for (const auto& [key, members] : entries) {
-    int64_t blocks = kMaxGroupBlocks + 1;  // blocks of the group so far; the first tensor starts a group
+    int64_t blocks = kMaxGroupBlocks + 1;  // blocks of the group so far; too many, so the first tensor starts a group
     for (const size_t entry : members) {
       const int64_t size = entries_[entry].master.numel();
       blocks += CompressedStates::count_blocks(size);

@@ -6,18 +6,18 @@
 
 namespace vlmtrain::engine {
 
-/// The state of one parameter.
+/// A trained parameter and its state.
 struct AdamW::Entry {
   std::string name;
   nn::Component component;
   bool has_weight_decay;
-  at::Tensor parameter;       // the parameter of the model
-  ElementRange range;         // local range of the parameter
-  at::Tensor weight;          // that range; the parameter itself if not sharded
-  at::Tensor master;          // fp32; shares storage with `weight` if that is fp32
-  at::Tensor first_moment{};  // fp32; undefined if compressed
-  at::Tensor second_moment{};
-  at::Tensor steps{};  // fp32 scalar
+  at::Tensor parameter;        // the parameter of the model
+  ElementRange range;          // local range of the flattened parameter
+  at::Tensor weight;           // view of that range; has the parameter's shape if not sharded
+  at::Tensor master;           // fp32, same shape as `weight`; shares its storage if `weight` is fp32
+  at::Tensor first_moment{};   // fp32, same shape as `weight`; undefined if compressed
+  at::Tensor second_moment{};  // as first_moment
+  at::Tensor steps{};          // step counter, fp32 scalar, a view of AdamW::steps_
 
   bool is_compressed() const { return !first_moment.defined(); }
   bool is_local() const { return range.count > 0; }

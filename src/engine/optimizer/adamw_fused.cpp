@@ -10,9 +10,11 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// The properties shared by tensors of one launch: component, weight decay, and storage of moments.
+/// The properties that tensors of one launch share: component, whether they have weight decay, and
+/// whether their moments are compressed.
 using GroupKey = std::tuple<nn::Component, bool, bool>;
 
+/// Returns `tensor_args` with the compressed moments of a tensor of `states`.
 kernels::AdamWParameter add_moments(kernels::AdamWParameter tensor_args, const CompressedStates& states,
                                     size_t tensor) {
   for (const auto& [name, moment_tensor] : states.state(tensor)) {

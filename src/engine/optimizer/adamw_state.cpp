@@ -26,6 +26,7 @@ std::string AdamW::saved_name(const StateTensor& tensor) const {
   return tensor.is_sharded && !shard().covers_all() ? make_shard_name(tensor.name, tensor.first) : tensor.name;
 }
 
+/// Returns the master of the entry as a tensor of the state.
 AdamW::StateTensor AdamW::make_master_tensor(const Entry& entry) const {
   return {.name = "master." + entry.name,
           .values = entry.master,
@@ -103,7 +104,7 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
   }
   const auto fail = [&source](const std::string& name, std::string_view problem) {
     throw data_error(
-        "{}: {} {}; the run's model, frozen components, precision and optimizer states must match the checkpoint",
+        "{}: {} {}; model, frozen components, precision and optimizer states of the run must match the checkpoint",
         source, name, problem);
   };
   std::set<std::string> expected_names;
@@ -138,14 +139,15 @@ void AdamW::load_state(const SavedOptimizerState& saved, const std::string& sour
 MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
                                    const std::string& source) {
   const at::NoGradGuard no_gradients;
-  std::map<std::string, int64_t> step_indices;  // index into the saved steps
+  // The saved step counters are in the order of the parameters with saved moments.
+  std::map<std::string, int64_t> step_indices;  // by parameter name; index into the saved step counters
   for (const auto& parameter : store.all()) {
     if (saved.contains("first_moment." + parameter.name))
       step_indices.emplace(parameter.name, std::ssize(step_indices));
   }
   const at::Tensor* const steps = saved.find_whole("steps");
   if (steps == nullptr || steps->sizes() != at::IntArrayRef{std::ssize(step_indices)}) {
-    throw data_error("{}: the step counts do not match its {} moments; copy the checkpoint again", source,
+    throw data_error("{}: the step counters do not match the {} moments; copy the checkpoint again", source,
                      step_indices.size());
   }
   const auto find_matching = [&](const StateTensor& tensor) -> std::optional<at::Tensor> {
@@ -154,8 +156,8 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
       return std::nullopt;
     return saved.find(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
   };
-  // Whether other ranks will find the moments of a tensor: step counters are replicated, so all
-  // ranks must agree.
+  // Returns a value if other ranks find matching moments of a parameter that this rank has no part
+  // of. Step counters are replicated, so all ranks must make the same decision.
   const auto is_found_on_other_rank = [&](const Entry& entry) {
     const at::ScalarType compressed = settings_.states == OptimizerStates::kBf16 ? at::kBFloat16 : at::kByte;
     const int64_t elements = entry.parameter.numel();
@@ -178,6 +180,8 @@ MigratedState AdamW::migrate_state(const nn::ParameterStore& store, const SavedO
       copy_values(tensor.values, *saved_values);
     }
   }
+  // Masters are copied whenever they match. Moments and the step counter of a parameter are copied
+  // only together.
   MigratedState result;
   for (const auto& entry : entries_) {
     const auto step_index = step_indices.find(entry.name);

@@ -6,14 +6,14 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// 16.8 million elements, 270 MB of buffers. These exist only during an update, when no activations
-/// do. Smaller chunks need more launches.
+/// The minimum of ChunkContext::max_blocks: 16.8 million elements with 270 MB of buffers. Buffers
+/// exist only during an update, when no activations exist. Smaller chunks need more launches.
 constexpr int64_t kSmallChunkBlocks = (int64_t{16} << 20) / kBlockElements;
-/// 67 million elements, 1.07 GB of buffers, for a quarter of the launches. ATen's kernels index
-/// bytes with 32 bits, which limits larger chunks.
+/// The maximum of ChunkContext::max_blocks: 67 million elements with 1.07 GB of buffers. Larger
+/// chunks would not save launches, because ATen's kernels index bytes with 32 bits.
 constexpr int64_t kMaxChunkBlocks = (int64_t{64} << 20) / kBlockElements;
-/// A chunk is at most this fraction of all blocks, which limits buffers to a quarter of a byte per
-/// element.
+/// Between these limits, a chunk has 1 / kMinChunks of all blocks. Its buffers then have a quarter
+/// of a byte per element of all blocks (16 bytes per element of a chunk).
 constexpr int64_t kMinChunks = 64;
 
 at::Tensor narrow_moments(const at::Tensor& moments, int64_t moment, const ChunkSlice& slice) {

@@ -11,50 +11,55 @@ namespace vlmtrain::engine {
 
 /// The state shared by the chunks of all groups of tensors.
 struct ChunkContext {
-  /// `group_blocks`: maximum blocks of a group; `all_blocks`: blocks of all groups.
+  /// `group_blocks` is the maximum number of blocks of a group, `all_blocks` the number of blocks
+  /// of all groups.
   ChunkContext(OptimizerStates kind, int64_t group_blocks, int64_t all_blocks, const at::TensorOptions& device);
 
-  /// Returns buffers that serve all chunks of an update in turn.
+  /// Allocates buffers that all chunks of an update use one after another.
   ChunkBuffers make_buffers() const { return {states, max_blocks, options}; }
 
   OptimizerStates states;
-  int64_t max_blocks;  ///< maximum blocks of a chunk
-  at::TensorOptions options;
+  int64_t max_blocks;         ///< maximum number of blocks of a chunk
+  at::TensorOptions options;  ///< device
   MomentTables tables;
 };
 
-/// Elements [first, first + count) of a tensor, located at element `chunk_offset` of its chunk.
+/// Elements [first, first + count) of a flattened tensor, which begin at element `chunk_offset` of
+/// their chunk.
 struct ChunkSlice {
-  size_t tensor;
+  size_t tensor;  ///< index in CompressedStates
   int64_t first;
   int64_t count;
   int64_t chunk_offset;
 };
 
-/// Blocks that are expanded, updated and compressed together.
+/// A range of blocks that are expanded, updated and compressed together.
 struct Chunk {
-  int64_t first_block;
-  int64_t blocks;
+  int64_t first_block;  ///< index in CompressedStates
+  int64_t blocks;       ///< number of blocks
   std::vector<ChunkSlice> slices;
   ChunkBuffers buffers;  ///< of `blocks` blocks; chunks of an update share their memory
 
-  /// Return views of the buffers, [count], that hold a slice between expand() and compress().
+  /// Returns the slice's first moment, a view fp32 [count] of the buffers, valid between expand()
+  /// and compress().
   at::Tensor get_first_moment(const ChunkSlice& slice) const;
+  /// Returns the slice's second moment, in the same way.
   at::Tensor get_second_moment(const ChunkSlice& slice) const;
 };
 
-/// Both moments of several tensors in a compressed format. Only one chunk at a time exists in fp32.
-/// Not thread-safe.
+/// Both moments of several tensors in a compressed format. Each tensor consists of blocks of
+/// kBlockElements elements, the last one padded. Only one chunk at a time exists in fp32. Not
+/// thread-safe.
 class CompressedStates {
  public:
-  /// Creates zero moments for tensors of these sizes.
+  /// Creates zero moments for tensors with these numbers of elements.
   CompressedStates(const std::vector<int64_t>& elements, const ChunkContext& context);
 
-  /// Returns the blocks of a tensor.
+  /// Returns the number of blocks of a tensor with `elements` elements.
   static int64_t count_blocks(int64_t elements);
 
-  /// Returns chunks that cover all blocks of the tensors with `is_selected` and no others. No chunk
-  /// exceeds `buffers`.
+  /// Returns chunks that cover exactly the blocks of the tensors whose `is_selected` is true. Their
+  /// buffers are views of `buffers`, and no chunk has more blocks than `buffers`.
   std::vector<Chunk> chunks(const std::vector<bool>& is_selected, const ChunkBuffers& buffers) const;
 
   /// Writes the fp32 moments of a chunk into its buffers.
@@ -62,8 +67,9 @@ class CompressedStates {
   /// Compresses the buffers of a chunk; see Moments::compress().
   void compress(const Chunk& chunk, const at::Tensor& skipped);
 
-  /// Returns the stored tensors of a tensor's moments with name prefixes: `first_moment`,
-  /// `second_moment`, and with 8 bits `first_moment_absmax` and `second_moment_absmax`.
+  /// Returns the stored tensors of a tensor's moments, not copies, with the prefixes of their
+  /// names: `first_moment`, `second_moment`, and with 8 bits `first_moment_absmax` and
+  /// `second_moment_absmax`. AdamW::state() has their shapes.
   std::vector<std::pair<std::string, at::Tensor>> state(size_t tensor) const;
 
  private:

@@ -20,7 +20,7 @@ namespace vlmtrain::engine {
 
 namespace {
 
-/// Values of an 8-bit code.
+/// Number of values of an 8-bit code.
 constexpr int64_t kCodes = 256;
 
 class Bf16Moments : public Moments {
@@ -32,10 +32,11 @@ class Bf16Moments : public Moments {
     buffers.values.copy_(values_.narrow(1, first, buffers.blocks()));
   }
 
-  /// Rounds up with the probability of the truncated fraction: a random number below the cut
-  /// carries over.
+  /// Rounds away from zero with a probability equal to the truncated fraction: adds a random number
+  /// to the bits that bf16 lacks, which may carry, and then truncates. Skipped steps need no
+  /// special treatment, because unchanged values have no such bits.
   void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& /*skipped*/) override {
-    // The low 16 bits of fp32, which bf16 truncates.
+    // The low 16 bits of fp32, which bf16 lacks.
     constexpr int64_t kTruncatedRange = int64_t{1} << 16;
     buffers.values.view(at::kInt).add_(buffers.integers.random_(0, kTruncatedRange, random_));
     constexpr int64_t kUpperHalf = 1;  // little-endian
@@ -60,8 +61,8 @@ class EightBitMoments : public Moments {
         codes_(at::zeros({kMoments, blocks, kBlockElements}, options.dtype(at::kByte))),
         absmax_(at::zeros({kMoments, blocks, 1}, options.dtype(at::kFloat))) {}
 
-  /// Looks up two codes at a time as one 16-bit number. ATen's indices have at least 32 bits, and
-  /// this halves their number.
+  /// Looks up two codes at a time, as one 16-bit index. ATen's indices have at least 32 bits, and
+  /// pairs halve their number.
   void expand(int64_t first, const ChunkBuffers& buffers) const override {
     const at::Tensor codes = codes_.narrow(1, first, buffers.blocks()).view(at::kUInt16);
     const at::Tensor indices = buffers.integers.view(-1).narrow(0, 0, codes.numel()).view({kMoments, -1});
@@ -80,15 +81,15 @@ class EightBitMoments : public Moments {
     at::linalg_vector_norm_out(scales, buffers.values, kInfinityNorm, at::IntArrayRef{2}, /*keepdim=*/true);
     at::clamp_min_out(factors, scales, kMinAbsmax).reciprocal_();
     buffers.values.mul_(factors);
-    // Per moment, because at::searchsorted with several rows of bounds does not run on the meta
-    // device.
+    // One call per moment, because at::searchsorted, which accepts a row of bounds per moment, does
+    // not run on the meta device.
     for (int64_t moment = 0; moment < kMoments; ++moment) {
       at::Tensor integers = buffers.integers.select(0, moment);
       at::bucketize_out(integers, buffers.values.select(0, moment), tables_.bounds.select(0, moment),
                         /*out_int32=*/true);
     }
-    // Compressing an expanded value may give another code, since the code lacks −1; skipped blocks
-    // must keep theirs.
+    // Compressing an expanded value may give another code, because no code has the value −1. In a
+    // skipped step, blocks must keep their codes.
     update_unless_skipped(codes_.narrow(1, first, buffers.blocks()), low_bytes(buffers.integers), skipped);
     update_unless_skipped(absmax_.narrow(1, first, buffers.blocks()), scales, skipped);
   }
@@ -114,14 +115,15 @@ class EightBitMoments : public Moments {
   at::Tensor absmax_;  // fp32 [2, blocks, 1]
 };
 
-/// Returns the front of a dense tensor [2, all, …] in the shape for fewer blocks.
+/// Returns the beginning of a contiguous tensor [2, all blocks, width] as [2, blocks, width].
 at::Tensor narrow_front(const at::Tensor& buffer, int64_t blocks) {
   if (!buffer.defined()) return {};
   const int64_t width = buffer.size(2);
   return buffer.view(-1).narrow(0, 0, kMoments * blocks * width).view({kMoments, blocks, width});
 }
 
-/// Returns int64 [65536]: the fp32 values of two codes, that of the low byte first, as in memory.
+/// Returns int64 [65536]: for each pair of codes, both fp32 values; the value of the low byte's
+/// code comes first in memory.
 at::Tensor make_pair_table(const at::Tensor& codebook) {
   const at::Tensor pairs = at::stack({codebook.repeat({kCodes}), codebook.repeat_interleave(kCodes)}, 1);
   return pairs.view(-1).view(at::kLong);

@@ -34,7 +34,8 @@ ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const Grad
     gradient_indices[i] = gradient_index;
     members[buckets.bucket(gradient_index++)].push_back(i);
   }
-  // Buckets are ordered by the parameter that a forward pass reads first.
+  // Buckets are ordered by their first use in a forward pass. Buckets with parameters outside of
+  // blocks, such as embeddings, come first.
   std::vector<size_t> order(members.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto find_first_use = [&](size_t bucket) {

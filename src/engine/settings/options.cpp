@@ -17,12 +17,12 @@ const std::vector<std::pair<std::string, OptimizerStates>> kStates{
 const std::vector<std::pair<std::string, ScheduleShape>> kShapes{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
 
-// Far beyond any batch; limits the memory of a step's sample list.
+// Far above any batch size. Limits the memory of a step's list of samples.
 constexpr int64_t kMaxStepSamples = 1'000'000;
-/// A fraction of an epoch, far above the rounding error of the epoch count.
+/// A small fraction of an epoch, but far above the rounding error of the epoch count.
 constexpr double kMinEpochs = 1e-6;
 constexpr double kMaxEpochs = 1e6;
-/// Far beyond any useful weight; rejects typos.
+/// Far above any useful weight. Rejects typos.
 constexpr double kMaxLossWeight = 1e6;
 
 template <class T>
@@ -30,7 +30,7 @@ std::string find_name(const std::vector<std::pair<std::string, T>>& names, T val
   for (const auto& [name, named_value] : names) {
     if (named_value == value) return name;
   }
-  throw InternalError("a choice without a name");
+  throw InternalError("the value has no name");
 }
 
 }  // namespace
@@ -100,15 +100,20 @@ void declare(OptionTable& table, TrainingOptions& options) {
   table.add("training.mask_dice_weight", options.mask_losses.dice,
             "For models that predict masks: weight of the Dice loss, averaged over the masks of the global batch.",
             std::optional{between(0.0, kMaxLossWeight)});
+  table.add(
+      "training.mask_dice_weight", options.mask_losses.dice,
+      "For models with a mask decoder: weight of the masks' Dice loss, a mean over all masks of the global batch.",
+      std::optional{between(0.0, kMaxLossWeight)});
   table.add("training.adam_beta1", options.adam_beta1, "AdamW's decay of the first moment.",
             std::optional{between_half_open(0.0, 1.0)});
   table.add("training.adam_beta2", options.adam_beta2, "AdamW's decay of the second moment.",
             std::optional{between_half_open(0.0, 1.0)});
   table.add("training.adam_epsilon", options.adam_epsilon, "AdamW's epsilon.", std::optional{exceeds(0.0)});
   table.add("training.weight_decay", options.weight_decay,
-            "AdamW's decoupled weight decay, on tensors of two or more dimensions only.", std::optional{at_least(0.0)});
+            "AdamW's decoupled weight decay. Applies only to tensors with two or more dimensions.",
+            std::optional{at_least(0.0)});
   table.add("training.warmup_ratio", options.warmup_ratio,
-            "Share of the steps in which the learning rate rises to its peak.", std::optional{between(0.0, 1.0)});
+            "Fraction of the steps in which the learning rate rises to its peak.", std::optional{between(0.0, 1.0)});
   table.add_enum("training.lr_scheduler", options.lr_scheduler, kShapes,
                  "Learning rate schedule after the warm-up: decay to zero, or constant.");
   table.add("training.max_grad_norm", options.max_grad_norm,

@@ -9,14 +9,15 @@ namespace vlmtrain::engine {
 
 namespace {
 
+/// Returns 0, 1, …, count − 1.
 std::vector<int64_t> make_iota(int64_t count) {
   std::vector<int64_t> indices(static_cast<size_t>(count));
   std::iota(indices.begin(), indices.end(), int64_t{0});
   return indices;
 }
 
-/// Half of the default. Smaller chunks save little, as the fp32 gradient of the output weight is
-/// larger; no measurement is recorded.
+/// Half of the default. Smaller chunks save little, because the fp32 gradient of the output weight
+/// is larger than their logits. Chosen without measurement.
 constexpr int64_t kSmallLossChunkRows = 256;
 
 }  // namespace

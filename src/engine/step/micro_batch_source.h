@@ -10,18 +10,19 @@
 
 namespace vlmtrain::engine {
 
-/// The micro-batches of a step, copied to the device in order. On CUDA with
+/// A source of the micro-batches of a step, in order, on the device. On CUDA with
 /// StepLayout::copies_ahead, each is copied while the previous one computes. Not thread-safe.
 class MicroBatchSource {
  public:
-  /// `input` and `layout` must outlive it.
+  /// `input` and `layout` must outlive this object.
   MicroBatchSource(const StepInput& input, const StepLayout& layout, at::Device device);
   ~MicroBatchSource();
   MicroBatchSource(const MicroBatchSource&) = delete;
   MicroBatchSource& operator=(const MicroBatchSource&) = delete;
 
-  /// Returns the next micro-batch and starts copying the one after it. If memory does not suffice
-  /// for that one, copying ahead ends for this step. REQUIRES: a next one exists.
+  /// Returns the next micro-batch, and starts to copy the one after it. If memory does not suffice
+  /// for the latter, this step copies no further micro-batch ahead. Out-of-memory errors of the
+  /// next micro-batch itself propagate. REQUIRES: a next micro-batch exists.
   data::MicroBatch next();
 
  private:

@@ -11,24 +11,24 @@
 
 namespace vlmtrain::engine {
 
-/// Waits until autograd's thread of the device has released a failed backward pass. The thread
-/// reports the error before it frees the tensors, so memory freed later would vary from run to run.
-/// Does nothing on the CPU, which has no such thread.
+/// Waits until autograd's thread of the device has freed the tensors of a failed backward pass. The
+/// thread reports the error before it frees them, so without this wait, the allocator's state would
+/// vary from run to run. Does nothing on the CPU, whose backward passes run on the calling thread.
 inline void wait_for_backward_thread(at::Device device) noexcept {
   if (device.is_cpu()) return;
   try {
-    // The thread runs tasks in order. This one allocates nothing and launches nothing.
+    // The thread runs tasks in order. The task of an empty tensor allocates and launches nothing.
     const auto options = at::TensorOptions(at::kFloat).device(device);
     const at::Tensor nothing = at::empty({0}, options).requires_grad_();
     (nothing * 2).backward(at::empty({0}, options));
   } catch (const std::exception&) {
-    // A failed device is detected by the next operation.
+    // If the device failed, the next operation reports it.
   }
 }
 
 /// Calls `pass` between begin_pass() and end_pass() of the store (nn::BlockUnsharder). After an
-/// out-of-memory error it ends the pass, so other ranks can continue theirs, and rethrows. Other
-/// errors end the process and are rethrown at once.
+/// out-of-memory error, ends the pass, so that other ranks can continue theirs, and rethrows the
+/// error. Other errors, which end the process, are rethrown at once.
 template <class Pass>
 void run_pass(const nn::ParameterStore& store, const nn::PassSpec& spec, const Pass& pass) {
   store.begin_pass(spec);

@@ -44,14 +44,15 @@ void Training::connect(const Consensus& consensus) {
 
 namespace {
 
-/// Throws StepOutOfMemory if `error`, being handled, is an out-of-memory error; else rethrows it.
+/// Throws StepOutOfMemory if `error` is an out-of-memory error, else rethrows it. REQUIRES: called
+/// from the handler of `error`.
 [[noreturn]] void rethrow_out_of_memory(const std::exception& error, int64_t micro_batch) {
   const auto out_of_memory = memory::detect_out_of_memory(error);
   if (!out_of_memory) throw;
   throw StepOutOfMemory(micro_batch, *out_of_memory);
 }
 
-/// The passes of a step, micro-batch by micro-batch.
+/// The forward and backward passes of a step, micro-batch by micro-batch. Used once.
 class Accumulation {
  public:
   Accumulation(const models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
@@ -96,8 +97,8 @@ class Accumulation {
     const nn::PassSpec spec{.vision_passes = model_.num_vision_passes(batch), .backward = true};
     run_pass(model_.parameters(), spec, [&] {
       const at::Tensor loss = output_.loss->forward(batch);
-      // A text-only micro-batch reaches no trained parameter if only the vision tower or its
-      // adapters are trained.
+      // The loss of a text-only micro-batch does not depend on a trained parameter if only the
+      // vision tower or its adapters are trained.
       if (loss.requires_grad()) loss.backward(loss_scale_);
       result.loss += loss.detach();
     });
@@ -109,6 +110,7 @@ class Accumulation {
     result.micro_batches += 1;
   }
 
+  /// Returns the gradient group of all these samples.
   int64_t get_common_group(std::span<const int64_t> sample_indices) const {
     const auto get_group = [this](int64_t sample_index) { return groups_.at(static_cast<size_t>(sample_index)); };
     const int64_t group = get_group(sample_indices.front());
@@ -125,11 +127,11 @@ class Accumulation {
   GradientBuckets* buckets_;
   at::Device device_;
   MicroBatchSource source_;
-  std::vector<int64_t> groups_;  // per sample; empty: one group
+  std::vector<int64_t> groups_;  // by sample; empty if there is one group
   AccumulationResult output_;
 };
 
-/// Sums the counts over ranks; micro-batches remain local.
+/// Sums the counts over all ranks, except for the number of micro-batches, which remains local.
 void all_reduce_counts(StepResult& result, const Consensus& consensus) {
   std::vector<int64_t*> counts{&result.tokens, &result.label_tokens, &result.num_media, &result.num_volumes,
                                &result.samples};
@@ -141,7 +143,7 @@ void all_reduce_counts(StepResult& result, const Consensus& consensus) {
   for (size_t i = 0; i < counts.size(); ++i) *counts[i] = std::llround(sums[i]);
 }
 
-/// Reduces sums over the groups of ranks that hold the same shards.
+/// Sums this rank's shards of the gradients over the ranks that have the same shards.
 void all_reduce_replicas(const GradientBuckets& buckets, const Consensus& consensus) {
   if (buckets.shard().covers_all()) return;
   for (const auto& shard : buckets.get_block_shards()) consensus.all_reduce_replicas(shard);
@@ -149,7 +151,7 @@ void all_reduce_replicas(const GradientBuckets& buckets, const Consensus& consen
   consensus.wait_for_reductions();
 }
 
-/// Returns the global norm of sharded sums; undefined if not sharded.
+/// Returns the global norm of sharded gradients, an fp32 scalar; undefined if they are not sharded.
 at::Tensor compute_sharded_norm(const GradientBuckets& buckets, const Consensus& consensus) {
   if (buckets.shard().covers_all()) return {};
   const at::Tensor square = buckets.norm().square_();
@@ -158,6 +160,7 @@ at::Tensor compute_sharded_norm(const GradientBuckets& buckets, const Consensus&
   return square.sqrt_();
 }
 
+/// Returns StepResult::scalars.
 at::Tensor pack_scalars(const StepResult& result) {
   const at::Tensor scale = result.loss_scale.defined() ? result.loss_scale : at::zeros_like(result.loss);
   const at::Tensor scalars = at::stack({result.loss, result.grad_norm, result.skipped, scale.reshape({})});
@@ -184,7 +187,7 @@ AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInpu
 }
 
 void Step::accumulate(const StepLayout& layout) {
-  // Other ranks wait for this rank's reductions, even if its passes failed.
+  // Also called if this rank's passes failed, because other ranks wait for its reductions.
   const auto finish_reductions = [this] {
     training_.gradient_buckets.flush();
     consensus_.wait_for_reductions();

@@ -16,11 +16,11 @@ namespace vlmtrain::vgpu {
 namespace {
 
 constexpr uint64_t kTiB = uint64_t{1} << 40;
-// Far more addresses than any GPU has memory, so that they are rarely reused. The process reserves
-// them without memory.
+// Far larger than the memory of any GPU, so that addresses are rarely reused. The process reserves
+// the addresses without memory. Not tuned.
 constexpr uint64_t kAllocatedSpan = 8 * kTiB;
 constexpr uint64_t kReservedSpan = 8 * kTiB;
-// Variables of LibTorch's modules take some megabytes.
+// Variables of LibTorch's modules take some megabytes, so 4 GiB suffice.
 constexpr uint64_t kVariableSpan = uint64_t{1} << 32;
 constexpr uint64_t kVariableAlignment = 512;  // CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT
 
@@ -28,7 +28,8 @@ uint64_t round_up(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Returns the first address of an inaccessible range, or 0 if the kernel refuses.
+/// Returns the first address of an inaccessible range. Returns 0, after a report on stderr, if the
+/// kernel refuses.
 uint64_t reserve_inaccessible_range(uint64_t bytes) {
   void* const address = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address != MAP_FAILED) return reinterpret_cast<uint64_t>(address);
@@ -48,7 +49,8 @@ std::optional<uint64_t> DeviceMemory::AddressRegion::find_gap(uint64_t bytes) co
 }
 
 std::optional<uint64_t> DeviceMemory::AddressRegion::allocate(uint64_t bytes) {
-  // Reuse addresses only when the region is exhausted, so that a stale pointer is detected.
+  // Addresses are reused only when the region is exhausted, so that the use of a freed address is
+  // detected.
   const auto address = end - next >= bytes ? std::optional{next} : find_gap(bytes);
   if (!address) return std::nullopt;
   ranges[*address] = bytes;
@@ -94,6 +96,7 @@ void DeviceMemory::record_free(uint64_t bytes) {
 
 std::optional<uint64_t> DeviceMemory::allocate(uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  // A size above the capacity does not fit; rounding it up could overflow.
   const uint64_t size = bytes > capacity_bytes_ ? bytes : round_up(bytes, kPageBytes);
   if (!fits(size)) return std::nullopt;
   const auto address = allocated_.allocate(size);

@@ -9,39 +9,51 @@
 
 namespace vlmtrain::vgpu {
 
-/// The memory of the virtual GPU: inaccessible addresses, allocated in pages of 2 MiB until the GPU
-/// is full. Addresses ascend as in real drivers, because PyTorch's allocator breaks ties by
-/// address. Thread-safe.
+/// The memory of the virtual GPU. Allocations get inaccessible host addresses, in pages of 2 MiB as
+/// in real drivers, until the GPU is full. Addresses ascend as in real drivers, because PyTorch's
+/// allocator breaks ties by address. Thread-safe.
 class DeviceMemory {
  public:
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
 
-  /// Creates the memory that virtual_gpu() describes; no memory without a device.
+  /// Creates the memory that virtual_gpu() describes, or no memory if there is no device.
   DeviceMemory();
 
-  /// Allocates memory with addresses (cudaMalloc). Returns nothing if it does not fit.
+  /// Allocates memory with addresses (cudaMalloc). Returns its address, or nothing if it does not
+  /// fit.
   std::optional<uint64_t> allocate(uint64_t bytes);
+  /// Frees memory from allocate() (cudaFree). Returns false if `address` is not the start of any.
   bool free(uint64_t address);
 
-  /// Creates memory without addresses (cuMemCreate), reserves addresses without memory
-  /// (cuMemAddressReserve), and maps the one to the other. The bools are false for unknown handles
-  /// and addresses.
+  /// Creates memory without addresses (cuMemCreate). Returns its handle, or nothing if it does not
+  /// fit.
   std::optional<uint64_t> create_pages(uint64_t bytes);
+  /// Frees the memory once it is no longer mapped (cuMemRelease). Returns false if the handle is
+  /// unknown or released already.
   bool release_pages(uint64_t handle);
+  /// Maps the memory to reserved addresses (cuMemMap). Returns false if the handle is unknown or
+  /// the address is mapped already.
   bool map(uint64_t address, uint64_t handle);
+  /// Ends a mapping (cuMemUnmap). Returns false if nothing is mapped to `address`.
   bool unmap(uint64_t address);
+  /// Reserves addresses without memory (cuMemAddressReserve). Returns the first one, or nothing if
+  /// all are reserved.
   std::optional<uint64_t> reserve_addresses(uint64_t bytes);
+  /// Frees reserved addresses (cuMemAddressFree). Returns false if `address` is not the start of a
+  /// reservation.
   bool free_addresses(uint64_t address);
 
-  /// Returns cudaDeviceProp::totalGlobalMem: the configured reported_bytes, and at least the
-  /// capacity once two address ranges are reserved. PyTorch reserves 9/8 of it for an expandable
-  /// segment and crashes on a null pointer beyond the segment's end if one tensor is larger. A GPU
-  /// that reports its full capacity runs out of memory before that. The first segment of each of
-  /// the two pools has the size it has on the configured GPU; a third is reserved only if one is
-  /// too small.
+  /// Returns cudaDeviceProp::totalGlobalMem. That is VirtualGpu::reported_bytes until two address
+  /// ranges are reserved, then the maximum of it and the capacity.
+  ///
+  /// PyTorch reserves 9/8 of this size for an expandable segment, and crashes if one tensor is
+  /// larger than the segment. If the GPU reports its full capacity, it runs out of memory before
+  /// that. The first segments of PyTorch's two pools have the size that they have on the configured
+  /// GPU. PyTorch reserves a third segment only if one of them is too small.
   uint64_t reported_bytes() const;
 
-  /// Returns an address for a __device__ variable of a module, whose memory is part of the context.
+  /// Returns an address for a __device__ variable of a module, or 0 if none is free. The variable's
+  /// memory is part of the context, so it is not counted.
   uint64_t allocate_variable(uint64_t bytes);
 
   /// Adds memory to the context permanently, in whole pages. Returns false if it does not fit.
@@ -51,27 +63,32 @@ class DeviceMemory {
   bool contains(const void* pointer) const;
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   uint64_t free_bytes() const;
-  /// Copies the memory counters into `counters`.
+  /// Copies the memory counters into `counters`, whose other members stay.
   void read(Counters& counters) const;
+  /// Resets the counts, and the peak to the used bytes.
   void reset_counters();
 
  private:
-  /// A region of addresses and the ranges that are in use.
+  /// A region of addresses and the ranges of it that are in use.
   struct AddressRegion {
     uint64_t first = 0;
     uint64_t end = 0;
-    uint64_t next = 0;
+    uint64_t next = 0;                    // no address from here on was ever used
     std::map<uint64_t, uint64_t> ranges;  // first address → bytes
 
     std::optional<uint64_t> allocate(uint64_t bytes);
     std::optional<uint64_t> find_gap(uint64_t bytes) const;
   };
+  /// Memory from create_pages(), freed once it is released and not mapped.
   struct Pages {
     uint64_t bytes = 0;
     int mappings = 0;
     bool released = false;
   };
 
+  // The functions below require that mutex_ is held.
+
+  /// Returns whether an allocation succeeds. Counts it as failed if not.
   bool fits(uint64_t bytes);
   void record_allocation(uint64_t bytes);
   void record_free(uint64_t bytes);

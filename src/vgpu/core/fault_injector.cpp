@@ -26,6 +26,7 @@ std::optional<uint64_t> parse_number(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional{value} : std::nullopt;
 }
 
+/// One setting of VLMTRAIN_VGPU_FAIL. `call` is an index into kCallNames and a FaultPoint.
 struct FaultSetting {
   size_t call = 0;
   std::string_view kernel = {};
@@ -61,7 +62,7 @@ FaultInjector::FaultInjector() {
 
 void FaultInjector::schedule(FaultPoint call, uint64_t first, uint64_t count) {
   Window& window = windows_[static_cast<size_t>(call)];
-  window.count = 0;
+  window.count = 0;  // no call fails until all fields are set
   window.calls = 0;
   window.first = first;
   window.count = count;

@@ -15,18 +15,22 @@ class FaultInjector {
  public:
   FaultInjector();
 
-  /// Makes calls `first` to `first + count - 1` of this kind fail, counted from now on from 0.
+  /// Makes calls `first` to `first + count - 1` of this kind fail. The next call has number 0.
   void schedule(FaultPoint call, uint64_t first, uint64_t count);
 
-  /// Counts a call and returns whether it fails. `kernel` is the mangled name in case of a launch.
+  /// Counts a call and returns whether it is to fail. `kernel` is the kernel's mangled name if the
+  /// call is a launch, else empty.
   bool should_fail(FaultPoint call, std::string_view kernel = {});
 
  private:
+  /// The calls of one kind that fail, and the number of calls so far.
   struct Window {
     std::atomic<uint64_t> calls{0};
     std::atomic<uint64_t> first{0};
     std::atomic<uint64_t> count{0};
-    std::string kernel = {};  // substring of a kernel's name; other kernels do not count before the first failure
+    /// Part of a kernel's mangled name. Until the first failure, launches of other kernels are not
+    /// counted; afterwards, all launches are.
+    std::string kernel = {};
   };
 
   void read_environment();

@@ -54,7 +54,7 @@ Trace& trace() {
 
 namespace {
 
-/// The unknown calls so far, as an intrusive list.
+/// The unmodeled functions that were called so far, as an intrusive list.
 struct UnknownCalls {
   std::mutex mutex;
   UnknownCall* first = nullptr;

@@ -12,13 +12,13 @@
 
 namespace vlmtrain::vgpu {
 
-/// Writes the pieces as one line to stderr. The stub libraries cannot throw through C functions and
-/// cannot use the program's log.
+/// Writes the concatenated pieces as one line to stderr. The stub libraries cannot throw through C
+/// functions and cannot use the program's log.
 void report(std::initializer_list<std::string_view> pieces);
 
 /// A log of the GPU's operations in order, one per line, appended to the file that
-/// VLMTRAIN_VGPU_TRACE names. Each line is written at once, so a killed process leaves a complete
-/// trace. Thread-safe.
+/// VLMTRAIN_VGPU_TRACE names (docs/virtual-gpu.md). Each line is written at once, so the trace of a
+/// killed process is complete. Thread-safe.
 class Trace {
  public:
   Trace();
@@ -38,7 +38,7 @@ class Trace {
 Trace& trace();
 
 /// An unmodeled function of a CUDA library. cmake/virtual_gpu_stubs.py generates a weak definition
-/// for every function of the real library, so a definition in this part takes precedence.
+/// for every function of the real library. A definition in src/vgpu takes precedence over it.
 struct UnknownCall {
   const char* name;
   std::atomic<uint64_t> calls{0};
@@ -51,6 +51,7 @@ void record_unknown_call(UnknownCall& call);
 
 /// Visits the unmodeled functions that were called since the last reset. Thread-safe.
 void for_each_unknown_call(void (*visit)(void* context, const char* name, uint64_t calls), void* context);
+/// Sets the counts of all unmodeled functions to 0. They are not reported again. Thread-safe.
 void reset_unknown_calls();
 
 /// Thread-safe counterpart of CopyCount.
@@ -64,7 +65,8 @@ struct AtomicCopyCount {
   }
 };
 
-/// The part of Counters that any thread may increment. DeviceMemory has the rest.
+/// The counters that any thread may increment, with the meaning of the same members of Counters.
+/// DeviceMemory has the other members.
 struct AtomicCounters {
   std::atomic<uint64_t> launches{0};
   std::atomic<uint64_t> rejected_launches{0};
@@ -94,10 +96,12 @@ struct AtomicCounters {
 /// Returns the counters of this process.
 AtomicCounters& global_counters();
 
-/// Calls of matrix products in this process, by size. Thread-safe.
+/// The number of matrix products in this process, by size. Thread-safe.
 class MatmulCounter {
  public:
+  /// Counts a product here and in global_counters(), and adds it to the trace.
   void add(const Matmul& product);
+  /// Visits the sizes in ascending order.
   void for_each(void (*visit)(void* context, const Matmul* product, uint64_t calls), void* context) const;
   void reset();
 
@@ -111,7 +115,7 @@ MatmulCounter& matmul_counter();
 
 }  // namespace vlmtrain::vgpu
 
-/// Defines `function` as unmodeled. It returns `status`, its library's code for "not supported".
+/// Defines an unmodeled function. It returns `status`, its library's code for "not supported".
 #define VLMTRAIN_VGPU_UNKNOWN_CALL(function, status)                      \
   extern "C" __attribute__((weak)) long function() {                      \
     static constinit vlmtrain::vgpu::UnknownCall call{.name = #function}; \

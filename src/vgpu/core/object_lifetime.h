@@ -6,8 +6,8 @@
 
 namespace vlmtrain::vgpu {
 
-/// Returns the singleton of type T, which the first call creates and nothing destroys. LibTorch
-/// registers kernels before main() and frees memory during exit, in an unspecified order.
+/// Returns the singleton of type T. The first call creates it; it is never destroyed, because
+/// LibTorch registers kernels before main() and frees memory during exit, in an unspecified order.
 /// Thread-safe.
 template <class T>
 T& leaky_singleton() {
@@ -16,19 +16,20 @@ T& leaky_singleton() {
   return *value;
 }
 
-/// Transfers ownership of an object to a C handle, until take_handle().
+/// Returns a C handle that owns the object until take_handle() is called.
 template <class Handle, class Object>
 Handle make_handle(std::unique_ptr<Object> object) {
   return reinterpret_cast<Handle>(object.release());
 }
 
-/// Takes back the ownership of a handle's object.
+/// Returns the owned object of a handle from make_handle(). The handle is invalid afterwards.
 template <class Object, class Handle>
 std::unique_ptr<Object> take_handle(Handle handle) {
   return std::unique_ptr<Object>(reinterpret_cast<Object*>(handle));
 }
 
-/// Returns the object that a handle from make_handle() owns.
+/// Returns a reference to the object that a handle from make_handle() owns. `Object` must be the
+/// type that was passed to make_handle().
 template <class Object, class Handle>
 Object& get_object(Handle handle) {
   return *reinterpret_cast<Object*>(handle);

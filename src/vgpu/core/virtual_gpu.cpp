@@ -18,7 +18,8 @@ std::string_view get_env(const char* name) {
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-/// Returns `default_value` if the variable is not set, nothing if it is not a number.
+/// Returns `default_value` if the variable is not set. Returns nothing, after a report on stderr,
+/// if it is not a number of at least 0.
 template <class Number>
 std::optional<Number> parse_number_env(const char* name, Number default_value, const char* unit) {
   const std::string_view text = get_env(name);
@@ -78,6 +79,8 @@ const VirtualGpu* virtual_gpu() {
   return configured ? &*configured : nullptr;
 }
 
+// Values without a field are equal on all architectures of the table (CUDA C++ Programming Guide,
+// "Technical Specifications per Compute Capability").
 int device_attribute(CUdevice_attribute attribute) {
   const VirtualGpu& device = *virtual_gpu();
   const auto& architecture = device.architecture;

@@ -20,17 +20,18 @@ struct VirtualGpu {
   memory::Architecture architecture;
   uint64_t memory_bytes = 0;
   uint64_t reported_bytes = 0;  ///< cudaDeviceProp::totalGlobalMem
-  uint64_t used_bytes = 0;      ///< at the start: the context, other processes
+  uint64_t used_bytes = 0;      ///< at the start: by the context and by other processes
   ModuleLoadCost module_load_cost;
 };
 
-/// Returns the configured GPU. Returns null, after one report on stderr, if the environment is
-/// invalid; the process has no device then.
+/// Returns the GPU of this process, which the first call reads from the environment. If the
+/// environment is invalid, the first call reports that on stderr, and all calls return null: the
+/// process has no device. Thread-safe.
 const VirtualGpu* virtual_gpu();
 
-/// Returns the value of cuDeviceGetAttribute and cudaDeviceGetAttribute, which share their numbers;
-/// 0 for features the GPU lacks and attributes that LibTorch does not read. REQUIRES:
-/// virtual_gpu().
+/// Returns the value that cuDeviceGetAttribute and cudaDeviceGetAttribute report; the two APIs use
+/// the same attribute numbers. Returns 0 for features that the GPU lacks and for attributes that
+/// LibTorch does not read. REQUIRES: virtual_gpu() is not null.
 int device_attribute(CUdevice_attribute attribute);
 
 }  // namespace vlmtrain::vgpu

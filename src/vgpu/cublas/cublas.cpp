@@ -1,4 +1,4 @@
-// cuBLAS: a handle that stores its settings, and matrix products that are only counted.
+// cuBLAS: handles that store their settings, and matrix products that are counted but not computed.
 
 #include <cublas_v2.h>
 

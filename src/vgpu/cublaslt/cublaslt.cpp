@@ -1,5 +1,6 @@
-// cuBLASLt: counted matrix products. The one algorithm that it offers needs no workspace; LibTorch
-// allocates its workspace before it asks for algorithms.
+// cuBLASLt: matrix products that are counted but not computed. The only algorithm that the
+// heuristic returns needs no workspace. This does not change LibTorch's memory use, because
+// LibTorch allocates the workspace before it queries algorithms.
 
 #include <cublasLt.h>
 
@@ -29,6 +30,7 @@ struct Layout {
 
 struct Preference {};
 
+/// Creates an object whose members are `arguments`, and sets `*handle` to a handle that owns it.
 template <class Object, class Handle, class... Arguments>
 cublasStatus_t create(Handle* handle, Arguments... arguments) {
   *handle = make_handle<Handle>(std::make_unique<Object>(Object{arguments...}));

@@ -1,4 +1,4 @@
-/// cuBLAS's header names this type in the declarations of calls that are not modelled.
+/// cuBLAS's header uses this type in declarations of functions that are not modeled.
 #pragma once
 
 struct __nv_bfloat16;

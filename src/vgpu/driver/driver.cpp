@@ -1,5 +1,5 @@
 // The driver API. cuInit reports no device, so that libraries with a CUDA runtime of their own
-// (cuDNN, NCCL, cuSPARSE) stay inactive. LibTorch asks the runtime API, which reports the virtual
+// (cuDNN, NCCL, cuSPARSE) stay inactive. LibTorch uses the runtime API, which reports the virtual
 // GPU.
 
 #include <cuda.h>
@@ -16,7 +16,7 @@ using vlmtrain::vgpu::DeviceMemory;
 
 namespace {
 
-/// Callers treat contexts as opaque.
+/// Returns a context, which callers treat as opaque.
 CUcontext get_fake_context() {
   return reinterpret_cast<CUcontext>(uintptr_t{0x100});
 }
@@ -120,7 +120,7 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
   }
 }
 
-// Virtual memory management, as PyTorch's expandable segments use it.
+// The functions of virtual memory management that PyTorch's expandable segments call.
 
 namespace {
 

@@ -1,6 +1,6 @@
-// NVML, as far as PyTorch's allocator uses it: after an allocation failure it lists the processes
-// on the GPU. The real library does not list the virtual GPU, and the allocator asserts that it
-// does.
+// The functions of NVML that PyTorch's allocator calls. After an allocation failure, it lists the
+// processes on the GPU, and asserts that NVML has the GPU. The real library does not have the
+// virtual GPU.
 
 #include <cuda.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "vgpu/core/device_memory.h"
 #include "vgpu/core/virtual_gpu.h"
 
-// No wheel ships nvml.h; these are its types and statuses under our own names.
+// No wheel ships nvml.h, so its types and status codes are declared here under other names.
 namespace {
 
 enum class Status : int { kSuccess = 0, kInvalidArgument = 2, kNotFound = 6, kInsufficientSize = 7 };
@@ -22,7 +22,7 @@ struct ProcessInfo {
 /// nvmlDevice_t
 using Device = void*;
 
-/// Callers treat devices as opaque.
+/// Returns a device handle, which callers treat as opaque.
 Device get_fake_device() {
   static char object;
   return &object;

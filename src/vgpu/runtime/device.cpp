@@ -30,7 +30,7 @@ struct ErrorText {
   const char* text;
 };
 
-/// Errors that the stub libraries return.
+/// Names and messages of the errors that the stub libraries return.
 constexpr std::array kErrors{
     ErrorText{cudaSuccess, "cudaSuccess", "no error"},
     ErrorText{cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
@@ -206,7 +206,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaGetLastError() {
   const cudaError_t error = vlmtrain::vgpu::last_error;
-  vlmtrain::vgpu::last_error = vlmtrain::vgpu::sticky_error;
+  vlmtrain::vgpu::last_error = vlmtrain::vgpu::sticky_error;  // a sticky error cannot be cleared
   return error;
 }
 
@@ -226,8 +226,8 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 namespace {
 
-/// Returns our libcuda.so.1, found by a function that this library links; the process may have
-/// loaded another libcuda.so.1.
+/// Returns a handle of the stub libcuda.so.1. It is found through a function that this library
+/// links, because the process may have loaded another libcuda.so.1.
 void* get_driver_library() {
   static void* const library = [] {
     Dl_info info{};

@@ -19,8 +19,9 @@ namespace vlmtrain::vgpu {
 
 namespace {
 
-// NVIDIA does not document these layouts. The fields were found in the wheel's libraries and agree
-// with cuobjdump.
+// The layout of fat binaries: a wrapper points to a header, which is followed by entries. NVIDIA
+// does not document it. The fields were found in the libraries of the CUDA wheels, and the
+// architectures agree with the output of cuobjdump.
 struct Wrapper {
   static constexpr uint32_t kMagic = 0x466243b1;
   uint32_t magic;
@@ -55,6 +56,7 @@ T read(const std::byte* from) {
   return value;
 }
 
+/// Returns the newest architecture from `oldest` to `limit`, or 0 if there is none.
 int find_newest(const std::vector<int>& architectures, int oldest, int limit) {
   int best = 0;
   for (const int architecture : architectures) {

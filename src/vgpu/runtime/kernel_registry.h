@@ -11,19 +11,21 @@
 
 namespace vlmtrain::vgpu {
 
-/// The device code of an object file, compiled for several architectures. Thread-safe.
+/// A module: the device code of an object file, compiled for several architectures. Thread-safe.
 class FatBinary {
  public:
-  /// `wrapper` is the argument of __cudaRegisterFatBinary, which outlives this object.
+  /// `wrapper` is the argument of __cudaRegisterFatBinary. It must outlive this object.
   explicit FatBinary(const void* wrapper) : wrapper_(wrapper) {}
 
   /// Returns the architecture of the code that a GPU of `architecture` would run: the newest
-  /// machine code of the same major version that is not newer than the GPU, else the newest such
-  /// PTX; 0 if neither exists.
+  /// machine code with the same major version that is not newer than the GPU, else
+  /// the newest PTX that is not newer than the GPU. Returns 0 if neither exists. Architectures are
+  /// compute capabilities × 10.
   int find_code(int architecture);
 
-  /// Loads the module at its first kernel launch, as the driver does, with the configured
-  /// ModuleLoadCost. Returns false if memory does not suffice; the next launch tries again.
+  /// Loads the module if it is not loaded, which has the configured ModuleLoadCost. Called for each
+  /// launch, because the driver loads a module at its first launch. Returns false if memory does
+  /// not suffice; the next launch tries again. REQUIRES: virtual_gpu() is not null.
   bool load();
 
  private:
@@ -41,8 +43,8 @@ class FatBinary {
 struct Kernel {
   const char* name = nullptr;  ///< mangled
   FatBinary* code = nullptr;
-  std::atomic<int64_t> shared_bytes_limit{48 << 10};  ///< of dynamic shared memory, until the program raises it
-  std::atomic<uint64_t> launches{0};
+  std::atomic<int64_t> shared_bytes_limit{48 << 10};  ///< dynamic shared memory per block; the program may raise it
+  std::atomic<uint64_t> launches{0};                  ///< since the last reset_launches()
 };
 
 /// A __device__ variable.
@@ -56,12 +58,14 @@ struct Variable {
 /// also the kernel's handle. Entries are never removed. Thread-safe.
 class KernelRegistry {
  public:
+  /// The registry owns the result.
   FatBinary* add_binary(const void* wrapper);
   void add_kernel(const void* host_function, const char* name, FatBinary* code);
   void add_variable(const void* host_variable, size_t bytes);
 
-  /// Return null and nothing if the function or variable is not registered.
+  /// Returns null if the function is not registered. The registry owns the kernel.
   Kernel* find_kernel(const void* host_function);
+  /// Returns nothing if the variable is not registered.
   std::optional<Variable> find_variable(const void* host_variable) const;
 
   /// Visits the kernels launched since the last reset_launches().

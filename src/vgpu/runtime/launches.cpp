@@ -27,6 +27,7 @@ struct Launch {
   cudaStream_t stream = nullptr;
 };
 
+/// Why a real GPU would reject a launch; cudaSuccess if it would not.
 struct Rejection {
   cudaError_t error = cudaSuccess;
   const char* reason = "";
@@ -39,6 +40,7 @@ bool fits_limits(const dim3& size, CUdevice_attribute x, CUdevice_attribute y, C
   return fits(size.x, x) && fits(size.y, y) && fits(size.z, z);
 }
 
+/// Checks a launch against the limits of the GPU and of the kernel.
 Rejection validate(const Launch& launch, const Kernel& kernel) {
   if (!fits_limits(launch.grid, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
                    CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)) {
@@ -102,7 +104,8 @@ cudaError_t launch_kernel(const void* host_function, const Launch& launch) {
   return cudaSuccess;
 }
 
-/// Configurations between <<<…>>> and the call of the kernel's host-side function, innermost last.
+/// Returns the launch configurations of this thread that __cudaPushCallConfiguration has received
+/// and __cudaPopCallConfiguration has not yet returned, innermost last.
 std::vector<Launch>& pending_launches() {
   thread_local std::vector<Launch> launches;
   return launches;
@@ -110,8 +113,9 @@ std::vector<Launch>& pending_launches() {
 
 constexpr int kWarpSize = 32;
 
-/// Returns how many blocks of a kernel fit on a multiprocessor by threads and shared memory. Only
-/// the real driver has a kernel's registers, so these are not counted.
+/// Returns the number of blocks of a kernel that fit on a multiprocessor, limited by threads and
+/// shared memory. Registers are not taken into account, because only the real driver has their
+/// number.
 int resident_blocks(int block_threads, size_t shared_bytes) {
   constexpr size_t kReservedPerBlock = 1024;  // shared memory that the driver reserves per block from sm_80 on
   const auto& architecture = virtual_gpu()->architecture;
@@ -179,7 +183,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ho
   const int architecture = virtual_gpu()->architecture.number;
   const int code = kernel->code->find_code(architecture);
   if (code == 0) return set_last_error(cudaErrorNoKernelImageForDevice);
-  constexpr int kRegistersPerThread = 32;  // a plausible value: only the real driver has it
+  constexpr int kRegistersPerThread = 32;  // a plausible value; only the real driver has the actual one
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = kRegistersPerThread;

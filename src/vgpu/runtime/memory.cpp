@@ -127,12 +127,12 @@ cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* pointer, unsig
   return cudaSuccess;
 }
 
-// The device has no values: copies to it are discarded, copies from it yield zeros.
+// Device memory stores no values: copies to it are discarded, and copies from it yield zeros.
 
 namespace {
 
-/// A copy of `rows` rows of `width` bytes with a pitch on each side. The direction follows from the
-/// pointers, as with cudaMemcpyDefault.
+/// A copy of `rows` rows of `width` bytes. A pitch is the distance of two rows in bytes. The
+/// direction follows from the pointers, as with cudaMemcpyDefault.
 struct Copy {
   void* to;
   const void* from;

@@ -11,8 +11,9 @@ namespace vlmtrain::vgpu {
 class PinnedHostMemory {
  public:
   void add(const void* first, size_t bytes);
-  /// Returns whether a range began at `first`.
+  /// Removes the range that begins at `first`. Returns false if there is none.
   bool remove(const void* first);
+  /// Returns whether a range contains the address.
   bool is_pinned(const void* pointer) const;
 
  private:

@@ -1,5 +1,6 @@
-// Streams and events. Work completes when it is queued, so streams and events are mere numbers. If
-// kernels take time (DeviceClock), an event records when its work completes.
+// Streams and events. Work completes when it is queued, so handles of streams and events are only
+// numbers. If kernels take time (DeviceClock), an event records the time at which the work before
+// it completes.
 
 #include "vgpu/runtime/streams.h"
 
@@ -115,7 +116,7 @@ cudaError_t make_event(cudaEvent_t* event) {
   return cudaSuccess;
 }
 
-/// Completion times of events; empty if kernels take no time.
+/// The completion times of events. Empty if kernels take no time. Thread-safe.
 class RecordedEvents {
  public:
   void record(cudaEvent_t event) {
@@ -130,6 +131,7 @@ class RecordedEvents {
     completion_times_.erase(event);
   }
 
+  /// Blocks until the event is complete. An event that was not recorded is complete.
   void synchronize(cudaEvent_t event) {
     if (!device_clock().is_enabled()) return;
     DeviceClock::Time completion_time{};
@@ -199,8 +201,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* user_d
   return cudaSuccess;
 }
 
-// CUDA graphs are not modeled, so nothing is ever captured; LibTorch asks before it generates
-// random numbers.
+// CUDA graphs are not modeled, so no stream is ever capturing. LibTorch queries that before it
+// generates random numbers.
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = cudaStreamCaptureStatusNone;

@@ -10,8 +10,9 @@
 
 namespace vlmtrain::vgpu {
 
-/// A clock by which every kernel takes VLMTRAIN_VGPU_LAUNCH_MICROSECONDS. Kernels run one after
-/// another regardless of their streams. Without the variable, kernels take no time. Thread-safe.
+/// A clock in which every kernel takes VLMTRAIN_VGPU_LAUNCH_MICROSECONDS. Kernels run one after
+/// another regardless of their streams. If the variable is not set, kernels take no time.
+/// Thread-safe.
 class DeviceClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -20,9 +21,10 @@ class DeviceClock {
 
   bool is_enabled() const { return kernel_duration_.count() > 0; }
 
+  /// Adds a kernel to the queue. Its duration begins when the kernels before it are complete.
   void queue_kernel();
 
-  /// Returns when the kernels queued so far are complete.
+  /// Returns the time at which the kernels queued so far are complete.
   Time completion_time();
 
   /// Blocks until the kernels queued so far are complete.
@@ -38,19 +40,25 @@ class DeviceClock {
 DeviceClock& device_clock();
 
 /// The order of side streams relative to launches on the default stream, on which LibTorch
-/// computes. A stream is ordered after the launches before the events it waited for. Thread-safe.
+/// computes. If a stream waits for an event, its later work is ordered after the launches before
+/// that event. Thread-safe.
 class StreamOrder {
  public:
   /// Counts a launch on the default stream.
   void record_launch() { ++launches_; }
+  /// Records the event on the stream (cudaEventRecord).
   void record(cudaEvent_t event, cudaStream_t stream);
+  /// Makes the stream wait for the event (cudaStreamWaitEvent).
   void wait(cudaStream_t stream, cudaEvent_t event);
+  /// Forgets a destroyed event.
   void remove(cudaEvent_t event);
 
-  /// Returns whether the stream's next work is ordered after all launches so far.
+  /// Returns whether the next work of the stream is ordered after all launches so far.
   bool is_after_all_launches(cudaStream_t stream) const;
 
  private:
+  /// Returns the number of launches that are ordered before the stream's next work. REQUIRES:
+  /// mutex_ is held.
   uint64_t count_ordered_launches(cudaStream_t stream) const;
 
   std::atomic<uint64_t> launches_{0};

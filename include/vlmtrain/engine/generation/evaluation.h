@@ -11,33 +11,35 @@
 
 namespace vlmtrain::engine {
 
-/// The chunking of an evaluation pass. Results depend on it only by rounding.
+/// The chunk sizes of an evaluation pass. Results depend on them only by rounding.
 struct EvaluationLayout {
   int64_t vision_tiles_per_pass = 0;                    ///< see StepLayout; 0: all tiles of the batch
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
 };
 
-/// The layout of minimum memory. Chunks below 128 rows save little, as the output weight is far
-/// larger.
+/// The layout with the least memory. Chunks below 128 rows save little, because the output weight
+/// is far larger than their logits.
 inline constexpr EvaluationLayout kMinMemoryEvaluationLayout{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
 
-/// The results of a batch by sample.
+/// The results of a batch. Each list has one entry per sample, in order.
 struct BatchEvaluation {
-  std::vector<double> losses;                 ///< sum of the cross-entropy of its label tokens
-  std::vector<std::vector<int64_t>> answers;  ///< empty unless prompts were given
-  /// For models with a mask decoder: fp32 logits [masks, height, width] on the CPU over the whole
-  /// padded squares, given the correct answer; undefined for samples without masks. Else empty.
+  std::vector<double> losses;                 ///< sum of the cross-entropy of the sample's label tokens
+  std::vector<std::vector<int64_t>> answers;  ///< generated token ids; empty unless prompts were given
+  /// For models with a mask decoder: the sample's mask logits given the correct answer, fp32
+  /// [masks, height, width] on the CPU, padding included; undefined for a sample without masks.
+  /// Empty for other models.
   std::vector<at::Tensor> mask_logits{};
 };
 
-/// Returns the mask logits of BatchEvaluation for all samples concatenated. The targets of the
-/// samples may be unknown.
+/// Returns the mask logits of all samples, concatenated: fp32 [masks, height, width] on the CPU, as
+/// in BatchEvaluation. The samples need no target masks. REQUIRES: the model has a mask decoder.
 at::Tensor predict_masks(const models::VisionLanguageModel& model, const std::vector<data::Sample>& samples,
                          const EvaluationLayout& layout, at::Device device);
 
-/// Computes the loss of `samples` and answers to `prompts`, which are those of the same samples, or
-/// empty. The vision tower runs once per batch. Records no gradients and waits for the device.
-/// Throws out-of-memory errors as they are (memory::detect_out_of_memory).
+/// Computes the losses of `samples`, and generates answers to `prompts`. `prompts` are the prompts
+/// of the same samples in the same order, or empty. The vision tower runs once per batch. Records
+/// no gradients. Synchronizes with the device. Out-of-memory errors propagate unchanged
+/// (memory::detect_out_of_memory).
 BatchEvaluation evaluate_batch(const models::VisionLanguageModel& model, std::vector<data::Sample> samples,
                                std::vector<data::Sample> prompts, const EvaluationLayout& layout,
                                const GenerateSettings& generation);

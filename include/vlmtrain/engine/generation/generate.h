@@ -13,12 +13,12 @@
 
 namespace vlmtrain::engine {
 
-/// The sampling of the next token. Names, order (penalty, temperature, top_k, top_p) and results
-/// are those of transformers' GenerationConfig.
+/// How the next token is sampled. Names, order of application (penalty, temperature, top_k, top_p)
+/// and results are those of transformers' GenerationConfig.
 struct SamplingSettings {
   double temperature = 0;         ///< divides the logits; 0: greedy decoding (do_sample=False)
-  int64_t top_k = 0;              ///< samples from the k most probable tokens, including ties; 0: all
-  double top_p = 1;               ///< then from the smallest set of tokens whose probabilities sum to more than this
+  int64_t top_k = 0;              ///< samples from the k most probable tokens, including ties; 0: from all
+  double top_p = 1;               ///< samples from the smallest set of tokens whose probabilities sum to more than this
   double repetition_penalty = 1;  ///< divides positive logits of previous tokens, multiplies negative ones
   uint64_t seed = 0;              ///< seed of the random draws
 };
@@ -35,35 +35,37 @@ at::Tensor penalize_repetition(const at::Tensor& logits, std::span<const std::ve
 /// removed by top_k or top_p. REQUIRES: temperature > 0.
 at::Tensor filter_logits(const at::Tensor& logits, const SamplingSettings& settings);
 
-/// Returns int64 [sequences]: the first token at which the cumulative probability exceeds the
-/// sequence's `uniform`, fp64 [sequences] in [0, 1).
+/// Samples a token per sequence from `logits` fp32 [sequences, vocabulary]. Returns int64
+/// [sequences]: the first token at which the cumulative probability exceeds the sequence's random
+/// number. `uniform` fp64 [sequences] has random numbers in [0, 1).
 at::Tensor sample_tokens(const at::Tensor& logits, const at::Tensor& uniform);
 
 /// The settings of generation.
 struct GenerateSettings {
   at::Device device = at::kCPU;
   int64_t max_new_tokens = 64;
-  int64_t max_length = std::numeric_limits<int64_t>::max();  ///< maximum tokens of prompt and answer; ends the answer
-  int64_t reserved_new_tokens = 0;          ///< tokens of an answer to reserve in the cache if more than max_new_tokens
+  int64_t max_length = std::numeric_limits<int64_t>::max();  ///< maximum tokens of prompt and answer together
+  int64_t reserved_new_tokens = 0;          ///< reserves cache memory for at least this many tokens per answer
   std::vector<int64_t> eos_token_ids = {};  ///< tokens that end an answer
   SamplingSettings sampling = {};
-  /// Whether to use the key-value cache. Without it, each token runs the whole sequences: slow, for
-  /// comparisons.
+  /// Whether to use the key-value cache. Without it, each step runs the whole sequences, which is
+  /// slow; for comparisons.
   bool use_cache = true;
-  /// Whether to throw UserError (kFailed), naming a non-finite parameter, if logits are not finite.
+  /// Whether to throw UserError (kFailed) if logits are not finite. The message names a non-finite
+  /// parameter, if there is one.
   bool require_finite = false;
 };
 
-/// Returns answers to a batch of prompts (models::Processor::process_prompt), without the token
-/// that ends them. The vision tower runs once. The prefill runs all prompts packed without padding;
-/// each step then adds a token to every unfinished answer, using a key-value cache. Each step reads
-/// the tokens back from the device. Sampled tokens depend on seed, index of the prompt, and step,
-/// so results are reproducible.
+/// Returns the token ids of the answers to a batch of prompts (models::Processor::process_prompt),
+/// in order, without the token that ends an answer. The vision tower runs once. The prefill runs
+/// all prompts packed without padding; each step then adds a token to every unfinished answer. Each
+/// step copies the tokens to the host. The random numbers depend only on seed, index of the prompt,
+/// and step, so results are reproducible. Throws UserError (kUsage) for invalid sampling settings.
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
                                            const GenerateSettings& settings);
 
-/// The same with precomputed vision features of all prompts, in order. The tiles of the prompts are
-/// ignored.
+/// The same with precomputed vision features of all prompts, in order. The pixels of the prompts
+/// are not used.
 std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& model, std::vector<data::Sample> prompts,
                                            const models::ImageFeatures& image_features,
                                            const GenerateSettings& settings);

@@ -15,16 +15,16 @@ using nn::ElementRange;
 using nn::kShardAlignment;
 using nn::Shard;
 
-/// The state sharded among ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in ascending
-/// order of saved memory.
+/// Which state is sharded over ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in
+/// ascending order of saved memory.
 enum class Sharding {
   kNone,       ///< nothing
   kOptimizer,  ///< AdamW's moments and fp32 master weights: ZeRO stage 1
-  kHybrid,     ///< also weights and gradients of blocks, among the ranks of a node; nodes are replicas
-  kFull,       ///< the same among all ranks: ZeRO stage 3
+  kHybrid,     ///< also weights and gradients of blocks, over the ranks of a node; nodes are replicas
+  kFull,       ///< the same state as kHybrid, over all ranks: ZeRO stage 3
 };
 
-/// Returns the name in configuration and reports.
+/// Returns the name in the configuration and in reports.
 constexpr const char* to_string(Sharding sharding) {
   switch (sharding) {
     case Sharding::kOptimizer:
@@ -51,13 +51,15 @@ enum class StepStatus {
   kSkipSample,    ///< a single sample does not fit: skip it
 };
 
-/// A handle of an all-gather in progress.
+/// A handle of an all-gather in progress, for Consensus::wait_for_all_gather().
 using AllGatherHandle = int64_t;
 
-/// The collectives of a step. This class is that of a single rank, where each is the identity. All
-/// ranks make the same calls in the same order, and each call returns the same on all of them.
+/// The collectives of a step. This class implements them for a single rank, where each is the
+/// identity. All ranks make the same calls in the same order, from one thread. Each call that
+/// returns a value returns the same value on all ranks. distributed::RankConsensus implements them
+/// for several ranks; its functions throw UserError if a rank fails.
 ///
-/// Skipped steps need no call: every rank sees them in norm and loss, which are global.
+/// Whether a step is skipped needs no collective, because it follows from the global norm and loss.
 class Consensus {
  public:
   Consensus() = default;
@@ -71,33 +73,35 @@ class Consensus {
   virtual bool any_rank(bool value) const { return value; }
   /// Returns the elementwise sum over ranks, such as the normalizers of a loss.
   virtual std::vector<double> sum_over_ranks(std::vector<double> value) const { return value; }
-  /// Sums over all ranks in place, asynchronously on the device. The tensor must not be touched
-  /// until wait_for_reductions().
+  /// Starts to sum a contiguous tensor over all ranks, in place. The tensor must not be accessed
+  /// until wait_for_reductions(). This also holds for the next three functions.
   virtual void all_reduce_sum(const at::Tensor& /*value*/) const {}
-  /// The same as a reduce-scatter: of n equal parts, only that of this rank is summed; the others
-  /// are undefined.
+  /// Starts to sum a one-dimensional tensor over the ranks of the group. Rank r of n receives the
+  /// r-th of n equal shards, in place; the values of the other shards become undefined.
   virtual void reduce_scatter(const at::Tensor& /*all*/) const {}
-  /// Sums in place over the ranks that hold the same shard in other groups.
+  /// Starts to sum over the ranks that have the same shard in other groups, in place.
   virtual void all_reduce_replicas(const at::Tensor& /*value*/) const {}
-  /// Sums in place over the ranks of the group.
+  /// Starts to sum over the ranks of the group, in place.
   virtual void all_reduce_group(const at::Tensor& value) const { all_reduce_sum(value); }
-  /// Makes the device wait for all reductions so far.
+  /// Makes the device's current stream wait for all reductions so far; CPU tensors are complete on
+  /// return.
   virtual void wait_for_reductions() const {}
-  /// Gathers the parts of all ranks in place, the r-th of n equal parts from rank r,
-  /// asynchronously. `all` must not be touched until wait_for_all_gather() with the returned
-  /// handle, on the same device.
+  /// Starts to gather the shards of the group's ranks in place: rank r of n contributes the r-th of
+  /// n equal shards of the one-dimensional tensor `all`. `all` must not be accessed until
+  /// wait_for_all_gather() with the returned handle.
   [[nodiscard]] virtual AllGatherHandle all_gather_async(const at::Tensor& /*all*/) const { return {}; }
-  /// The same with separate parts: `all` becomes the concatenation of `value` of all ranks.
+  /// The same with separate tensors: `all` becomes the concatenation of `value` of the group's
+  /// ranks.
   [[nodiscard]] virtual AllGatherHandle all_gather_into_tensor(const at::Tensor& all, const at::Tensor& value) const {
     all.copy_(value);
     return {};
   }
-  /// Makes the device wait for an all-gather.
-  virtual void wait_for_all_gather(AllGatherHandle /*ticket*/) const {}
-  /// Returns the strings of all ranks in order of rank.
+  /// Waits for an all-gather as wait_for_reductions() does. REQUIRES: called once per handle.
+  virtual void wait_for_all_gather(AllGatherHandle /*handle*/) const {}
+  /// Returns the strings of all ranks in rank order.
   virtual std::vector<std::string> all_gather_strings(std::string value) const { return {std::move(value)}; }
-  /// Returns the union over ranks, ascending, such as skipped samples or parameters with a
-  /// gradient.
+  /// Returns the union of the values of all ranks, in ascending order: for example, indices of
+  /// skipped samples or of parameters with a gradient.
   virtual std::vector<int64_t> union_over_ranks(std::vector<int64_t> value) const { return value; }
 };
 

@@ -16,19 +16,19 @@
 
 namespace vlmtrain::engine {
 
-/// The unsharding of blocks during passes (ZeRO stage 3). Each block is all-gathered just before it
-/// runs, while the previous one computes, and freed after it; at most two are unsharded. In a
-/// backward pass a block's gradients are reduced after it.
+/// The unsharding of blocks during passes (ZeRO stage 3). Each block is all-gathered while the
+/// previous one computes, and resharded after it has run; at most two blocks are unsharded. In a
+/// backward pass, a block's gradients are reduced after it has run.
 ///
-/// All ranks walk the same list of visits per pass: the vision tower's blocks as often as the rank
-/// with most images needs, then the text model's, then all blocks that need gradients in reverse. A
-/// rank that skips a visit, without images or with fewer micro-batches, still takes part in its
-/// collectives with zero gradients and computes nothing. Ranks exchange their needs before each
-/// pass. Not thread-safe.
+/// A pass is a list of visits, each of which runs one block. All ranks walk the same list: the
+/// vision tower's blocks as often as the rank with most images needs, then the text model's blocks,
+/// then all blocks that need gradients in reverse. A rank may have nothing to compute in a visit,
+/// because it has fewer images or micro-batches. It still takes part in the visit's collectives,
+/// with zero gradients. Ranks exchange their needs before each pass. Not thread-safe.
 class ShardedBlocks final : public nn::BlockUnsharder {
  public:
-  /// Allocates memory for the two largest blocks and registers itself with the store until
-  /// destroyed. Both must outlive it.
+  /// Allocates memory for two blocks of the largest size. Registers itself with the store, and its
+  /// destructor unregisters it. `store` and `buckets` must outlive this object.
   ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets);
   ~ShardedBlocks() override;
 
@@ -36,6 +36,7 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   /// object.
   void connect(const Consensus& consensus) { consensus_ = &consensus; }
 
+  // Documented in nn::BlockUnsharder.
   void begin_pass(const nn::PassSpec& spec) override;
   void prepare_block(size_t first) override;
   void end_pass() override;
@@ -48,11 +49,11 @@ class ShardedBlocks final : public nn::BlockUnsharder {
  private:
   static constexpr size_t kNone = std::numeric_limits<size_t>::max();
 
-  /// A sharded block.
+  /// A sharded block and its state.
   struct Block {
     nn::BlockRange range;
     bool is_vision = false;
-    bool is_in_backward = false;  ///< it or an earlier parameter is trained
+    bool is_in_backward = false;  ///< whether the backward pass runs it: it or an earlier parameter is trained
     size_t slot = kNone;          ///< index into slots_ while unsharded
     bool is_gathered = false;
     std::array<AllGatherHandle, 2> handles{};

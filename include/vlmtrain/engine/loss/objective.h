@@ -20,8 +20,9 @@ namespace vlmtrain::engine {
 
 class GradientBuckets;
 
-/// The divisor of each term of a loss: a sum over the samples of the global batch. Losses and
-/// gradients of micro-batches therefore add up to those of the batch, for any split.
+/// The divisors of the terms of a loss, such as the number of label tokens. Each is a sum over the
+/// samples of the global batch. Losses and gradients of micro-batches therefore add up to those of
+/// the global batch, for any split.
 using Normalizers = std::vector<double>;
 
 /// The metrics of a step in addition to the loss.
@@ -42,13 +43,16 @@ class StepLoss {
   /// scalar with its graph.
   virtual at::Tensor forward(const data::MicroBatch& batch) = 0;
 
-  /// Returns the tensors to be summed over ranks before scalars() is called.
+  /// Returns the tensors, not copies, that the caller sums over ranks in place before it calls
+  /// scalars().
   virtual std::vector<at::Tensor> sums() const { return {}; }
-  /// Returns fp32 [scalars], read by Objective::metrics(); undefined if there are none.
+  /// Returns the metrics of the step as fp32 [scalars] on the device, for Objective::metrics();
+  /// undefined if there are none. REQUIRES: all forward passes are done, and sums() are reduced.
   virtual at::Tensor scalars() const { return {}; }
 };
 
-/// A training objective, one per run, or one per step if it changes. Immutable.
+/// A training objective: the loss, its normalizers, and how gradients are combined. A run has one,
+/// or one per step if task weights change. Immutable.
 class Objective {
  public:
   Objective() = default;
@@ -56,34 +60,37 @@ class Objective {
   Objective(const Objective&) = delete;
   Objective& operator=(const Objective&) = delete;
 
-  /// Returns the normalizers of these samples. Those of a step are the sums over all ranks.
+  /// Returns the normalizers of these samples. The normalizers of a step are their sums over all
+  /// ranks.
   virtual Normalizers normalizers(std::span<const data::Sample> samples) const = 0;
   /// Returns the constraint on splits of these samples.
   virtual SplitConstraint split_constraint(std::span<const data::Sample> /*samples*/) const { return {}; }
 
-  /// Returns the samples of these indices as one micro-batch on the host, with everything the loss
-  /// needs.
+  /// Returns the samples with these indices as one micro-batch on the host, including all tensors
+  /// that the loss reads.
   virtual data::MicroBatch collate(std::span<const data::Sample> samples, std::span<const int64_t> indices) const {
     return data::collate(samples, indices);
   }
-  /// Begins a step and allocates the memory of its sums. `model` must outlive the result. Throws
-  /// InternalError if a required normalizer is 0.
+  /// Begins a step and allocates the memory of its sums. `normalizers` are those of the global
+  /// batch. `model` must outlive the result. Throws InternalError if a required normalizer is 0.
   virtual std::unique_ptr<StepLoss> begin_step(const models::VisionLanguageModel& model, const Normalizers& normalizers,
                                                const StepLayout& layout) const = 0;
 
-  /// Returns the number of separate gradient sums: one per group of the split constraint, or 1.
+  /// Returns the number of groups whose gradients are summed separately (GradientBuckets): one per
+  /// group of the split constraint, or 1.
   virtual int64_t gradient_groups() const { return 1; }
   /// Combines the gradients of all groups into group 0. REQUIRES: gradient_groups() > 1.
   virtual void combine_gradients(GradientBuckets& /*buckets*/) const {}
 
-  /// Returns the counts of each task; empty for a single task.
+  /// Returns the counts of these samples by task; empty for a single task.
   virtual std::vector<TaskCounts> counts(std::span<const data::Sample> /*samples*/) const { return {}; }
-  /// Returns the metrics, from StepLoss::scalars() and the counts of the samples.
+  /// Returns the metrics of a step. `scalars` has the values of StepLoss::scalars(), and `counts`
+  /// the counts of the global batch.
   virtual ObjectiveMetrics metrics(std::span<const double> /*scalars*/,
                                    const std::vector<TaskCounts>& /*counts*/) const {
     return {};
   }
-  /// Returns the weight of each task's label tokens; empty: 1.
+  /// Returns the weight of each task's label tokens; empty if all are 1.
   virtual std::vector<double> task_weights() const { return {}; }
 };
 
@@ -96,11 +103,11 @@ struct ObjectiveSettings {
 /// Returns the objective of these settings.
 std::unique_ptr<const Objective> make_objective(const ObjectiveSettings& settings);
 
-/// Cross-entropy of the label tokens, divided by those of the global batch. Supports task weights,
-/// sums by task and PCGrad.
+/// The cross-entropy of the label tokens, divided by the number of label tokens of the global
+/// batch. Supports task weights, sums by task, and PCGrad.
 class CrossEntropy final : public Objective {
  public:
-  /// Without tasks: the plain cross-entropy.
+  /// Default settings have no tasks, which is the plain cross-entropy.
   explicit CrossEntropy(TaskSettings tasks = {}) : tasks_(std::move(tasks)) {}
 
   Normalizers normalizers(std::span<const data::Sample> samples) const override;
@@ -120,10 +127,11 @@ class CrossEntropy final : public Objective {
   TaskSettings tasks_;
 };
 
-/// Cross-entropy of the label tokens, plus binary cross-entropy and Dice loss (nn::mask_loss) of
-/// predicted masks. Each term has its own normalizer over the global batch: label tokens; pixels of
-/// masks without padding; masks. Samples without masks contribute text only. Task weights apply to
-/// text only; gradients of masks are summed with those of their sample's task.
+/// The weighted sum of the cross-entropy of the label tokens, and of binary cross-entropy and Dice
+/// loss (nn::mask_loss) of predicted masks. The normalizers are, in the global batch: the number of
+/// label tokens, of masks, and of pixels of masks without padding. Samples without masks contribute
+/// to the text term only. Task weights apply to the text term only. Gradients of masks are summed
+/// with those of their sample's task.
 class TextAndMasks final : public Objective {
  public:
   TextAndMasks(TaskSettings tasks, MaskLossWeights weights) : text_(std::move(tasks)), weights_(weights) {}

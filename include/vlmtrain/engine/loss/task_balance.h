@@ -16,11 +16,11 @@ namespace vlmtrain::engine {
 
 /// The settings of a step for the tasks of its samples (data::Sample::task_number).
 struct TaskSettings {
-  int64_t count = 0;                 ///< tasks of the run; below 2: tasks are not distinguished
-  std::vector<double> weights = {};  ///< weight of each task's label tokens in the loss; empty: 1
+  int64_t count = 0;                 ///< number of tasks of the run; below 2, tasks are not distinguished
+  std::vector<double> weights = {};  ///< weight of each task's label tokens in the loss; empty: all 1
   bool gradient_norms = false;       ///< whether to measure gradient norms for GradNorm
-  /// Whether gradients are summed by task and conflicts resolved by PCGrad. Micro-batches then have
-  /// samples of one task each.
+  /// Whether gradients are summed by task, and conflicts are resolved by PCGrad. Each micro-batch
+  /// then has samples of one task.
   bool resolve_conflicts = false;
   uint64_t seed = 0;  ///< seed of the step for the orders of PCGrad
 
@@ -39,15 +39,16 @@ std::vector<TaskCounts> count_per_task(std::span<const data::Sample> samples, in
 /// The results of a step for a task.
 struct TaskResult {
   TaskCounts counts;
-  double loss = 0;           ///< mean unweighted cross-entropy of its label tokens; 0 without any
+  double loss = 0;           ///< mean unweighted cross-entropy of its label tokens; 0 if it has none
   double accuracy = 0;       ///< fraction of its label tokens predicted correctly
-  double gradient_norm = 0;  ///< norm for its share of the loss, as GradNorm measures it; 0 unless requested
+  double gradient_norm = 0;  ///< GradNorm's G_i; 0 unless TaskSettings::gradient_norms
 };
 
-/// Reads the results by task from StepResult::objective_scalars.
+/// Returns the results by task. `scalars` are the values of PerTaskSums::scalars(), and `counts`
+/// the counts of the global batch by task.
 std::vector<TaskResult> make_task_results(std::span<const double> scalars, const std::vector<TaskCounts>& counts);
 
-/// The sums of a step by task, on the device.
+/// The sums of a step by task, on the device. Not thread-safe.
 class PerTaskSums {
  public:
   /// `features`: size of the hidden states that enter the loss. REQUIRES: settings.is_multi_task().
@@ -57,10 +58,12 @@ class PerTaskSums {
   /// each label.
   nn::PerTaskLoss make_loss_args(const at::Tensor& label_tasks) const;
 
-  /// Returns the tensors to be summed over ranks before scalars().
+  /// Returns the tensors, not copies, that the caller sums over ranks in place before it calls
+  /// scalars().
   std::vector<at::Tensor> sums() const;
 
-  /// Returns fp32 [tasks · 2], or [tasks · 3] with gradient norms, read by make_task_results().
+  /// Returns fp32 [tasks · 2] for make_task_results(): summed cross-entropy and number of correct
+  /// labels of each task. With gradient norms, returns [tasks · 3]: each task's norm follows.
   at::Tensor scalars() const;
 
  private:
@@ -79,14 +82,15 @@ struct GradNormSettings {
 /// Task weights by GradNorm (Chen et al. 2018, arXiv 1711.02257, algorithm 1), computed on the
 /// host.
 ///
-/// The loss of a step is Σ_i w_i L_i, where L_i is the cross-entropy of the task's label tokens
-/// divided by the label tokens of all tasks. G_i is the norm of the gradient of w_i L_i with
-/// respect to W, the scale of the final norm: the last parameter shared by all tasks. The gradient
-/// is taken relative to its value, so it exists for frozen weights too. With l_i the task's mean
-/// loss now and l_i(0) that of its first step, r_i = (l_i / l_i(0)) / mean_j (l_j / l_j(0))
-/// measures how far the task lags behind. The weights follow the gradient descent of Σ_i |G_i −
-/// mean_j(G_j) · r_i^alpha| with a constant target, and are scaled to sum to the number of tasks. A
-/// task without label tokens in a step keeps its weight. Not thread-safe.
+/// The loss of a step is Σ_i w_i L_i, where L_i is the cross-entropy of task i's label tokens
+/// divided by the number of label tokens of all tasks. G_i is the norm of the gradient of w_i L_i
+/// with respect to W, the scale of the final norm, which is the last parameter shared by all tasks.
+/// The gradient is taken relative to W's value, so it exists for frozen weights too. l_i is the
+/// task's mean loss in this step, and l_i(0) its mean loss in its first step. The ratio r_i = (l_i
+/// / l_i(0)) / mean_j (l_j / l_j(0)) measures how far the task lags behind. The weights follow the
+/// gradient descent of Σ_i |G_i − mean_j(G_j) · r_i^alpha| with constant targets mean_j(G_j) ·
+/// r_i^alpha, and are scaled to sum to the number of tasks. A task without label tokens in a step
+/// keeps its weight. Not thread-safe.
 class GradNorm {
  public:
   /// The state for checkpoints.
@@ -101,11 +105,12 @@ class GradNorm {
   /// Returns the weights by task.
   const std::vector<double>& weights() const { return state_.weights; }
 
-  /// Updates the weights. `results`: results by task of a step with `weights`, with gradient norms.
+  /// Updates the weights after a step. `results` are the results of the step by task, with gradient
+  /// norms, and `weights` the task weights of that step.
   void update(const std::vector<TaskResult>& results, const std::vector<double>& weights);
 
   const State& state() const { return state_; }
-  /// Restores a state. REQUIRES: it has as many tasks.
+  /// Restores a state. REQUIRES: it has the same number of tasks.
   void set_state(State state);
 
  private:
@@ -113,19 +118,22 @@ class GradNorm {
   State state_;
 };
 
-/// Returns the order in which PCGrad compares each task with the others, int64 [tasks − 1, tasks]
-/// on the CPU; column i is a permutation of all but i. A function of the seed.
+/// Returns the order in which PCGrad compares each task with the other tasks, int64 [tasks − 1,
+/// tasks] on the CPU. Column i is a permutation of all tasks except i. Equal seeds give equal
+/// orders.
 at::Tensor pcgrad_orders(int64_t tasks, uint64_t seed);
 
-/// Returns the coefficients c of PCGrad (Yu et al. 2020, arXiv 2001.06782, algorithm 1), by which
-/// the resolved gradient is Σ_j c_j g_j. For each other task in its order, a task's gradient loses
-/// its projection onto that task's original gradient if the two conflict. `products` fp64 [tasks,
-/// tasks] holds g_i · g_j. Returns fp64 [tasks] on the device of both arguments. Zero gradients
-/// conflict with none.
+/// Returns the coefficients c of PCGrad (Yu et al. 2020, arXiv 2001.06782, algorithm 1): the
+/// resolved gradient is Σ_j c_j g_j. Each task's gradient is compared with the original gradients
+/// of the other tasks, in the order of its column of `orders` (pcgrad_orders()). If the two
+/// conflict, that is if their product is negative, its projection onto the other gradient is
+/// subtracted. A zero gradient does not conflict. `products` is fp64 [tasks, tasks] with g_i · g_j.
+/// Returns fp64 [tasks] on the device of the arguments.
 at::Tensor pcgrad_coefficients(const at::Tensor& products, const at::Tensor& orders);
 
-/// Applies PCGrad to all tensors jointly; groups of the buckets are tasks. The result replaces
-/// group 0. Does not synchronize with the device. `seed`: of the orders of comparison.
+/// Applies PCGrad to the gradients of all parameters as one vector. The groups of the buckets are
+/// the tasks. The result replaces the sums of group 0. `seed` determines pcgrad_orders(). Does not
+/// synchronize with the device.
 void resolve_conflicts(GradientBuckets& buckets, uint64_t seed);
 
 }  // namespace vlmtrain::engine

@@ -35,65 +35,73 @@ struct AdamWSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0.0;   ///< decoupled (Loshchilov and Hutter 2017, arXiv 1711.05101); not for vectors
-  double max_grad_norm = 1.0;  ///< 0: no clipping
-  std::optional<LossScaleSettings> loss_scale = std::nullopt;
+  double weight_decay = 0.0;   ///< decoupled (Loshchilov and Hutter 2017, arXiv 1711.05101); not for 1-D tensors
+  double max_grad_norm = 1.0;  ///< gradients are scaled down to this global norm; 0: no clipping
+  std::optional<LossScaleSettings> loss_scale = std::nullopt;  ///< nullopt: no loss scale
   OptimizerStates states = OptimizerStates::kFp32;
   uint64_t seed = 0;  ///< seed of the stochastic rounding of bf16 moments
 };
 
-/// The outcome of migrate_state(), in tensors.
+/// The outcome of migrate_state(), in numbers of trained parameters.
 struct MigratedState {
-  int64_t migrated = 0;  ///< moments taken over
-  int64_t reset = 0;     ///< moments reset to zero
+  int64_t migrated = 0;  ///< parameters whose moments and step counter were copied
+  int64_t reset = 0;     ///< parameters whose moments and step counter remain zero
 };
 
 class CompressedStates;
 struct Chunk;
 struct ChunkContext;
 
-/// A prepared optimizer step: all memory is allocated, and no weight has changed.
+/// A prepared optimizer step, from AdamW::prepare() for AdamW::apply(): all memory is allocated,
+/// and no weight has changed.
 struct OptimizerUpdate {
-  /// The tensors updated by one call of a fused kernel.
+  /// The tensors that one call of a fused kernel updates. The lists have one entry per tensor.
   struct Group {
     nn::Component component = nn::Component::kUnused;  ///< determines the learning rate
     bool has_weight_decay = false;
     std::vector<at::Tensor> masters{}, gradients{}, first_moments{}, second_moments{}, steps{};
-    std::vector<kernels::AdamWParameter> tensors{};  ///< arguments of the custom kernel, which replace the lists above
+    std::vector<kernels::AdamWParameter> tensors{};  ///< arguments of the custom kernel; then the lists above are empty
     CompressedStates* states = nullptr;    ///< set if moments are compressed; the moments are then views of its buffers
-    std::shared_ptr<const Chunk> chunk{};  ///< the part of `states`
+    std::shared_ptr<const Chunk> chunk{};  ///< the part of `states` that is updated; null unless `states` is set
   };
 
   at::Tensor grad_norm;     ///< fp32 scalar, before clipping and without the loss scale
-  at::Tensor skipped;       ///< fp32 scalar: 1 if loss or norm is not finite, so apply() changes nothing; else 0
+  at::Tensor skipped;       ///< fp32 scalar: 1 if loss or norm is not finite, so that apply() skips the step; else 0
   at::Tensor loss_scale;    ///< fp32 scalar; undefined without a loss scale
   at::Tensor divisor;       ///< fp32 scalar that divides the gradients, from clipping and loss scale; may be undefined
   at::Tensor skipped_flag;  ///< bool scalar; defined for compressed moments with ATen's kernels
   std::vector<Group> groups;
   std::vector<at::Tensor> steps,
       increments;  ///< step counters of all updated tensors; all increments are the same scalar
-  std::vector<at::Tensor> weights, masters;  ///< 16-bit weights and the masters to copy from
+  std::vector<at::Tensor> weights, masters;  ///< 16-bit weights, and the masters that apply() copies to them
 };
 
 /// AdamW with fp32 master weights. An fp32 parameter is its own master. The constructor allocates
 /// all persistent memory. Not thread-safe.
+///
+/// With sharded state, that is if the shard of the gradient buckets does not cover all elements,
+/// this rank has moments and masters only for its local ranges, and updates only these.
 class AdamW {
  public:
-  /// Creates the state of all parameters of `store` that require gradients. Weights must be loaded
-  /// before. `buckets`, of the same parameters, must outlive this; group 0 is used. If their shard
-  /// does not cover all, this rank has moments and masters of its local ranges only and updates
-  /// these.
+  /// Creates the state of all parameters of `store` that require gradients. Reads the gradients of
+  /// group 0 of `buckets`. REQUIRES: the weights are loaded; `buckets` has the same parameters and
+  /// outlives this object.
   AdamW(const nn::ParameterStore& store, GradientBuckets& buckets, AdamWSettings settings);
   ~AdamW();
   AdamW(const AdamW&) = delete;
   AdamW& operator=(const AdamW&) = delete;
 
-  /// Prepares a step: clipping, and whether it is skipped. `loss`: fp32 scalar on the device
-  /// without the loss scale; undefined: only the norm decides. `norm`: fp32 norm of the gradients
-  /// of all ranks; undefined: that of `buckets`. Allocates all memory of a step, so a step that
-  /// fails here can be retried: nothing has changed. As in torch.optim, a parameter without a
-  /// gradient in this step keeps its value and moments and gets no weight decay. The norm is 0 if
-  /// no parameter has a gradient.
+  /// Prepares a step: computes the clipping, and whether the step is skipped. Allocates all memory
+  /// of the step and changes nothing, so a step that fails here can be retried.
+  ///
+  /// `loss` is an fp32 scalar on the device without the loss scale; if undefined, only the norm
+  /// decides whether the step is skipped. `norm` is the norm of the gradients of all ranks, an fp32
+  /// scalar that is divided in place by the loss scale; if undefined, the norm of `buckets` is
+  /// used, which requires that the state is not sharded. The norm is 0 if no parameter has a
+  /// gradient.
+  ///
+  /// As in torch.optim, a parameter without a gradient in this step keeps its value and moments and
+  /// gets no weight decay.
   OptimizerUpdate prepare(const at::Tensor& loss, const at::Tensor& norm = {}) const;
 
   /// Applies a prepared step: updates weights and loss scale and resets the buckets. Allocates no
@@ -101,56 +109,62 @@ class AdamW {
   /// was added since prepare().
   void apply(const OptimizerUpdate& update, const LearningRates& rates);
 
-  /// Calls prepare() and apply(). Returns the norm. REQUIRES: a shard that covers all.
+  /// Calls prepare() and apply(). Returns the norm. REQUIRES: the state is not sharded.
   at::Tensor step(const LearningRates& rates);
 
-  /// Returns the factor of the loss before the backward pass, an fp32 scalar; undefined without
-  /// one.
+  /// Returns the factor by which the loss is multiplied before the backward pass, an fp32 scalar on
+  /// the device, not a copy; undefined without a loss scale.
   at::Tensor loss_scale() const;
 
-  /// Returns the state by name, the optimizer's own tensors: `steps` (fp32 [parameters], step
+  /// Returns the state by name. The tensors are not copies: `steps` (fp32 [parameters], step
   /// counters), the state of the loss scale, `first_moment.NAME`, `second_moment.NAME`, and for
   /// 16-bit weights `master.NAME`. Compressed moments are [blocks, 256] with a padded last block:
   /// bf16, or uint8 with fp32 `first_moment_absmax.NAME` and `second_moment_absmax.NAME` [blocks].
-  /// With bf16 moments, `updates` counts calls of apply().
+  /// With bf16 moments, `updates` is the number of calls of apply().
   ///
-  /// With sharded state each rank returns its shards, named as in saved_state.h; the first rank
-  /// also returns everything else.
+  /// With sharded state, each rank returns its shards, named as in saved_state.h. Rank 0 also
+  /// returns the tensors that are not sharded.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
-  /// Copies a saved state back. `master.NAME` may be present for fp32 weights, as their values.
-  /// Throws UserError (kBadData) that names a missing or unexpected tensor, or a wrong shape or
-  /// type.
+  /// Restores a state that state() returned, on any number of ranks. For an fp32 weight,
+  /// `master.NAME` is optional and holds its values. `source` names the file in messages. Throws
+  /// UserError (kBadData) for a missing or unexpected tensor, or a wrong shape or data type; the
+  /// state is then undefined.
   void load_state(const SavedOptimizerState& state, const std::string& source);
 
-  /// Copies the matching part of the state of a run with other settings: moments and step counters
-  /// of tensors with equal shape and type, all masters, and a dynamic loss scale. Other moments are
-  /// reset. `store`: the model's parameters, whose order is that of the saved steps. Throws
-  /// UserError (kBadData) if steps and moments do not belong together.
+  /// Copies the matching part of the state of a run with other settings: all masters, a dynamic
+  /// loss scale, and the moments and step counter of each parameter whose moments have the same
+  /// shape and data type. Moments and step counters of other parameters remain zero. `store` has
+  /// the model's parameters in the order of the saved step counters. `source` names the file in
+  /// messages. Throws UserError (kBadData) if the step counters do not match the moments. REQUIRES:
+  /// no step was made.
   MigratedState migrate_state(const nn::ParameterStore& store, const SavedOptimizerState& saved,
                               const std::string& source);
 
   const Shard& shard() const { return buckets_.shard(); }
-  /// Returns the number of trained elements of all ranks.
+  /// Returns the number of trained elements of the whole model, on every rank.
   int64_t trained_elements() const;
 
-  /// Returns false if apply() began and failed: weights and state are then a mixture of two steps.
+  /// Returns false while apply() runs, and after it failed: weights and state are then a mixture of
+  /// two steps.
   bool is_consistent() const { return is_consistent_; }
 
-  /// Returns the fp32 values of all trained parameters by name, not copies: masters, or fp32
-  /// weights. With sharded state, shards.
+  /// Returns the fp32 values of all trained parameters by name, not copies: the masters of 16-bit
+  /// weights, and fp32 weights themselves. With sharded state, returns this rank's shards, named as
+  /// in saved_state.h.
   std::vector<std::pair<std::string, at::Tensor>> masters() const;
 
  private:
   struct Entry;
-  /// A tensor of the state, with its range in the flattened whole.
+  /// A tensor of the state. With sharded state, `values` are the elements from `first` on of a
+  /// flattened tensor with `total` elements.
   struct StateTensor {
-    std::string name;  ///< name of the whole
+    std::string name;  ///< name of the whole tensor
     at::Tensor values;
     int64_t first = 0, total = 0;
-    bool is_sharded = false;  ///< among ranks
+    bool is_sharded = false;  ///< whether each rank has a part of it
   };
-  /// The tensors with compressed moments that share learning rate and weight decay.
+  /// Parameters with compressed moments that share learning rate and weight decay.
   struct CompressedGroup {
     nn::Component component;
     bool has_weight_decay;

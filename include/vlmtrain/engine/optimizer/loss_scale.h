@@ -18,18 +18,19 @@ struct LossScaleSettings {
 };
 
 /// A loss scale, which keeps small gradients from underflowing in fp16 (Micikevicius et al. 2017,
-/// arXiv 1710.03740). A dynamic scale is halved after each step with overflowing gradients, which
-/// is skipped, and doubled after `growth_steps` others, as torch.amp.GradScaler's. It lives on the
-/// device and is never read back.
+/// arXiv 1710.03740). As in torch.amp.GradScaler, a dynamic scale is halved after a step with
+/// overflowing gradients, which is skipped, and doubled after `growth_steps` consecutive steps
+/// without an overflow. The scale is on the device, and the host never reads it. Not thread-safe.
 class LossScale {
  public:
-  /// `options`: the device.
+  /// Creates the scale on the device of `options`.
   LossScale(const LossScaleSettings& settings, at::TensorOptions options);
 
   /// Returns the fp32 scalar, which update() changes in place.
   const at::Tensor& value() const { return value_; }
 
-  /// Updates the scale after a step. `skipped`: fp32 scalar, 0 or 1. Allocates nothing.
+  /// Updates the scale after a step. `skipped` is an fp32 scalar on the device: 1 if the gradients
+  /// overflowed, else 0. Allocates nothing.
   void update(const at::Tensor& skipped);
 
   /// Returns `loss_scale` (fp32 scalar) and `loss_scale_good_steps` (int32 scalar), not copies.
@@ -38,7 +39,7 @@ class LossScale {
  private:
   LossScaleSettings settings_;
   at::Tensor value_;
-  at::Tensor good_steps_;  // int32 scalar: steps since the scale last changed
+  at::Tensor good_steps_;  // int32 scalar: steps without an overflow since the scale last changed
 };
 
 }  // namespace vlmtrain::engine

@@ -16,34 +16,37 @@ namespace vlmtrain::engine {
 /// Returns the name of a shard of `tensor` that begins at element `first` of the flattened tensor:
 /// "first_moment.NAME@512".
 std::string make_shard_name(std::string_view tensor, int64_t first);
-/// Returns the tensor and the first element of such a name; nullopt for other names.
+/// Parses a name from make_shard_name(). Returns the name of the tensor and the first element;
+/// nullopt for other names.
 std::optional<std::pair<std::string, int64_t>> parse_shard_name(std::string_view name);
 
 /// A tensor that is read on demand.
 struct LazyTensor {
   at::ScalarType dtype;
   std::vector<int64_t> shape;
-  std::function<at::Tensor()> read;
+  std::function<at::Tensor()> read;  ///< returns the tensor, of `dtype` and `shape`
 };
 
-/// A saved optimizer state (AdamW::state()): whole tensors, or shards of several ranks. Immutable.
+/// A saved optimizer state (AdamW::state()): whole tensors, or shards of all ranks of a run, named
+/// by make_shard_name(). Immutable.
 class SavedOptimizerState {
  public:
+  /// Shares the storage of the tensors.
   // NOLINTNEXTLINE(google-explicit-constructor): a map of tensors is a valid state
   SavedOptimizerState(const std::map<std::string, at::Tensor>& tensors);
-  /// find() reads the tensors, on each call.
+  /// Does not read the tensors. Each call of find() reads the tensors that it needs.
   explicit SavedOptimizerState(const std::map<std::string, LazyTensor>& tensors);
 
   /// Returns whether any part of the tensor was saved.
   bool contains(const std::string& tensor) const { return shards_.contains(tensor); }
   /// Returns the names of all tensors.
   std::vector<std::string> names() const;
-  /// Returns a tensor that was saved whole, without values if it is lazy; null for shards and
-  /// missing tensors.
+  /// Returns a tensor that was saved whole, or null if it was saved in shards or not at all. A lazy
+  /// tensor is on the meta device: it has a shape and dtype, but no values.
   const at::Tensor* find_whole(const std::string& tensor) const;
 
   /// Returns elements [first, first + count) of the flattened tensor, [count]. Returns nullopt if
-  /// the tensor has not `total` elements of `dtype`, or a part is missing.
+  /// the tensor does not have `total` elements of type `dtype`, or if a shard is missing.
   std::optional<at::Tensor> find(const std::string& tensor, int64_t first, int64_t count, int64_t total,
                                  at::ScalarType dtype) const;
 
@@ -57,7 +60,7 @@ class SavedOptimizerState {
   void add(const std::string& name, const at::Tensor& values, std::function<at::Tensor()> read);
   void sort();
 
-  std::map<std::string, std::vector<SavedShard>> shards_;  // by tensor, ascending
+  std::map<std::string, std::vector<SavedShard>> shards_;  // by tensor, in ascending order of `first`
 };
 
 }  // namespace vlmtrain::engine

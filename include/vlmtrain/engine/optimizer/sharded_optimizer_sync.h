@@ -15,22 +15,24 @@ namespace vlmtrain::engine {
 /// are in flat buckets with the layout of the gradient buckets, so one call per bucket gathers the
 /// parts of all ranks.
 ///
-/// The gather overlaps with the next forward pass: a block waits for its own weights just before it
-/// reads them. Buckets travel in the order of a forward pass: parameters outside of blocks first,
-/// such as embeddings, then block by block. Not thread-safe.
+/// The all-gather overlaps with the next forward pass: a block waits for its own weights just
+/// before it reads them. Buckets are gathered in the order in which a forward pass reads them:
+/// first parameters outside of blocks, such as embeddings, then block by block. Not thread-safe.
 class ShardedOptimizerSync {
  public:
-  /// Moves the trained weights of `store`, which must outlive this, into buckets; their tensors
-  /// become views of them. Temporarily needs the memory of one more bucket. REQUIRES: all have one
-  /// dtype.
+  /// Moves the trained weights of `store` into buckets, so that their tensors become views of the
+  /// buckets. Registers itself with `store`, and its destructor unregisters it. Temporarily needs
+  /// the memory of one more bucket. REQUIRES: all weights have one dtype; `store` outlives this
+  /// object.
   ShardedOptimizerSync(nn::ParameterStore& store, const GradientBuckets& buckets);
   ~ShardedOptimizerSync();
   ShardedOptimizerSync(const ShardedOptimizerSync&) = delete;
   ShardedOptimizerSync& operator=(const ShardedOptimizerSync&) = delete;
 
-  /// Starts gathering the updated weights. `consensus` must live until wait_for_weights().
+  /// Starts to gather the updated weights, after the previous gather is complete. All ranks call
+  /// it. `consensus` must live until wait_for_weights().
   void all_gather_weights(const Consensus& consensus);
-  /// Waits for all weights.
+  /// Waits until all weights are gathered. Does nothing if they are.
   void wait_for_weights();
 
  private:

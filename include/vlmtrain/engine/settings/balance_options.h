@@ -8,33 +8,45 @@
 
 namespace vlmtrain::engine {
 
-/// The scaling of learning rates with the batch size: 1, √f or f for a batch f times as large.
+/// How learning rates follow the batch size. If the batch is f times as large as the reference,
+/// they are multiplied by 1, √f or f.
 enum class BatchScaling { kNone, kSqrt, kLinear };
 
-/// Returns the factor of learning rates for a batch `factor` times as large.
+/// Returns the factor by which learning rates are multiplied if the batch is `factor` times as
+/// large as the reference.
 double compute_batch_scale(BatchScaling scaling, double factor);
-/// Returns the name in the configuration.
+/// Returns the value of `training.batch_scaling`: "none", "sqrt", "linear".
 std::string to_string(BatchScaling scaling);
 
-/// The source of the tasks' weights in the loss.
-enum class TaskWeighting { kNone, kFixed, kInverseSize, kGradNorm };
+/// Where the weights of the tasks in the loss come from.
+enum class TaskWeighting {
+  kNone,         ///< all weights are 1
+  kFixed,        ///< BalanceOptions::task_weights
+  kInverseSize,  ///< 1 / (samples of the task in the training data)
+  kGradNorm,     ///< GradNorm changes the weights during training (task_balance.h)
+};
 
-/// The treatment of conflicting task gradients.
-enum class GradientConflicts { kNone, kPcGrad };
+/// What happens to conflicting gradients of tasks.
+enum class GradientConflicts {
+  kNone,    ///< gradients are summed
+  kPcGrad,  ///< conflicting components are projected away by PCGrad (task_balance.h)
+};
 
-/// The options of section `training` that concern batch size and tasks.
+/// The options of section `training` that concern batch size and tasks. Each field is the option of
+/// the same name (docs/config.md).
 struct BalanceOptions {
-  Auto<int64_t> global_batch_tokens;
+  Auto<int64_t> global_batch_tokens;  ///< approximate tokens of a step, image tokens included; auto: no target
   BatchScaling batch_scaling = BatchScaling::kNone;
-  Auto<int64_t> reference_batch_size;
+  Auto<int64_t> reference_batch_size;  ///< samples per step for which the learning rates hold; auto: global_batch_size
   TaskWeighting task_weighting = TaskWeighting::kNone;
-  std::vector<std::string> task_weights;
-  double gradnorm_alpha = 1.5;
-  double gradnorm_learning_rate = 0.025;
+  std::vector<std::string> task_weights;  ///< one "TASK=WEIGHT" per task; only for kFixed
+  double gradnorm_alpha = 1.5;            ///< GradNormSettings::alpha, at least 0
+  double gradnorm_learning_rate = 0.025;  ///< GradNormSettings::learning_rate, above 0
   GradientConflicts gradient_conflicts = GradientConflicts::kNone;
 };
 
-/// Adds the options, bound to `options`, to `table`.
+/// Adds the options to `table`, which writes parsed values to `options`. `options` must outlive
+/// `table`.
 void declare(OptionTable& table, BalanceOptions& options);
 
 }  // namespace vlmtrain::engine

@@ -19,21 +19,22 @@ namespace vlmtrain::engine {
 /// The data type of weights and activations. The optimizer always has fp32 master weights.
 enum class Precision { kFp32, kBf16, kFp16 };
 
-/// Returns the name in the configuration.
+/// Returns the value of `training.precision`: "fp32", "bf16", "fp16".
 std::string to_string(Precision precision);
-/// Returns the precision of that name; nullopt for an unknown name.
+/// Parses a value of `training.precision`. Returns nullopt for an unknown value.
 std::optional<Precision> parse_precision(std::string_view name);
-/// Returns the name in the configuration.
+/// Returns the value of `training.optimizer_states`: "fp32", "bf16", "8bit".
 std::string to_string(OptimizerStates states);
 
 /// Returns the dtype of weights and activations.
 at::ScalarType to_dtype(Precision precision);
 
-/// The maximum number of optimizer steps of a run. Far beyond any training; keeps products of step
+/// The maximum number of optimizer steps of a run. Far above any training. Keeps products of step
 /// and batch size within int64.
 inline constexpr int64_t kMaxSteps = 1'000'000'000;
 
-/// The options of section `training` that concern optimizer steps.
+/// The options of section `training` that concern optimizer steps. Each field is the option of the
+/// same name (docs/config.md has meanings, ranges and the value of `auto`).
 struct TrainingOptions {
   int64_t global_batch_size = 16;
   Auto<int64_t> micro_batch_size;
@@ -43,7 +44,7 @@ struct TrainingOptions {
   Auto<double> vision_learning_rate;
   Auto<double> projector_learning_rate;
   Auto<double> mask_learning_rate;
-  MaskLossWeights mask_losses;
+  MaskLossWeights mask_losses;  ///< text_loss_weight, mask_bce_weight and mask_dice_weight
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
@@ -60,7 +61,8 @@ struct TrainingOptions {
   BalanceOptions balance;
 };
 
-/// Adds the options, bound to `options`, to `table`.
+/// Adds the options to `table`, which writes parsed values to `options`. `options` must outlive
+/// `table`.
 void declare(OptionTable& table, TrainingOptions& options);
 
 }  // namespace vlmtrain::engine

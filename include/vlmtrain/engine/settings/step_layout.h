@@ -12,19 +12,19 @@ namespace vlmtrain::engine {
 
 /// A constraint of an objective on the split into micro-batches.
 struct SplitConstraint {
-  /// Number of consecutive samples that must be in the same micro-batch. Divides the number of
-  /// samples.
+  /// Size of a unit: consecutive samples that must be in the same micro-batch. Divides the number
+  /// of samples.
   int64_t unit = 1;
-  /// Group of each sample; different groups share no micro-batch. A unit has the group of its first
-  /// sample. Empty: one group.
+  /// Group of each sample. A micro-batch has samples of one group only. A unit has the group of its
+  /// first sample. Empty if there is only one group.
   std::vector<int64_t> groups = {};
 };
 
 /// The split of a step's samples into micro-batches. Loss and gradients depend on it only by
 /// rounding.
 struct MicroBatchSplit {
-  std::vector<int64_t> order;  ///< sample indices, micro-batch after micro-batch
-  std::vector<int64_t> sizes;  ///< samples of each micro-batch, multiples of `unit`
+  std::vector<int64_t> order;  ///< sample indices of the first micro-batch, then of the second, …
+  std::vector<int64_t> sizes;  ///< number of samples of each micro-batch, a multiple of `unit`
   int64_t unit = 1;            ///< see SplitConstraint
 
   bool operator==(const MicroBatchSplit&) const = default;
@@ -35,52 +35,53 @@ struct MicroBatchSplit {
   std::span<const int64_t> micro_batch(int64_t index) const;
 };
 
-/// Returns the split of samples in order into micro-batches of these sizes.
+/// Returns the split of samples 0, 1, 2, … in this order into micro-batches of these sizes.
 MicroBatchSplit split_in_order(std::vector<int64_t> sizes);
 
-/// Returns the split of `samples` samples into micro-batches of `size`; the last one of each group
-/// may be smaller. Groups follow each other in ascending order, and samples keep their order within
-/// a group. `size` is rounded down to a multiple of the unit, but at least one unit. REQUIRES: size
-/// > 0.
+/// Returns the split of `samples` samples into micro-batches of `size` samples; the last one of
+/// each group may be smaller. Groups follow each other in ascending order, and samples keep their
+/// order within a group. `size` is rounded down to a multiple of the unit, but not below one unit.
+/// REQUIRES: size > 0.
 MicroBatchSplit split_evenly(int64_t samples, int64_t size, const SplitConstraint& constraint = {});
 
-/// The micro-batches to subdivide after one ran out of memory.
+/// Which micro-batches are subdivided after one ran out of memory.
 enum class SubdivisionMode {
-  kFailedOnly,      ///< only the failed one: for dry runs, where another attempt is cheap
+  kFailedOnly,      ///< only the failed one; for dry runs, where another attempt is cheap
   kAtLeastAsLarge,  ///< also those with at least as many samples, which would probably fail next
-  kSingleSamples,   ///< all, into single units
+  kSingleSamples,   ///< all micro-batches, into single units
 };
 
-/// Returns `split` with the failed micro-batch divided into two halves or more. `failed_index` −1:
-/// the largest one. Returns nullopt if nothing can be divided.
+/// Returns `split` with the failed micro-batch, and others by `mode`, divided into two halves or
+/// into single units. `failed_index` is the index of the failed micro-batch, or −1 for the largest
+/// one. Returns nullopt if nothing can be divided.
 std::optional<MicroBatchSplit> subdivide(const MicroBatchSplit& split, int64_t failed_index, SubdivisionMode mode);
 
-/// The split of a step into micro-batches, and its measures to save memory. Loss and gradients
-/// depend on them only by rounding.
+/// The split of a step into micro-batches, and the settings of a step that save memory. Loss and
+/// gradients depend on them only by rounding.
 struct StepLayout {
   MicroBatchSplit split;
-  models::RecomputeBlocks recompute;
-  int64_t vision_tiles_per_pass = 0;                    ///< 0: all tiles of a micro-batch
-  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
-  /// On CUDA: copies each micro-batch to the device while the previous one computes, so two exist
-  /// at a time.
+  models::RecomputeBlocks recompute;                    ///< blocks with activation checkpointing
+  int64_t vision_tiles_per_pass = 0;                    ///< tiles per pass of the vision tower; 0: all of a micro-batch
+  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits that exist at a time
+  /// Whether, on CUDA, each micro-batch is copied to the device while the previous one computes.
+  /// Two micro-batches then exist at a time.
   bool copies_ahead = true;
 
   bool operator==(const StepLayout&) const = default;
 
-  /// Returns the number of micro-batches minus that of `other`.
+  /// Returns how many more micro-batches this layout has than `other`.
   int64_t count_extra_splits(const StepLayout& other) const;
 };
 
-/// Returns `layout` with a subdivided split; nullopt if nothing can be divided.
+/// Returns `layout` with a subdivided split (see subdivide()); nullopt if nothing can be divided.
 std::optional<StepLayout> subdivide_micro_batches(StepLayout layout, int64_t failed_index, SubdivisionMode mode);
 
-/// Returns `layout` without copies ahead; nullopt if it has none.
+/// Returns `layout` with copies_ahead = false; nullopt if nothing is copied ahead already.
 std::optional<StepLayout> disable_copy_ahead(StepLayout layout);
 
-/// Returns the layout of minimum memory with the same micro-batches: all blocks recomputed, one
-/// tile per vision pass, small loss chunks, no copies ahead. Returns nullopt if `layout` has all of
-/// these.
+/// Returns the layout with the least memory for the same micro-batches: all blocks are recomputed,
+/// vision passes have one tile, loss chunks are small, and nothing is copied ahead. `all_blocks` is
+/// the number of blocks of the model. Returns nullopt if `layout` is that layout.
 std::optional<StepLayout> minimize_memory(StepLayout layout, const models::RecomputeBlocks& all_blocks);
 
 }  // namespace vlmtrain::engine

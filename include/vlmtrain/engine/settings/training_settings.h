@@ -7,7 +7,7 @@
 
 namespace vlmtrain::engine {
 
-/// The course of the learning rate after the warm-up.
+/// The shape of the learning rate schedule after the warm-up.
 enum class ScheduleShape { kCosine, kLinear, kConstant };
 
 /// A learning rate schedule: linear warm-up from zero, then cosine or linear decay to zero, or
@@ -17,9 +17,10 @@ struct Schedule {
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;
 
-  /// Returns the factor of the learning rate in step `step`, counted from 0. During the warm-up it
-  /// is (step + 1) / warmup_steps, so no step has rate 0. After it, with p = (step − warmup) /
-  /// (total − warmup): cosine ½ (1 + cos π p), linear 1 − p, constant 1.
+  /// Returns the factor of the peak learning rate in step `step`, counted from 0. During the
+  /// warm-up it is (step + 1) / warmup_steps, so no step has rate 0. After the warm-up, with p =
+  /// (step − warmup_steps) / (total_steps − warmup_steps) ≤ 1, it is ½ (1 + cos π p) for cosine, 1
+  /// − p for linear, and 1 for constant.
   double factor(int64_t step) const {
     if (step < warmup_steps) return static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
     if (shape == ScheduleShape::kConstant) return 1.0;
@@ -34,8 +35,8 @@ struct Schedule {
 /// moments, as in bitsandbytes.
 enum class OptimizerStates {
   kFp32,
-  /// Stochastic rounding: a second moment that decays by 0.1 % per step would never change if
-  /// rounded to the nearest bf16 value, since these are 0.4 to 0.8 % apart.
+  /// With stochastic rounding. A second moment decays by 0.1 % per step (beta2 = 0.999). Rounded to
+  /// the nearest bf16 value, it would never change, because these values are 0.4 to 0.8 % apart.
   kBf16,
   /// Block-wise with a dynamic code (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
   /// Quantization, arXiv 2110.02861), as bitsandbytes' AdamW8bit and transformers' adamw_bnb_8bit.
@@ -43,7 +44,7 @@ enum class OptimizerStates {
   k8Bit,
 };
 
-/// The terms of a loss over text and masks, each divided by its normalizer and before its weight.
+/// The terms of a loss over text and masks, divided by their normalizers, without their weights.
 struct MaskLosses {
   double text = 0;  ///< mean cross-entropy of the label tokens
   double bce = 0;   ///< mean binary cross-entropy of the masks' pixels

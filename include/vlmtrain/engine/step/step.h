@@ -24,13 +24,13 @@
 
 namespace vlmtrain::engine {
 
-/// Scalars being copied from the device to the host. The copy is queued after the work that
-/// computes them, and the host waits only in read(), usually a step later.
+/// Scalars that are copied from the device to the host asynchronously. The copy is queued after the
+/// work that computes them, and the host waits only in read(), usually one step later.
 class AsyncScalars {
  public:
   /// Queues the copy of `scalars`, fp32 [scalars].
   explicit AsyncScalars(const at::Tensor& scalars);
-  /// Waits for the copy and returns the values.
+  /// Waits for the copy and returns the values. May be called several times.
   std::vector<double> read();
 
  private:
@@ -38,11 +38,11 @@ class AsyncScalars {
   std::optional<c10::Event> copy_done_;
 };
 
-/// A model with the persistent training state on its device. Weights must be loaded and components
-/// frozen (models::freeze) before. Not thread-safe.
+/// A model with the persistent training state on its device. Not thread-safe.
 struct Training {
-  /// `gradient_groups`: Objective::gradient_groups(). `shard`: this rank's shard of moments and
-  /// masters, equal to that of sharded blocks. `trained_model` must outlive it.
+  /// Allocates the state. `gradient_groups` is Objective::gradient_groups(). `shard` is this rank's
+  /// shard of moments and masters, and of sharded blocks. REQUIRES: the weights are loaded, and
+  /// components are frozen (models::freeze); `trained_model` outlives this object.
   Training(models::VisionLanguageModel& trained_model, const AdamWSettings& settings, int64_t gradient_groups = 1,
            Shard shard = {})
       : model(trained_model),
@@ -55,7 +55,8 @@ struct Training {
                            : std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_buckets)),
         optimizer(trained_model.parameters(), gradient_buckets, settings) {}
 
-  /// Reduces gradients over the ranks of `consensus`, which must outlive this, from now on.
+  /// Makes the following steps reduce gradients over the ranks of `consensus`, which must outlive
+  /// this object. REQUIRES: called before the first step if there are several ranks.
   void connect(const Consensus& consensus);
 
   models::VisionLanguageModel& model;
@@ -65,26 +66,28 @@ struct Training {
   AdamW optimizer;
 };
 
-/// The result of a step. Tensors are on the device; reading them synchronizes.
+/// The result of a step. Tensors are on the device, so reading them synchronizes. The tensors from
+/// `grad_norm` to `objective_scalars` are undefined before Step::prepare().
 struct StepResult {
-  at::Tensor loss;  ///< fp32 scalar of the global batch, normalized as the objective does
-  /// After an optimizer step; else undefined.
+  at::Tensor loss;        ///< fp32 scalar: loss of the global batch (after Step::prepare()), divided by the normalizers
   at::Tensor grad_norm;   ///< fp32 scalar, before clipping
   at::Tensor skipped;     ///< fp32 scalar: 1 if loss or norm is not finite and no weight changed; else 0
   at::Tensor loss_scale;  ///< fp32 scalar; undefined without a loss scale
-  /// fp32 [4 + n] for AsyncScalars: the four scalars above, 0 for an undefined loss_scale, followed
-  /// by objective_scalars. Built before any weight changes, so no later step can fail.
+  /// fp32 [4 + n] for AsyncScalars: the four scalars above, with 0 for an undefined loss_scale,
+  /// followed by objective_scalars. Allocated before any weight changes, because a later allocation
+  /// could fail.
   at::Tensor scalars;
-  /// Number of scalars before those of the objective.
+  /// Number of elements of `scalars` before those of the objective.
   static constexpr size_t kNumScalars = 4;
   at::Tensor objective_scalars;   ///< StepLoss::scalars()
   std::vector<TaskCounts> tasks;  ///< Objective::counts()
-  int64_t tokens = 0;             ///< global counts after Step::prepare(), up to micro_batches
+  // Counts of this rank; after Step::prepare(), of all ranks, except for micro_batches.
+  int64_t tokens = 0;  ///< including image tokens
   int64_t label_tokens = 0;
   int64_t num_media = 0;
   int64_t num_volumes = 0;  ///< volumes among the media
   int64_t samples = 0;
-  int64_t micro_batches = 0;  ///< local count
+  int64_t micro_batches = 0;  ///< of this rank
 };
 
 /// An out-of-memory error of device or host during a step. No weight has changed; gradients of the
@@ -103,9 +106,9 @@ class StepOutOfMemory : public std::runtime_error {
   memory::MemoryKind memory_kind_;
 };
 
-/// An out-of-memory error after weights have changed. AdamW::apply() allocates nothing, but the
-/// driver may load a kernel then. The weights are a mixture of two steps: neither a retry nor
-/// saving them is valid.
+/// An out-of-memory error after weights have changed. AdamW::apply() allocates no tensors, but the
+/// driver may need memory to load a kernel. The weights are a mixture of two steps, so the step
+/// must not be retried, and the weights must not be saved.
 class PartialUpdateError : public UserError {
  public:
   explicit PartialUpdateError(const memory::OutOfMemory& out_of_memory);
@@ -121,29 +124,31 @@ struct StepInput {
 /// Returns the input of a step on a single rank.
 StepInput make_step_input(const Objective& objective, std::span<const data::Sample> samples);
 
-/// The result of the passes of a step.
+/// The result of the forward and backward passes of a step.
 struct AccumulationResult {
   StepResult result;
-  std::unique_ptr<StepLoss> loss;
+  std::unique_ptr<StepLoss> loss;  ///< has the sums of this rank
 };
 
-/// Runs forward and backward passes over all samples with the split and recomputation of `layout`,
-/// which the model keeps. Gradients are those of the loss times `loss_scale`, an fp32 scalar on the
-/// device (undefined: 1). They are added to the micro-batch's group of `buckets`, or to the
-/// parameters' own gradients without buckets. Throws StepOutOfMemory.
+/// Runs forward and backward passes over all samples with the split and the other settings of
+/// `layout`. The model keeps the layout's recomputation and vision tiles per pass. Gradients are
+/// those of the loss times `loss_scale`, an fp32 scalar on the device; 1 if undefined. They are
+/// added to the micro-batch's group of `buckets`, or, if `buckets` is null, to Tensor::grad() of
+/// the parameters. Throws StepOutOfMemory.
 AccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
                               const at::Tensor& loss_scale = {}, GradientBuckets* buckets = nullptr);
 
-/// One attempt at an optimizer step, in phases. Before apply() only gradients and random state
-/// change: after a failure, call GradientBuckets::reset() and make another attempt.
+/// One attempt at an optimizer step, in three phases that are called once and in order. Until
+/// apply(), only gradients and random state change. After a failure, call GradientBuckets::reset()
+/// and make another attempt with a new object.
 class Step {
  public:
-  /// All arguments must outlive it.
+  /// All arguments must outlive this object.
   Step(Training& training, const StepInput& input, const Consensus& consensus)
       : training_(training), input_(input), consensus_(consensus) {}
 
-  /// Runs the passes and reduces gradients over the ranks. Throws StepOutOfMemory; the buckets are
-  /// invalid then.
+  /// Runs the passes and reduces gradients over the ranks. After StepOutOfMemory, the sums in the
+  /// buckets are invalid.
   void accumulate(const StepLayout& layout);
   /// Reduces the remaining sums over the ranks and allocates all memory of the update. REQUIRES:
   /// accumulate() succeeded on all ranks. Throws StepOutOfMemory.

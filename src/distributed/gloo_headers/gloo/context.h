@@ -2,8 +2,9 @@
 
 #include <chrono>
 
-// What c10d's ProcessGroupGloo.hpp names of Gloo, which LibTorch contains and whose headers it does not come with. That
-// class holds Gloo's objects behind shared pointers, so that their sizes do not matter here.
+// Declarations of the parts of Gloo that c10d's ProcessGroupGloo.hpp uses. LibTorch contains Gloo
+// but does not ship its headers. ProcessGroupGloo has only shared pointers to Gloo's objects, so
+// their sizes do not matter here.
 
 namespace gloo {
 

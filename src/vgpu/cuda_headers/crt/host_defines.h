@@ -1,5 +1,5 @@
-/// The words that NVIDIA's headers mark declarations with, for a plain C++ compiler. The runtime's
-/// wheel ships its headers without this one, which is part of the compiler's.
+/// The macros of NVIDIA's headers, defined for a compiler without CUDA. The original of this file
+/// is part of CUDA's compiler, so the wheel of the CUDA runtime does not ship it.
 #pragma once
 
 #define __host__

@@ -7,7 +7,7 @@
 
 namespace gloo::rendezvous {
 
-/// The functions that c10d's GlooStore overrides; nothing here makes or calls one.
+/// The functions that c10d's GlooStore overrides. vlmtrain does not create or call a Store.
 class Store {
  public:
   virtual ~Store();
