@@ -47,7 +47,7 @@ struct Job {
 /// Returns the shardings that the job supports, in increasing order of the memory they save, starting
 /// with kNone. PCGrad compares whole gradients, so that it supports no sharding. DoRA computes norms of
 /// whole weights, so that it supports only kOptimizer. kHybrid is included if there are several nodes
-/// with several ranks each; otherwise it equals kFull or kOptimizer.
+/// with several ranks each; otherwise it equals kFull or kNone.
 std::vector<engine::Sharding> list_possible_shardings(const Job& job);
 
 /// Returns the job with another precision. fp16 adds a default loss scale unless the job has one; other

@@ -40,8 +40,8 @@ struct MemoryForecast {
 /// object has a thread that communicates with the child. Its methods are not thread-safe.
 class LookAhead {
  public:
-  /// Starts the child and returns before it is ready. `gpu` must report the same size as the run's GPU. Throws UserError (kFailed) if the child
-  /// cannot be started.
+  /// Starts the child and returns before it is ready. `gpu` must report the same size as the run's GPU.
+  /// Throws UserError (kFailed) if the child cannot be started.
   LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu);
   /// Kills the child.
   ~LookAhead();
