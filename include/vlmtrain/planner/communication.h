@@ -24,9 +24,10 @@ struct Interconnect {
   std::string to_string() const;
 };
 
-/// Returns the interconnect according to data sheets: NVLink if every board of the GPU's form factor
-/// has it, otherwise 16 lanes of PCI Express of the GPU's generation. `network_gbit` is the network
-/// bandwidth of a machine in 10⁹ bits per second. REQUIRES: world_size is a multiple of nodes.
+/// Returns the interconnect according to data sheets: NVLink if every board of the GPU's form
+/// factor has it, otherwise 16 lanes of PCI Express of the GPU's generation. `network_gbit` is the
+/// network bandwidth of a machine in 10⁹ bits per second. REQUIRES: world_size is a multiple of
+/// nodes.
 Interconnect make_interconnect(const memory::Gpu& gpu, int64_t world_size, int64_t nodes, double network_gbit);
 
 /// The ranks that take part in a collective.
@@ -85,7 +86,8 @@ struct Communication {
 /// `micro_batch_seconds` is the duration of the forward and backward pass of one micro-batch.
 ///
 /// The model assumes:
-/// - The backward pass takes two thirds of a micro-batch and overlaps with the overlapped reductions.
+/// - The backward pass takes two thirds of a micro-batch and overlaps with the overlapped
+///   reductions.
 /// - The forward pass takes one third and overlaps with the all_gathers of the previous step.
 /// - The collectives of blocks overlap with the passes of their micro-batch, except for the first
 ///   all_gather.

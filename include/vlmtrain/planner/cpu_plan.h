@@ -30,13 +30,16 @@ struct CpuMemoryLimit {
   int64_t margin_bytes = 0;               ///< the same share in bytes
   int64_t process_bytes = 0;              ///< CpuMemoryNeeds::process_bytes
   int64_t prefetch_bytes = 0;             ///< limit of the decoded samples in the loader's queue
-  /// Decoded samples: those in the loader's queue, those of the current step, and those being decoded.
+  /// Decoded samples: those in the loader's queue, those of the current step, and those being
+  /// decoded.
   int64_t samples_bytes = 0;
   int64_t libraries_bytes = 0;  ///< buffers of oneDNN and MKL, stacks, the autograd graph
-  /// The remaining bytes, for tensors of the training thread and malloc's free blocks; 0 if none remain.
+  /// The remaining bytes, for tensors of the training thread and malloc's free blocks; 0 if none
+  /// remain.
   int64_t tensor_bytes = 0;
 
-  /// Returns the memory of a process whose tensors take `tensors` bytes, malloc's free blocks included.
+  /// Returns the memory of a process whose tensors take `tensors` bytes, malloc's free blocks
+  /// included.
   int64_t total_bytes(int64_t tensors) const { return tensors + process_bytes + samples_bytes + libraries_bytes; }
 };
 
@@ -96,13 +99,13 @@ struct CpuPlan {
 /// 2. the smallest micro-batch with as few recomputed blocks as fit
 /// 3. the smallest micro-batch with full recomputation, small loss chunks and more vision passes
 ///
-/// Recomputation comes last because it costs time, while larger micro-batches are hardly faster on a
-/// CPU.
+/// Recomputation comes last because it costs time, while larger micro-batches are hardly faster on
+/// a CPU.
 ///
 /// Each StepConfig is dry-run: the training engine runs an optimizer step of the worst samples on
-/// LibTorch's meta device (memory/meta_memory.h), which allocates and computes nothing. A dry run takes
-/// about 0.1 s. Throws the exceptions of build_model(), and c10::Error if an operation does not support
-/// the meta device.
+/// LibTorch's meta device (memory/meta_memory.h), which allocates and computes nothing. A dry run
+/// takes about 0.1 s. Throws the exceptions of build_model(), and c10::Error if an operation does
+/// not support the meta device.
 CpuPlan make_cpu_plan(const CpuPlanRequest& request);
 
 /// Dry-runs a StepConfig and returns its CpuPlan::needed_bytes(), the maximum over the workload's

@@ -21,16 +21,17 @@
 
 namespace vlmtrain::planner {
 
-/// The settings of a step that the planner chooses. They affect loss and gradients only by rounding.
+/// The settings of a step that the planner chooses. They affect loss and gradients only by
+/// rounding.
 struct StepConfig {
   int64_t micro_batch_size = 1;
   models::RecomputeBlocks recompute;
-  int64_t vision_tiles_per_pass = 0;  ///< 0: all tiles of a micro-batch
+  int64_t vision_tiles_per_pass = 0;                    ///< 0: all tiles of a micro-batch
   int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
-  bool expandable_segments = true;  ///< expandable segments of PyTorch's caching allocator
-  bool copies_ahead = true;         ///< engine::StepLayout::copies_ahead
-  /// If set, each step is split by the memory of its samples (split_by_memory()), and micro_batch_size
-  /// is ignored.
+  bool expandable_segments = true;                      ///< expandable segments of PyTorch's caching allocator
+  bool copies_ahead = true;                             ///< engine::StepLayout::copies_ahead
+  /// If set, each step is split by the memory of its samples (split_by_memory()), and
+  /// micro_batch_size is ignored.
   std::optional<MemoryCostTable> memory_costs = std::nullopt;
 
   bool operator==(const StepConfig&) const = default;
@@ -87,8 +88,8 @@ struct Cost {
   Cost& operator+=(const Cost& other);
 };
 
-/// The cost of a step, and of the parts that recomputation or sharding change. Full recomputation of
-/// the blocks of a tower adds the cost of their forward pass to the step.
+/// The cost of a step, and of the parts that recomputation or sharding change. Full recomputation
+/// of the blocks of a tower adds the cost of their forward pass to the step.
 struct StepCosts {
   Cost total;
   Cost vision_blocks_forward;       ///< forward pass of the blocks of the vision tower and mask encoder
@@ -107,7 +108,7 @@ struct TimelinePoint {
 
 /// The peak by component, and the sizes of the model.
 struct DryRunDetail {
-  memory::Peak peak;  ///< over all steps
+  memory::Peak peak;            ///< over all steps
   int64_t vision_blocks = 0;    ///< number of blocks of the vision tower
   int64_t language_blocks = 0;  ///< number of blocks of the language model
   int64_t num_parameters = 0;
@@ -132,9 +133,9 @@ struct DryRunResult {
 };
 
 /// Runs optimizer steps of a job in the training engine on a virtual GPU, starting with an empty
-/// allocator like a new process. Exhausted GPU memory is reported in the result. Throws UserError if the
-/// job's model cannot be built or the host's memory is exhausted. `device` is the virtual GPU.
-/// REQUIRES: is_on_virtual_gpu().
+/// allocator like a new process. Exhausted GPU memory is reported in the result. Throws UserError
+/// if the job's model cannot be built or the host's memory is exhausted. `device` is the virtual
+/// GPU. REQUIRES: is_on_virtual_gpu().
 DryRunResult dry_run(const Job& job, const DryRunRequest& request, at::Device device);
 
 }  // namespace vlmtrain::planner

@@ -15,8 +15,8 @@ class ChildProcess;
 /// processes, so that two dry runs overlap. Not thread-safe.
 class DryRunProcess {
  public:
-  /// Starts the child and returns before it is ready; the first dry run waits for it. Throws UserError
-  /// (kFailed) if the child cannot be started.
+  /// Starts the child and returns before it is ready; the first dry run waits for it. Throws
+  /// UserError (kFailed) if the child cannot be started.
   DryRunProcess(const Job& job, const VirtualGpu& gpu);
   /// Kills the child.
   ~DryRunProcess();
@@ -26,12 +26,12 @@ class DryRunProcess {
   /// Sets the job of the following dry runs. Discards a prefetched result.
   void set_job(const Job& job);
 
-  /// Runs planner::dry_run() in the child and waits for the result. Throws the UserError of the child's
-  /// dry run, and InternalError if the child dies.
+  /// Runs planner::dry_run() in the child and waits for the result. Throws the UserError of the
+  /// child's dry run, and InternalError if the child dies.
   DryRunResult dry_run(const DryRunRequest& request);
 
-  /// Starts a dry run on the second worker if it is idle, otherwise does nothing. A later dry_run() of
-  /// the same request returns this result. Affects only the duration, not the results.
+  /// Starts a dry run on the second worker if it is idle, otherwise does nothing. A later dry_run()
+  /// of the same request returns this result. Affects only the duration, not the results.
   void prefetch(const DryRunRequest& request);
 
  private:
@@ -43,8 +43,8 @@ class DryRunProcess {
 };
 
 /// The main function of the child: answers each line of stdin on stdout until stdin ends. Forks the
-/// second worker, which does the same on its own connection. REQUIRES: is_on_virtual_gpu(); called once,
-/// before any dry run in this process.
+/// second worker, which does the same on its own connection. REQUIRES: is_on_virtual_gpu(); called
+/// once, before any dry run in this process.
 void serve_dry_runs();
 
 }  // namespace vlmtrain::planner

@@ -44,24 +44,24 @@ struct Job {
   engine::Shard block_shard() const { return engine::shards_blocks(sharding) ? shard() : engine::Shard(); }
 };
 
-/// Returns the shardings that the job supports, in increasing order of the memory they save, starting
-/// with kNone. PCGrad compares whole gradients, so that it supports no sharding. DoRA computes norms of
-/// whole weights, so that it supports only kOptimizer. kHybrid is included if there are several nodes
-/// with several ranks each; otherwise it equals kFull or kNone.
+/// Returns the shardings that the job supports, in increasing order of the memory they save,
+/// starting with kNone. PCGrad compares whole gradients, so that it supports no sharding. DoRA
+/// computes norms of whole weights, so that it supports only kOptimizer. kHybrid is included if
+/// there are several nodes with several ranks each; otherwise it equals kFull or kNone.
 std::vector<engine::Sharding> list_possible_shardings(const Job& job);
 
-/// Returns the job with another precision. fp16 adds a default loss scale unless the job has one; other
-/// precisions remove it.
+/// Returns the job with another precision. fp16 adds a default loss scale unless the job has one;
+/// other precisions remove it.
 Job with_precision(Job job, engine::Precision precision);
 
-/// Returns the job's model on `device`, frozen according to the job. Weights are uninitialized. Throws
-/// UserError if the model's files are invalid.
+/// Returns the job's model on `device`, frozen according to the job. Weights are uninitialized.
+/// Throws UserError if the model's files are invalid.
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device);
 
 /// A global batch that training may draw.
 struct SampleBatch {
-  /// The sample shapes in decreasing order of size, at least one. If there are fewer shapes than samples
-  /// in a global batch, the last one represents the remaining samples.
+  /// The sample shapes in decreasing order of size, at least one. If there are fewer shapes than
+  /// samples in a global batch, the last one represents the remaining samples.
   std::vector<data::SampleShape> shapes;
   std::string first_sample_id;  ///< id of the sample of shapes.front(); empty for synthetic samples
 };
@@ -74,8 +74,8 @@ struct PackedSamples {
 
 /// The samples that a plan has to fit.
 struct Workload {
-  /// Candidates for the worst global batch (find_worst_batches()). Dry runs decide which one needs the
-  /// most memory. Not empty.
+  /// Candidates for the worst global batch (find_worst_batches()). Dry runs decide which one needs
+  /// the most memory. Not empty.
   std::vector<SampleBatch> candidates;
   int64_t global_batch_size = 16;  ///< samples, or packs if `packed` is set, of all ranks
   int64_t world_size = 1;
@@ -87,17 +87,17 @@ struct Workload {
   /// The samples of some steps of the training data, by rank; empty if all samples are alike.
   std::vector<data::ShapesByRank> sampled_steps = {};
 
-  /// Returns the number of samples of a step on one rank. For packs, it is the mean rounded to a multiple
-  /// of the fixed micro-batch size or, if none is fixed, to a number with many divisors.
+  /// Returns the number of samples of a step on one rank. For packs, it is the mean rounded to a
+  /// multiple of the fixed micro-batch size or, if none is fixed, to a number with many divisors.
   int64_t samples_per_rank() const;
 };
 
-/// Returns the number of steps to sample for Workload::sampled_steps: 4 to 48, fewer for large steps.
-/// REQUIRES: samples_per_step > 0.
+/// Returns the number of steps to sample for Workload::sampled_steps: 4 to 48, fewer for large
+/// steps. REQUIRES: samples_per_step > 0.
 int64_t num_steps_to_sample(int64_t samples_per_step);
 
-/// Returns for each sampled step the samples of the rank with the most tokens, since the other ranks
-/// wait for this one. Returns an empty list if there are no sampled steps.
+/// Returns for each sampled step the samples of the rank with the most tokens, since the other
+/// ranks wait for this one. Returns an empty list if there are no sampled steps.
 std::vector<std::vector<data::SampleShape>> find_heaviest_rank_steps(const Workload& workload);
 
 /// The samples of one rank in one sampled step.
@@ -112,22 +112,22 @@ struct SampledRankStep {
 /// Returns for each rank that has samples its sampled step with the most tokens.
 std::vector<SampledRankStep> find_largest_rank_steps(const Workload& workload);
 
-/// Returns for each of the workload's candidates the samples of one rank's step. Repeats the last shape of
-/// a candidate that has too few.
+/// Returns for each of the workload's candidates the samples of one rank's step. Repeats the last
+/// shape of a candidate that has too few.
 std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& workload);
 
-/// Returns the candidates for the worst global batch: the largest samples by tokens, by rows of pixels,
-/// by label tokens, and by masks if there are any. Among equal samples, the earlier ones are taken.
-/// Duplicate batches are removed. REQUIRES: the shape of at least one sample is known.
+/// Returns the candidates for the worst global batch: the largest samples by tokens, by rows of
+/// pixels, by label tokens, and by masks if there are any. Among equal samples, the earlier ones
+/// are taken. Duplicate batches are removed. REQUIRES: the shape of at least one sample is known.
 std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size);
 
-/// Returns the number of items of each kind if `count` items are divided in proportion to `shares`, by
-/// the largest remainder method (Hamilton). The earlier of equal remainders wins. REQUIRES: shares ≥ 0,
-/// not all 0.
+/// Returns the number of items of each kind if `count` items are divided in proportion to `shares`,
+/// by the largest remainder method (Hamilton). The earlier of equal remainders wins. REQUIRES:
+/// shares ≥ 0, not all 0.
 std::vector<int64_t> apportion(std::span<const double> shares, int64_t count);
 
-/// Returns a sequence of kinds in which kind k occurs counts[k] times, spread so that each part of the
-/// sequence has nearly the same proportions.
+/// Returns a sequence of kinds in which kind k occurs counts[k] times, spread so that each part of
+/// the sequence has nearly the same proportions.
 std::vector<size_t> interleave_evenly(std::span<const int64_t> counts);
 
 }  // namespace vlmtrain::planner

@@ -35,13 +35,14 @@ struct MemoryForecast {
   double cpu_seconds = 0;           ///< CPU time that the child spent on this step
 };
 
-/// A child process that dry-runs the next steps of a run on a virtual GPU. It runs the same micro-batches
-/// in the same order, so that its allocator reaches the state that the run's allocator will have. The
-/// object has a thread that communicates with the child. Its methods are not thread-safe.
+/// A child process that dry-runs the next steps of a run on a virtual GPU. It runs the same
+/// micro-batches in the same order, so that its allocator reaches the state that the run's
+/// allocator will have. The object has a thread that communicates with the child. Its methods are
+/// not thread-safe.
 class LookAhead {
  public:
-  /// Starts the child and returns before it is ready. `gpu` must report the same size as the run's GPU.
-  /// Throws UserError (kFailed) if the child cannot be started.
+  /// Starts the child and returns before it is ready. `gpu` must report the same size as the run's
+  /// GPU. Throws UserError (kFailed) if the child cannot be started.
   LookAhead(const Job& job, const StepConfig& step_config, const VirtualGpu& gpu);
   /// Kills the child.
   ~LookAhead();
@@ -51,11 +52,13 @@ class LookAhead {
   /// Queues a step. Steps run in the order of submission. Never blocks.
   void submit(LookAheadStep step);
 
-  /// Waits at most `timeout` for the forecast of a submitted step. Returns nullopt if the forecast is not
-  /// available by then or the child has ended. Discards the forecasts of earlier steps, not of this one.
+  /// Waits at most `timeout` for the forecast of a submitted step. Returns nullopt if the forecast
+  /// is not available by then or the child has ended. Discards the forecasts of earlier steps, not
+  /// of this one.
   std::optional<MemoryForecast> get_forecast(int64_t step, std::chrono::duration<double> timeout);
 
-  /// Returns why there are no further forecasts, such as the child's error; nullopt while the child runs.
+  /// Returns why there are no further forecasts, such as the child's error; nullopt while the child
+  /// runs.
   std::optional<std::string> failure() const;
 
  private:

@@ -30,13 +30,13 @@ struct RecomputeOption {
   static RecomputeOption from_blocks(const models::RecomputeBlocks& blocks);
 
   bool is_auto() const { return text == "auto"; }
-  /// Returns the number of blocks to recompute, at most `all_blocks`, the blocks of the model. REQUIRES:
-  /// !is_auto(); `text` has one of the forms above.
+  /// Returns the number of blocks to recompute, at most `all_blocks`, the blocks of the model.
+  /// REQUIRES: !is_auto(); `text` has one of the forms above.
   models::RecomputeBlocks resolve_blocks(const models::RecomputeBlocks& all_blocks) const;
 };
 
-/// The section `memory` of the configuration (docs/config.md). The planner chooses the values that are
-/// `auto`.
+/// The section `memory` of the configuration (docs/config.md). The planner chooses the values that
+/// are `auto`.
 struct MemoryOptions {
   Auto<double> limit_gb;  ///< limit of the process, in 10⁹ bytes
   MemoryMode mode = MemoryMode::kBalanced;

@@ -53,8 +53,8 @@ struct AverageStep {
 
 /// A change of the command that the planner proposes, and its effect.
 struct Suggestion {
-  /// Arguments to append to the command: `key=value`, or a flag followed by its value. All of them are
-  /// needed together. Empty if the change cannot be expressed as arguments.
+  /// Arguments to append to the command: `key=value`, or a flag followed by its value. All of them
+  /// are needed together. Empty if the change cannot be expressed as arguments.
   std::vector<std::string> arguments;
   std::string note;           ///< the effect, and how much memory the job needs with the change
   bool makes_it_fit = false;  ///< a dry run with the change fits, or the plan fits already
@@ -64,8 +64,8 @@ struct Suggestion {
   std::string text() const;
 };
 
-/// The result of dry-running the largest sampled step of one rank with the best StepConfig, starting with
-/// an empty allocator cache.
+/// The result of dry-running the largest sampled step of one rank with the best StepConfig,
+/// starting with an empty allocator cache.
 struct RankStep {
   int64_t rank = 0;
   int64_t sampled_step = 0;  ///< index in Workload::sampled_steps
@@ -86,8 +86,9 @@ struct LimitedSamples {
   int64_t num_samples = 0;  ///< samples before dropping; 0 for synthetic samples
 };
 
-/// A numeric setting that makes samples smaller if it is lowered, such as the maximum number of pixels of
-/// an image, of frames of a video, or of tokens of a sample. Suggestions propose lower values.
+/// A numeric setting that makes samples smaller if it is lowered, such as the maximum number of
+/// pixels of an image, of frames of a video, or of tokens of a sample. Suggestions propose lower
+/// values.
 struct SampleLimit {
   std::string argument_format;  ///< fmt format of an argument, such as "data.image_max_pixels={}"
   int64_t current = 0;          ///< the smallest value that changes no sample
@@ -96,15 +97,15 @@ struct SampleLimit {
   int64_t multiple = 1;     ///< proposed values are multiples of this number
   std::string description;  ///< effect of a lower value, such as "smaller images"
   /// Returns the samples with the setting at `limit`, or nullopt if that value is not allowed. If
-  /// `all_samples` is false, measures only the samples that are the largest with the current value, which
-  /// is faster.
+  /// `all_samples` is false, measures only the samples that are the largest with the current value,
+  /// which is faster.
   std::function<std::optional<LimitedSamples>(int64_t limit, bool all_samples)> measure;
 };
 
 /// The syntax of the command that requested the plan, for the arguments of suggestions.
 struct FlagSyntax {
-  /// fmt format of the flag that selects the GPU: "--gpu {}" or "--gpu-gb {}". Empty: the command cannot
-  /// choose a GPU.
+  /// fmt format of the flag that selects the GPU: "--gpu {}" or "--gpu-gb {}". Empty: the command
+  /// cannot choose a GPU.
   std::string gpu;
   bool gpu_by_size = false;                    ///< `gpu` takes a size in GiB, not a name
   std::string lora_argument = "lora.rank={}";  ///< fmt format of the argument that enables LoRA; {} is the rank
@@ -134,10 +135,11 @@ struct Plan {
   Job job;            ///< with the chosen sharding
   MemoryMode mode = MemoryMode::kBalanced;
   bool fits = false;
-  /// The fastest StepConfig that fits, estimated for the worst step in micro-batches of equal size. If
-  /// nothing fits: the StepConfig within the constraints that needs the least memory.
+  /// The fastest StepConfig that fits, estimated for the worst step in micro-batches of equal size.
+  /// If nothing fits: the StepConfig within the constraints that needs the least memory.
   StepEstimate best;
-  /// Splits each step by the memory of its samples; nullopt: all steps are split like the worst step.
+  /// Splits each step by the memory of its samples; nullopt: all steps are split like the worst
+  /// step.
   std::optional<SplitPlan> split = std::nullopt;
   DryRunDetail detail;  ///< of the dry run of `best`
   StepCosts costs;      ///< of the dry-run step, which has at most two micro-batches
@@ -146,8 +148,8 @@ struct Plan {
   SampleBatch worst;                             ///< the worst batch of the workload, given `best`
   std::optional<AverageStep> average;            ///< set if the workload has an average step
   std::optional<Communication> communication{};  ///< set for several ranks
-  /// The largest sampled step of each rank, by rank; at most the 64 ranks with the most tokens. Empty for
-  /// one rank, and if nothing fits.
+  /// The largest sampled step of each rank, by rank; at most the 64 ranks with the most tokens.
+  /// Empty for one rank, and if nothing fits.
   std::vector<RankStep> rank_steps{};
   StepConstraints constraints;
   TargetGpu target;
@@ -159,7 +161,8 @@ struct Plan {
   int64_t accumulation_steps() const { return workload.samples_per_rank() / best.step_config.micro_batch_size; }
   /// Returns the memory outside PyTorch's allocator: context and communication.
   int64_t overhead_bytes() const { return limit.context_bytes + limit.communication_bytes; }
-  /// Returns the peaks of the worst step in equal micro-batches or, if they are higher, of split steps.
+  /// Returns the peaks of the worst step in equal micro-batches or, if they are higher, of split
+  /// steps.
   StepPeaks peaks() const;
   /// Returns the reserved peak plus overhead_bytes().
   int64_t total_bytes(const StepEstimate& estimate) const { return estimate.peaks.reserved_bytes + overhead_bytes(); }
@@ -173,19 +176,20 @@ struct Plan {
 /// StepConfigs are dry-run on a virtual GPU that reports the target's size but has no limit. If the
 /// reserved peak stays below the limit, a GPU of that size makes the same allocations.
 ///
-/// Micro-batch sizes divide a rank's share of the global batch. As few blocks are recomputed as fit, in
-/// increasing order of time per saved byte. The search:
+/// Micro-batch sizes divide a rank's share of the global batch. As few blocks are recomputed as
+/// fit, in increasing order of time per saved byte. The search:
 /// 1. Short dry runs of one or two samples (probes) measure the cost of a sample and of a block.
-/// 2. A linear model predicts the best StepConfig from the probes. It is dry-run in full: four steps of
-///    changing sizes. This repeats until a StepConfig fits, but neither one recomputed block less nor the
-///    next larger micro-batch does.
-/// 3. If nothing fits, the StepConfig with the lowest memory is dry-run. If it fits, smaller vision passes
-///    and loss chunks are tried in increasing order of their cost; the first that fits is the plan.
-/// 4. Otherwise the StepConfig with the lowest memory is the plan, `fits` is false, and suggestions are
-///    dry-run; the smallest change comes first.
+/// 2. A linear model predicts the best StepConfig from the probes. It is dry-run in full: four
+///    steps of changing sizes. This repeats until a StepConfig fits, but neither one recomputed
+///    block less nor the next larger micro-batch does.
+/// 3. If nothing fits, the StepConfig with the lowest memory is dry-run. If it fits, smaller vision
+///    passes and loss chunks are tried in increasing order of their cost; the first that fits is
+///    the plan.
+/// 4. Otherwise the StepConfig with the lowest memory is the plan, `fits` is false, and suggestions
+///    are dry-run; the smallest change comes first.
 ///
-/// Throws UserError (kUsage) if the global batch is not a multiple of the ranks or a fixed micro-batch
-/// size does not divide a rank's share, and the exceptions of build_model().
+/// Throws UserError (kUsage) if the global batch is not a multiple of the ranks or a fixed
+/// micro-batch size does not divide a rank's share, and the exceptions of build_model().
 Plan make_plan(const PlanRequest& request);
 
 }  // namespace vlmtrain::planner

@@ -35,10 +35,10 @@ struct MicroBatchSizes {
 MicroBatchSizes compute_sizes(const data::SampleShape& shape);
 MicroBatchSizes compute_sizes(std::span<const data::SampleShape> shapes);
 
-/// A linear model of the peak memory of a micro-batch for one StepConfig, as an upper bound. It includes
-/// memory that persists between steps: weights, gradients, optimizer state. All coefficients are at least 0,
-/// so that adding a sample never lowers the bound. They are integers, so that the bound is the same on every
-/// machine. learn_split_plan() fits them to dry runs.
+/// A linear model of the peak memory of a micro-batch for one StepConfig, as an upper bound. It
+/// includes memory that persists between steps: weights, gradients, optimizer state. All
+/// coefficients are at least 0, so that adding a sample never lowers the bound. They are integers,
+/// so that the bound is the same on every machine. learn_split_plan() fits them to dry runs.
 struct MemoryCostTable {
   /// The variables of the model, computed from the sizes of a micro-batch.
   enum Term : size_t {
@@ -82,8 +82,8 @@ struct StepPeaks {
   int64_t reserved_bytes = 0;   ///< peak of the allocator's reserved memory; on the CPU with malloc's free blocks
 };
 
-/// The table by which a run splits each step into micro-batches, with statistics of the sampled steps
-/// (Workload::sampled_steps).
+/// The table by which a run splits each step into micro-batches, with statistics of the sampled
+/// steps (Workload::sampled_steps).
 struct SplitPlan {
   MemoryCostTable table;
   int64_t num_sampled_steps = 0;
@@ -101,17 +101,18 @@ struct SplitPlan {
   nlohmann::ordered_json to_json() const;
 };
 
-/// Splits the samples of a step into few micro-batches, each of which fits `table`. The number is not
-/// guaranteed to be the minimum.
+/// Splits the samples of a step into few micro-batches, each of which fits `table`. The number is
+/// not guaranteed to be the minimum.
 ///
-/// Takes the best result of first-fit and best-fit decreasing by each size, searches briefly for fewer
-/// micro-batches if a lower bound allows them, and then balances their memory. A unit of `rule` that does
-/// not fit alone becomes a micro-batch of its own. The largest micro-batches come first, and samples keep
-/// their order within a micro-batch. If micro-batches of equal numbers of samples, in order, are as few and
-/// need no more memory, they are returned instead.
+/// Takes the best result of first-fit and best-fit decreasing by each size, searches briefly for
+/// fewer micro-batches if a lower bound allows them, and then balances their memory. A unit of
+/// `rule` that does not fit alone becomes a micro-batch of its own. The largest micro-batches come
+/// first, and samples keep their order within a micro-batch. If micro-batches of equal numbers of
+/// samples, in order, are as few and need no more memory, they are returned instead.
 ///
-/// Deterministic: depends only on its arguments, and gives the same result on every machine. REQUIRES:
-/// `shapes` is not empty and is a multiple of rule.unit; rule.groups is empty or has one entry per shape.
+/// Deterministic: depends only on its arguments, and gives the same result on every machine.
+/// REQUIRES: `shapes` is not empty and is a multiple of rule.unit; rule.groups is empty or has one
+/// entry per shape.
 engine::MicroBatchSplit split_by_memory(std::span<const data::SampleShape> shapes, const MemoryCostTable& table,
                                         const engine::SplitConstraint& rule = {});
 

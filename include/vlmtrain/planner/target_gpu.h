@@ -15,7 +15,8 @@ namespace vlmtrain::planner {
 
 /// The GPU that a plan is made for.
 struct TargetGpu {
-  /// Entry of the GPU table, which outlives the program's objects: architecture, FLOPS, context size.
+  /// Entry of the GPU table, which outlives the program's objects: architecture, FLOPS, context
+  /// size.
   const memory::Gpu* gpu = nullptr;
   int64_t memory_bytes = 0;         ///< memory size that the driver reports
   int64_t context_bytes = 0;        ///< size of the CUDA context, which PyTorch's allocator does not count
@@ -26,33 +27,35 @@ struct TargetGpu {
   std::string device_name = {};     ///< name that the driver reports; empty if only the size is known
 };
 
-/// Returns the GPU, or the MIG slice (such as h100-mig-3g.40gb), of this name in the GPU table. The names
-/// of drivers and stores are accepted too, such as "RTX 4090" or "H100 80GB". Throws UserError (kUsage) if
-/// the name is unknown or ambiguous, or LibTorch has no code for the GPU (v100).
+/// Returns the GPU, or the MIG slice (such as h100-mig-3g.40gb), of this name in the GPU table. The
+/// names of drivers and stores are accepted too, such as "RTX 4090" or "H100 80GB". Throws
+/// UserError (kUsage) if the name is unknown or ambiguous, or LibTorch has no code for the GPU
+/// (v100).
 TargetGpu find_target_gpu(const std::string& name);
 
-/// Returns a GPU with this nominal size in GiB, which vendors call GB. Architecture and speed are those of
-/// a common GPU of about that size. Throws UserError (kUsage) for sizes below 1 and above 1024.
+/// Returns a GPU with this nominal size in GiB, which vendors call GB. Architecture and speed are
+/// those of a common GPU of about that size. Throws UserError (kUsage) for sizes below 1 and above
+/// 1024.
 ///
-/// Assumes that the driver reports 98 % of the nominal size. GPUs without in-band ECC report slightly more
-/// (RTX 4090 and A100-40: 98.5 %; A100-80, H100, A6000: 99 %). GPUs with in-band ECC (T4, L4, L40S) report
-/// 92 %; for these, use find_target_gpu() instead.
+/// Assumes that the driver reports 98 % of the nominal size. GPUs without in-band ECC report
+/// slightly more (RTX 4090 and A100-40: 98.5 %; A100-80, H100, A6000: 99 %). GPUs with in-band ECC
+/// (T4, L4, L40S) report 92 %; for these, use find_target_gpu() instead.
 TargetGpu make_target_gpu(double nominal_gigabytes);
 
 /// Returns whether the GPU supports the precision and PyTorch has attention kernels for both.
 bool supports_precision(const memory::Gpu& gpu, engine::Precision precision);
 
-/// Returns a GPU of this machine, with the table entry of the same name, or else of the most similar GPU.
-/// If the memory in use is at most twice the table's context size, all of it is counted as this process's
-/// context. Otherwise the part beyond the table's context size is counted as other processes'. Throws
-/// UserError (kFailed) if LibTorch has no code for the GPU. REQUIRES: the CUDA context exists, but this
-/// process has allocated nothing.
+/// Returns a GPU of this machine, with the table entry of the same name, or else of the most
+/// similar GPU. If the memory in use is at most twice the table's context size, all of it is
+/// counted as this process's context. Otherwise the part beyond the table's context size is counted
+/// as other processes'. Throws UserError (kFailed) if LibTorch has no code for the GPU. REQUIRES:
+/// the CUDA context exists, but this process has allocated nothing.
 TargetGpu make_target_gpu(const memory::DeviceDescription& device);
 
 /// The memory of a GPU that a plan may use: limit = GPU − context − communication − margin.
 struct MemoryLimit {
-  /// Memory that this process may use: memory.limit_gb, or the memory that other processes do not use,
-  /// whichever is lower.
+  /// Memory that this process may use: memory.limit_gb, or the memory that other processes do not
+  /// use, whichever is lower.
   int64_t gpu_bytes = 0;
   int64_t context_bytes = 0;        ///< size of the CUDA context with loaded kernels
   int64_t communication_bytes = 0;  ///< NCCL's buffers; 0 for one rank
@@ -61,9 +64,9 @@ struct MemoryLimit {
   int64_t limit_bytes = 0;          ///< limit of the reserved memory of PyTorch's allocator
 };
 
-/// Returns the limit of a plan. `limit_gigabytes` is memory.limit_gb in 10⁹ bytes, the limit of the whole
-/// process. Memory of other processes is subtracted from the GPU's memory, not from that limit. For
-/// `world_size` > 1, an estimate of NCCL's buffers is subtracted.
+/// Returns the limit of a plan. `limit_gigabytes` is memory.limit_gb in 10⁹ bytes, the limit of the
+/// whole process. Memory of other processes is subtracted from the GPU's memory, not from that
+/// limit. For `world_size` > 1, an estimate of NCCL's buffers is subtracted.
 MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::optional<double> limit_gigabytes,
                                  int64_t world_size);
 

@@ -14,8 +14,9 @@ namespace vlmtrain::planner {
 struct VirtualGpu {
   std::string gpu = "h100";             ///< name in memory/gpu_table.h
   std::optional<int64_t> memory_bytes;  ///< actual memory size; nullopt: the size in the table
-  /// The memory size that the GPU reports; nullopt: the actual size. PyTorch's expandable segments reserve
-  /// address space in proportion to it. The address ranges determine which free block an allocation gets.
+  /// The memory size that the GPU reports; nullopt: the actual size. PyTorch's expandable segments
+  /// reserve address space in proportion to it. The address ranges determine which free block an
+  /// allocation gets.
   std::optional<int64_t> reported_bytes = std::nullopt;
   int64_t used_bytes = 0;   ///< memory in use from the start, like that of other processes
   int multiprocessors = 0;  ///< 0: the number in the table
@@ -24,33 +25,36 @@ struct VirtualGpu {
 /// Names and values of environment variables.
 using EnvironmentVariables = std::vector<std::pair<std::string, std::string>>;
 
-/// Returns the environment variables that preload the stub libraries into a process. LD_PRELOAD keeps its
-/// other entries, except for libraries of CUDA. Throws UserError (kFailed) if the stub libraries are not
-/// found in this program's folder, or the path of that folder has a colon or semicolon.
+/// Returns the environment variables that preload the stub libraries into a process. LD_PRELOAD
+/// keeps its other entries, except for libraries of CUDA. Throws UserError (kFailed) if the stub
+/// libraries are not found in this program's folder, or the path of that folder has a colon or
+/// semicolon.
 EnvironmentVariables make_preload_environment();
 
-/// Returns the environment variables that describe the virtual GPU. The stub libraries read them at the
-/// first CUDA call.
+/// Returns the environment variables that describe the virtual GPU. The stub libraries read them at
+/// the first CUDA call.
 EnvironmentVariables make_gpu_environment(const VirtualGpu& gpu);
 
-/// Returns whether a dry-run process inherits the environment variable of this name. Settings of LibTorch,
-/// CUDA, the driver and the virtual GPU are not inherited, so that a plan does not depend on them.
+/// Returns whether a dry-run process inherits the environment variable of this name. Settings of
+/// LibTorch, CUDA, the driver and the virtual GPU are not inherited, so that a plan does not depend
+/// on them.
 bool is_passed_to_dry_runs(std::string_view variable);
 
 /// Returns whether this process has loaded the stub libraries.
 bool is_on_virtual_gpu();
 
-/// Throws UserError (kFailed) if this process cannot reserve the address space of a virtual GPU, usually
-/// because of `ulimit -v`. The address space takes no memory, but a virtual GPU cannot work without it.
+/// Throws UserError (kFailed) if this process cannot reserve the address space of a virtual GPU,
+/// usually because of `ulimit -v`. The address space takes no memory, but a virtual GPU cannot work
+/// without it.
 void require_address_space();
 
-/// Restarts this program by exec, with the same arguments, on the virtual GPU `gpu`. Does not return.
-/// Throws UserError (kFailed) if the restart fails, and the exceptions of require_address_space() and
-/// make_preload_environment().
+/// Restarts this program by exec, with the same arguments, on the virtual GPU `gpu`. Does not
+/// return. Throws UserError (kFailed) if the restart fails, and the exceptions of
+/// require_address_space() and make_preload_environment().
 [[noreturn]] void restart_on_virtual_gpu(const VirtualGpu& gpu);
 
-/// Throws UserError (kUsage) if a user has preloaded the stub libraries, so that a process that should use
-/// a physical GPU has none.
+/// Throws UserError (kUsage) if a user has preloaded the stub libraries, so that a process that
+/// should use a physical GPU has none.
 void reject_stub_libraries();
 
 }  // namespace vlmtrain::planner

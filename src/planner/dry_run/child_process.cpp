@@ -22,7 +22,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Returns how a child ended, such as "ended with exit code 1". Waits for its end, but does not reap it.
+/// Returns how a child ended, such as "ended with exit code 1". Waits for its end, but does not
+/// reap it.
 std::string describe_exit(pid_t process) {
   siginfo_t info{};
   if (waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOWAIT) != 0) return "ended";
@@ -104,8 +105,8 @@ bool ChildProcess::discard_answer(size_t worker) {
 
 namespace {
 
-/// Interval of the checks for the parent and the memory limit. Shorter intervals cost CPU time, longer
-/// ones allow the process to exceed its limit by more. Not tuned.
+/// Interval of the checks for the parent and the memory limit. Shorter intervals cost CPU time,
+/// longer ones allow the process to exceed its limit by more. Not tuned.
 constexpr int kPollMilliseconds = 100;
 
 void exit_without_parent(pid_t parent) {

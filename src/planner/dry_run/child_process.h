@@ -16,9 +16,9 @@
 
 namespace vlmtrain::planner {
 
-/// A dry-run child process on a virtual GPU. Requests and answers are lines of JSON (protocol.h). The
-/// child may consist of several worker processes, each with its own connection and index from 0. The
-/// child dies with this process (watch_parent()). Not thread-safe, except for terminate().
+/// A dry-run child process on a virtual GPU. Requests and answers are lines of JSON (protocol.h).
+/// The child may consist of several worker processes, each with its own connection and index from
+/// 0. The child dies with this process (watch_parent()). Not thread-safe, except for terminate().
 class ChildProcess {
  public:
   /// Starts a child with this many workers, or takes the child that this process inherited
@@ -35,14 +35,14 @@ class ChildProcess {
 
   /// Sends a request to a worker. Ignores errors: if the child is dead, receive() reports it.
   void send(const nlohmann::json& message, size_t worker = 0);
-  /// Waits for the next answer of the first worker and returns it. Throws the UserError that the worker
-  /// reported, and InternalError if the child died.
+  /// Waits for the next answer of the first worker and returns it. Throws the UserError that the
+  /// worker reported, and InternalError if the child died.
   nlohmann::json receive();
-  /// Waits for the next answer of any worker and returns it. Returns nullopt if the worker died or was
-  /// never created. Throws the UserError that the worker reported.
+  /// Waits for the next answer of any worker and returns it. Returns nullopt if the worker died or
+  /// was never created. Throws the UserError that the worker reported.
   std::optional<nlohmann::json> try_receive(size_t worker);
-  /// Returns whether try_receive() would return without waiting, because at least part of an answer has
-  /// arrived or the worker is dead.
+  /// Returns whether try_receive() would return without waiting, because at least part of an answer
+  /// has arrived or the worker is dead.
   bool has_answered(size_t worker) const;
   /// Waits for the next answer and discards it. Returns false if the worker is dead.
   bool discard_answer(size_t worker);
@@ -57,8 +57,8 @@ class ChildProcess {
   std::vector<File> connections_;
 };
 
-/// Returns the next line with its line break. Returns nullopt at the end of the file, also if the last
-/// line has no line break.
+/// Returns the next line with its line break. Returns nullopt at the end of the file, also if the
+/// last line has no line break.
 std::optional<std::string> read_line(std::FILE* file);
 /// Writes JSON as one line and flushes.
 void write_line(std::FILE* file, const nlohmann::json& json);
@@ -68,8 +68,8 @@ struct ParentWatch {
   /// The process whose main thread started this one. This process dies with it. 0 if another thread
   /// started this process.
   pid_t parent = 0;
-  /// Limit of this process's resident host memory, in bytes. RLIMIT_AS cannot be used, since the stub
-  /// libraries reserve 16 TiB of address space without backing memory.
+  /// Limit of this process's resident host memory, in bytes. RLIMIT_AS cannot be used, since the
+  /// stub libraries reserve 16 TiB of address space without backing memory.
   int64_t max_host_bytes = 0;
 };
 
@@ -77,9 +77,9 @@ struct ParentWatch {
 /// `parent` is already dead. Does nothing for 0.
 void die_with_parent(pid_t parent);
 
-/// Starts a thread that ends this process in two cases: stdin is closed, which happens when the parent
-/// dies, or the memory of this process exceeds the limit, which it reports as an answer on stdout
-/// (protocol.h). Makes this process the first choice of the kernel's OOM killer. Calls
+/// Starts a thread that ends this process in two cases: stdin is closed, which happens when the
+/// parent dies, or the memory of this process exceeds the limit, which it reports as an answer on
+/// stdout (protocol.h). Makes this process the first choice of the kernel's OOM killer. Calls
 /// die_with_parent(). REQUIRES: called once, at the start of the process.
 void watch_parent(const ParentWatch& watch);
 

@@ -18,13 +18,13 @@ namespace {
 
 // Efficiencies: the fractions of a data sheet's peak that good kernels reach.
 //
-// Matmuls: fitted to published training speeds (docs/benchmarks/published-speeds.md). GeForce tensor
-// cores that accumulate in fp32 run at half rate and come closer to their peak. At full rate, kernels
-// probably exceed the power limit at the data sheet's boost clock.
+// Matmuls: fitted to published training speeds (docs/benchmarks/published-speeds.md). GeForce
+// tensor cores that accumulate in fp32 run at half rate and come closer to their peak. At full
+// rate, kernels probably exceed the power limit at the data sheet's boost clock.
 //
-// Attention: FlashAttention-2 reports about half of an A100's peak in both passes (arXiv 2307.08691,
-// section 4.1). Its kernels use A100 instructions and reach a fifth of an H200's peak (measured,
-// docs/benchmarks/first-gpu-hour.md).
+// Attention: FlashAttention-2 reports about half of an A100's peak in both passes (arXiv
+// 2307.08691, section 4.1). Its kernels use A100 instructions and reach a fifth of an H200's peak
+// (measured, docs/benchmarks/first-gpu-hour.md).
 //
 // Memory: copies reach about four fifths of the bandwidth. Not fitted.
 constexpr double kProductEfficiency = 0.66;
@@ -33,8 +33,8 @@ constexpr double kHalfRateProductEfficiency = 0.92;
 constexpr double kHalfRateFactor = 2;
 constexpr double kAttentionEfficiency = 0.45;
 constexpr double kHopperAttentionEfficiency = 0.20;
-/// Factor for matmuls with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS has
-/// only A100 kernels for them, which read 4 bytes at a time.
+/// Factor for matmuls with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS
+/// has only A100 kernels for them, which read 4 bytes at a time.
 constexpr double kHopperMisalignedEfficiency = 0.36;
 constexpr int64_t kAlignment = 16;  // bytes
 /// FlashAttention-2 pads head sizes to multiples of this number.
@@ -84,8 +84,8 @@ double count_bytes(const c10::IValue& value) {
   return bytes;
 }
 
-/// An attention operation: its name, the indices of some of its arguments, and its FLOPs relative to the
-/// forward pass. The indices are those of ATen's native_functions.yaml.
+/// An attention operation: its name, the indices of some of its arguments, and its FLOPs relative
+/// to the forward pass. The indices are those of ATen's native_functions.yaml.
 struct AttentionOperator {
   std::string_view name;
   size_t query;
@@ -106,7 +106,8 @@ struct AttentionFlops {
   double padded_operations = 0;  ///< the same with padded head sizes, which determine the duration
 };
 
-/// Returns the FLOPs of an attention operation. Assumes that all sequences are as long as the longest.
+/// Returns the FLOPs of an attention operation. Assumes that all sequences are as long as the
+/// longest.
 AttentionFlops count_attention_flops(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   const auto* const entry = std::find_if(std::begin(kAttentionOperators), std::end(kAttentionOperators),
@@ -124,8 +125,8 @@ AttentionFlops count_attention_flops(const at::RecordFunction& function) {
           flops_per_feature * std::ceil(head_size / kHeadSizeMultiple) * kHeadSizeMultiple};
 }
 
-/// Returns whether all rows (if row-major) or columns (if column-major) of a matrix begin and end at
-/// multiples of 16 bytes. Returns true for other values.
+/// Returns whether all rows (if row-major) or columns (if column-major) of a matrix begin and end
+/// at multiples of 16 bytes. Returns true for other values.
 bool is_aligned(const c10::IValue& value) {
   if (!value.isTensor()) return true;
   const at::Tensor& tensor = value.toTensor();
@@ -156,8 +157,8 @@ struct CounterSnapshot {
   }
 };
 
-/// The recorded costs. The process has one instance (cost_totals()), since callbacks of RecordFunction
-/// are plain functions. Thread-safe.
+/// The recorded costs. The process has one instance (cost_totals()), since callbacks of
+/// RecordFunction are plain functions. Thread-safe.
 class CostTotals {
  public:
   void reset(const Rates& rates) {
@@ -209,7 +210,8 @@ CostTotals& cost_totals() {
   return instance;
 }
 
-/// A running operation. The work of operations that it calls is counted in `callees` and subtracted.
+/// A running operation. The work of operations that it calls is counted in `callees` and
+/// subtracted.
 struct OperationFrame : at::ObserverContext {
   CounterSnapshot start;
   CounterSnapshot callees;
@@ -226,8 +228,8 @@ bool is_written(const c10::AliasInfo* alias) {
          (alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite));
 }
 
-/// Returns the bytes of the inputs that an operation on tensor lists writes in place. Other operations
-/// return the tensors that they write, so that these are counted as outputs.
+/// Returns the bytes of the inputs that an operation on tensor lists writes in place. Other
+/// operations return the tensors that they write, so that these are counted as outputs.
 double bytes_written_in_place(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   if (!name.starts_with("aten::_foreach_") && !name.starts_with("aten::_fused_")) return 0;

@@ -10,17 +10,17 @@
 
 namespace vlmtrain::planner {
 
-/// A recorder of the work of each ATen operation on the virtual GPU during the recorder's lifetime. It
-/// predicts the operation's duration on the physical GPU:
+/// A recorder of the work of each ATen operation on the virtual GPU during the recorder's lifetime.
+/// It predicts the operation's duration on the physical GPU:
 ///
 /// max(FLOPs / (peak · efficiency), bytes / (bandwidth · efficiency), launches · time of an empty
 /// kernel)
 ///
 /// - Matmuls: the cuBLAS stub counts FLOPs. On Hopper, matrices with unaligned rows lower the
 ///   efficiency.
-/// - Attention: four FLOPs per query-key pair and head element. A causal mask halves them. The backward
-///   pass, which recomputes the scores, takes 2.5 times as many (Dao 2023, arXiv 2307.08691, section
-///   4.1).
+/// - Attention: four FLOPs per query-key pair and head element. A causal mask halves them. The
+///   backward pass, which recomputes the scores, takes 2.5 times as many (Dao 2023, arXiv
+///   2307.08691, section 4.1).
 /// - Bytes: the sizes of inputs, outputs and tensor lists that are written in place.
 ///
 /// See cost_recorder.cpp for the sources of the efficiencies. Operations may run on any thread.

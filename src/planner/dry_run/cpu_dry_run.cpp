@@ -16,7 +16,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Elementwise operations with two operands. Their CPU kernels first convert operands to their common type.
+/// Elementwise operations with two operands. Their CPU kernels first convert operands to their
+/// common type.
 constexpr std::string_view kTypePromotingOperations[] = {"aten::add", "aten::add_", "aten::sub", "aten::sub_",
                                                          "aten::mul", "aten::mul_", "aten::div", "aten::div_"};
 
@@ -56,8 +57,8 @@ std::unique_ptr<TemporaryCopies> make_packed_copies(const at::Tensor& a, const a
   return temporaries;
 }
 
-/// Allocates the temporary copies that the CPU kernel of an operation makes. RecordFunction frees them at
-/// the end of the operation.
+/// Allocates the temporary copies that the CPU kernel of an operation makes. RecordFunction frees
+/// them at the end of the operation.
 std::unique_ptr<at::ObserverContext> copy_inputs(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   const bool is_matmul = contains(name, kMatmulOperations);
@@ -85,8 +86,8 @@ class ScopedCopyCounting {
   at::CallbackHandle handle_;
 };
 
-/// Registers the meta kernels, which building the model needs, and returns `job`. A function, so that it
-/// runs before DryRunSession's constructor.
+/// Registers the meta kernels, which building the model needs, and returns `job`. A function, so
+/// that it runs before DryRunSession's constructor.
 const Job& register_kernels(const Job& job) {
   register_cpu_meta_kernels();
   return job;

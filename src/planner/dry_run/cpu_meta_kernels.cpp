@@ -75,7 +75,8 @@ at::Tensor& elementwise_out(const at::Tensor& x, at::Tensor& result) {
   return result;
 }
 
-/// Returns the numbers of rows and features of an input that is normalized over its last dimensions.
+/// Returns the numbers of rows and features of an input that is normalized over its last
+/// dimensions.
 std::pair<int64_t, int64_t> rows_and_features(const at::Tensor& x, size_t normalized_dimensions) {
   int64_t features = 1;
   for (const int64_t size : x.sizes().slice(static_cast<size_t>(x.dim()) - normalized_dimensions)) features *= size;
@@ -172,9 +173,9 @@ FlashBlock flash_block(const at::Tensor& query, const at::Tensor& key) {
   return {.queries = std::min(max_queries, rows), .keys = std::min(kKeyBlockRows, key.size(2))};
 }
 
-/// Returns the buffers of all threads: [threads, elements], fp32. Each thread has `num_score_blocks` blocks
-/// of scores and `accumulator_elements` for running sums. 16-bit inputs also need each block of scores in
-/// 16 bits.
+/// Returns the buffers of all threads: [threads, elements], fp32. Each thread has
+/// `num_score_blocks` blocks of scores and `accumulator_elements` for running sums. 16-bit inputs
+/// also need each block of scores in 16 bits.
 at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t num_score_blocks,
                          int64_t accumulator_elements) {
   const int64_t block_elements = block.queries * block.keys;
@@ -184,7 +185,8 @@ at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64
       query.options().dtype(at::kFloat));
 }
 
-/// query, key, value: [batch, heads, rows, head_dim]. The outputs are stored as [batch, rows, heads, …].
+/// query, key, value: [batch, heads, rows, head_dim]. The outputs are stored as [batch, rows,
+/// heads, …].
 std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, const at::Tensor& key,
                                                    const at::Tensor& /*value*/, double /*dropout*/, bool /*causal*/,
                                                    const std::optional<at::Tensor>& /*mask*/,
@@ -236,7 +238,8 @@ class MetaKernelRegistry {
   torch::Library library_;
 };
 
-/// Returns the number of matrices that a matmul of square matrices allocates, except for its result.
+/// Returns the number of matrices that a matmul of square matrices allocates, except for its
+/// result.
 int64_t measure_packed_operands(at::ScalarType dtype) {
   // Large enough for the library to use its packed kernels.
   constexpr int64_t kMatrixSize = 64;

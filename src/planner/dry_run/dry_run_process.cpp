@@ -34,10 +34,10 @@ void write_error(const UserError& error) {
   write_line(stdout, {{"error", {{"code", static_cast<int>(error.code())}, {"message", error.what()}}}});
 }
 
-/// Forks one worker process for each connection in `spawn_info`, which becomes its stdin and stdout.
-/// Returns, in each process, the process that it has to die with: the first worker for forked workers, the
-/// planner's process for the first worker. REQUIRES: no dry run yet, since autograd's threads do not
-/// survive a fork.
+/// Forks one worker process for each connection in `spawn_info`, which becomes its stdin and
+/// stdout. Returns, in each process, the process that it has to die with: the first worker for
+/// forked workers, the planner's process for the first worker. REQUIRES: no dry run yet, since
+/// autograd's threads do not survive a fork.
 pid_t fork_workers(const SpawnInfo& spawn_info) {
   const pid_t main_worker = getpid();
   for (const int connection : spawn_info.connections) {

@@ -63,8 +63,8 @@ namespace planner {
 
 namespace {
 
-/// Returns a path as UTF-8, which JSON strings must be. Paths are arbitrary bytes: each byte becomes the
-/// code point of the same value.
+/// Returns a path as UTF-8, which JSON strings must be. Paths are arbitrary bytes: each byte
+/// becomes the code point of the same value.
 std::string path_to_text(const std::filesystem::path& path) {
   std::string text;
   for (const char character : path.native()) {

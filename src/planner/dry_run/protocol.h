@@ -13,8 +13,8 @@
 // {"look_ahead": StepConfig}          starts a look-ahead with the job
 // {"look_ahead_step": LookAheadStep}  answer: MemoryForecast
 //
-// Instead of an answer, the process may write {"error": {"code": exit code, "message": text}}. Both ends
-// are the same program, so that the messages have no version and all fields are required.
+// Instead of an answer, the process may write {"error": {"code": exit code, "message": text}}. Both
+// ends are the same program, so that the messages have no version and all fields are required.
 
 namespace vlmtrain::planner {
 

@@ -37,8 +37,8 @@ struct SocketPair {
   int child_end;
 };
 
-/// Returns connected sockets with close-on-exec, so that other children do not inherit them. Sockets are
-/// used instead of pipes, since they allow writing to a dead child without SIGPIPE.
+/// Returns connected sockets with close-on-exec, so that other children do not inherit them.
+/// Sockets are used instead of pipes, since they allow writing to a dead child without SIGPIPE.
 SocketPair make_socket_pair() {
   std::array<int, 2> sockets{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
@@ -47,8 +47,8 @@ SocketPair make_socket_pair() {
   return {sockets[0], sockets[1]};
 }
 
-/// Attributes that block the signals that stop a run, which a terminal sends to the child too, and restore
-/// the default action of SIGPIPE.
+/// Attributes that block the signals that stop a run, which a terminal sends to the child too, and
+/// restore the default action of SIGPIPE.
 class SpawnAttributes {
  public:
   SpawnAttributes() {
@@ -82,8 +82,8 @@ class SpawnFileActions {
   SpawnFileActions& operator=(const SpawnFileActions&) = delete;
 
   void duplicate(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
-  /// Keeps the descriptor open in the child: posix_spawn clears close-on-exec if source and target are
-  /// equal.
+  /// Keeps the descriptor open in the child: posix_spawn clears close-on-exec if source and target
+  /// are equal.
   void inherit(int descriptor) { duplicate(descriptor, descriptor); }
   const posix_spawn_file_actions_t* get() const { return &actions_; }
 
@@ -91,8 +91,8 @@ class SpawnFileActions {
   posix_spawn_file_actions_t actions_{};
 };
 
-/// Returns this process if the main thread calls, otherwise 0. The kernel kills a child when the thread
-/// that spawned it ends (PR_SET_PDEATHSIG), which may be too early for other threads.
+/// Returns this process if the main thread calls, otherwise 0. The kernel kills a child when the
+/// thread that spawned it ends (PR_SET_PDEATHSIG), which may be too early for other threads.
 pid_t get_parent_id() {
   return gettid() == getpid() ? getpid() : 0;
 }

@@ -19,11 +19,12 @@ double pcie_bandwidth(int architecture) {
   return architecture < 90 ? kGen4 : kGen5;
 }
 
-/// Latencies of a hop. NVIDIA publishes none. They have the order of magnitude of NCCL's tuning tables
-/// (tuning.cc): a few microseconds within a machine, about ten over a network. Not measured.
+/// Latencies of a hop. NVIDIA publishes none. They have the order of magnitude of NCCL's tuning
+/// tables (tuning.cc): a few microseconds within a machine, about ten over a network. Not measured.
 constexpr double kHopSeconds = 5e-6;
 constexpr double kNetworkHopSeconds = 15e-6;
-/// Fractions of a micro-batch's time: for each matmul of the forward pass, the backward pass has two.
+/// Fractions of a micro-batch's time: for each matmul of the forward pass, the backward pass has
+/// two.
 constexpr double kBackwardShare = 2.0 / 3, kForwardShare = 1.0 / 3;
 
 int64_t num_ranks_in_group(const Interconnect& interconnect, CollectiveGroup group) {
@@ -41,8 +42,8 @@ int64_t num_ranks_in_group(const Interconnect& interconnect, CollectiveGroup gro
 /// Returns the predicted duration of a collective (estimate_communication()).
 double estimate_seconds(const Interconnect& interconnect, const CollectiveCall& call) {
   const bool is_over_network = interconnect.nodes > 1 && call.group != CollectiveGroup::kNode;
-  // A ring of all ranks enters and leaves each machine once. For replicas, each GPU of a machine has its
-  // own ring, so that they share the machine's network bandwidth.
+  // A ring of all ranks enters and leaves each machine once. For replicas, each GPU of a machine
+  // has its own ring, so that they share the machine's network bandwidth.
   const double network_bandwidth = call.group == CollectiveGroup::kReplicas
                                        ? interconnect.network_bandwidth * static_cast<double>(interconnect.nodes) /
                                              static_cast<double>(interconnect.world_size)
@@ -62,8 +63,8 @@ double estimate_seconds(const Interconnect& interconnect, const std::vector<Coll
   return seconds;
 }
 
-/// Returns the sum of `metric` over all calls of a step. Calls of blocks were recorded in another number of
-/// micro-batches than the step has, so that their sum is scaled.
+/// Returns the sum of `metric` over all calls of a step. Calls of blocks were recorded in another
+/// number of micro-batches than the step has, so that their sum is scaled.
 template <class Metric>
 int64_t sum_over_step(const Communication& communication, const Metric& metric) {
   const StepCollectives& collectives = communication.collectives;

@@ -13,8 +13,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Bounds of the sampled steps and of their samples. More steps represent rare samples better, but each step
-/// is split and some are dry-run. Chosen without measurement.
+/// Bounds of the sampled steps and of their samples. More steps represent rare samples better, but
+/// each step is split and some are dry-run. Chosen without measurement.
 constexpr int64_t kMaxSampledSteps = 48;
 constexpr int64_t kMinSampledSteps = 4;
 constexpr int64_t kMaxSampledSamples = 4096;
@@ -32,8 +32,8 @@ int64_t Workload::samples_per_rank() const {
   if (!packed) return units_per_rank;
   const int64_t samples =
       std::max<int64_t>(1, std::llround(packed->samples_per_pack * static_cast<double>(units_per_rank)));
-  // Rounds to a multiple of a power of two, so that many micro-batch sizes divide the result. The power is
-  // an eighth to a quarter of the samples.
+  // Rounds to a multiple of a power of two, so that many micro-batch sizes divide the result. The
+  // power is an eighth to a quarter of the samples.
   constexpr int64_t kMicroBatchesPerStep = 4;
   const auto power_of_two_size =
       static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(samples))) / kMicroBatchesPerStep;
@@ -112,7 +112,8 @@ std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t left, size_t right) { return remainders[left] > remainders[right]; });
   int64_t left = count - std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  // The loop wraps around, since floating-point errors may leave more items than there are remainders.
+  // The loop wraps around, since floating-point errors may leave more items than there are
+  // remainders.
   for (size_t position = 0; left > 0; position = (position + 1) % order.size(), --left) ++counts[order[position]];
   return counts;
 }
@@ -123,8 +124,8 @@ std::vector<size_t> interleave_evenly(std::span<const int64_t> counts) {
   std::vector<size_t> sequence;
   sequence.reserve(static_cast<size_t>(total));
   for (int64_t position = 1; position <= total; ++position) {
-    // How far kind `index` is below its share of the sequence so far, in units of 1 / total, so that the
-    // comparison is exact.
+    // How far kind `index` is below its share of the sequence so far, in units of 1 / total, so
+    // that the comparison is exact.
     const auto deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
     size_t next = 0;
     for (size_t index = 1; index < counts.size(); ++index) {

@@ -45,47 +45,49 @@ void declare(OptionTable& table, MemoryOptions& options) {
   const Check<double> valid_gigabytes{fmt::format("greater than 0, at most {}", kMaxGigabytes),
                                       [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};
   table.describe_section("memory",
-                         "What is traded for memory. The planner fills what is `auto` (docs/planner.md, for the CPU "
-                         "docs/memory.md); none of it changes loss or gradients beyond rounding.");
-  table.add(
-      "memory.limit_gb", options.limit_gb,
-      "Most memory that the process may take, in GB of 10⁹ bytes: of the card, CUDA's context included (what other "
-      "processes hold does not count), or on the CPU of the host. `auto`: all of the card, or what of the host is "
-      "free and allowed when the run starts.",
-      std::optional{allow_auto(valid_gigabytes)});
+                         "Settings that trade time for memory. The planner chooses those that are `auto` "
+                         "(docs/planner.md, for the CPU docs/memory.md). They affect loss and gradients only by "
+                         "rounding.");
+  table.add("memory.limit_gb", options.limit_gb,
+            "Maximum memory of the process in GB (10⁹ bytes): on a GPU, its memory, CUDA context included; "
+            "on the CPU, host memory. Memory of other processes does not count. `auto`: the whole GPU, or "
+            "the host memory that is free and allowed when the run starts.",
+            std::optional{allow_auto(valid_gigabytes)});
   table.add_enum("memory.mode", options.mode, memory_modes(),
-                 "How much of that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
+                 "Share of that memory that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
   const auto valid = [](const std::string& text) {
     static const std::regex numbers("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
     return text == "auto" || text == "none" || text == "all" || std::regex_match(text, numbers);
   };
   table.add(
       "memory.recompute", options.recompute.text,
-      "Blocks whose activations are computed again in the backward pass instead of being kept: a number for the "
-      "vision tower and the language model each, or `V+L` for V and L; `V+L/A` where A of the L blocks keep what their "
-      "attention gave, which then is not computed again. `auto`: what costs least time of what fits.",
+      "Number of blocks whose activations are recomputed in the backward pass (activation "
+      "checkpointing): one number for the vision tower and the language model each, or `V+L` for V "
+      "and L blocks. With `V+L/A`, A of the L blocks keep the output of their attention, which is not "
+      "recomputed. `auto`: the fastest that fits.",
       std::optional{Check<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A", valid}});
   table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
-            "Most tiles that the vision tower takes at a time; 0: all of a micro-batch. `auto`: all, or fewer where "
-            "nothing else fits.",
+            "Maximum number of tiles that the vision tower processes at a time; 0: all tiles of a "
+            "micro-batch. `auto`: all, or fewer if nothing else fits.",
             std::optional{allow_auto(at_least<int64_t>(0))});
   table.add("memory.loss_chunk_rows", options.loss_chunk_rows,
-            "Most label positions whose logits exist at a time. `auto`: 512, or fewer where nothing else fits.",
+            "Maximum number of label positions whose logits exist at a time. `auto`: 512, or fewer if "
+            "nothing else fits.",
             std::optional{allow_auto(at_least<int64_t>(1))});
   table.add("memory.expandable_segments", options.expandable_segments,
-            "Device memory is reserved in segments that grow, so that batches of changing size do not fragment it. "
-            "false: PyTorch's fixed segments.");
+            "Use expandable segments of PyTorch's caching allocator, so that batches of changing size do "
+            "not fragment GPU memory. false: fixed segments.");
   table.add("memory.allow_splits", options.allow_splits,
-            "A `training.micro_batch_size` may be too large for the largest samples: micro-batches that do not fit are "
-            "cut, which changes no result. Else such a run is refused at the start.");
-  table.add(
-      "memory.look_ahead", options.look_ahead,
-      "On a GPU, a child process rehearses the run's own micro-batches a few steps ahead, and what would not fit is "
-      "cut before it fails (docs/memory.md).");
+            "Allow a `training.micro_batch_size` that is too large for the largest samples: micro-batches "
+            "that do not fit are split, which changes results only by rounding. false: such a run is "
+            "rejected at the start.");
+  table.add("memory.look_ahead", options.look_ahead,
+            "On a GPU, a child process dry-runs the next micro-batches of the run (look-ahead), and "
+            "micro-batches that would not fit are split before they run out of memory (docs/memory.md).");
   table.add_alias("memory.twin", "memory.look_ahead");
   table.add("memory.empty_cache_above", options.empty_cache_above,
-            "On a GPU, the allocator's cache is emptied before the next step where more than this share of what it "
-            "reserves was not allocated even at the step's peak. 1: never.",
+            "On a GPU, the allocator's cache is emptied before the next step if more than this share of the "
+            "reserved memory was unused even at the step's peak. 1: never.",
             std::optional{between(0.0, 1.0)});
 }
 

@@ -118,7 +118,8 @@ MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, c
 
 namespace {
 
-/// Number of placements that the search for one micro-batch less may try, which bounds its time. Not tuned.
+/// Number of placements that the search for one micro-batch less may try, which bounds its time.
+/// Not tuned.
 constexpr int64_t kMaxPlacements = 20'000;
 
 /// Consecutive samples that have to stay in one micro-batch (engine::SplitConstraint::unit).
@@ -190,8 +191,8 @@ MicroBatchBins pack(const UnitOrder& order, const MemoryCostTable& table, Packin
   return bins;
 }
 
-/// Returns a lower bound of the number of micro-batches. Uses only terms that are sums over samples, since
-/// the others do not add up over micro-batches.
+/// Returns a lower bound of the number of micro-batches. Uses only terms that are sums over
+/// samples, since the others do not add up over micro-batches.
 int64_t compute_min_bins(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
   MicroBatchSizes total_sizes;
   for (const SplitUnit& unit : units) total_sizes = total_sizes.merge(unit.sizes);
@@ -272,7 +273,8 @@ int64_t max_bin_bytes(const MicroBatchBins& bins, const MemoryCostTable& table) 
   return max_bytes;
 }
 
-/// Moves units from the fullest micro-batch to others, as long as both end up below the previous maximum.
+/// Moves units from the fullest micro-batch to others, as long as both end up below the previous
+/// maximum.
 void balance_bins(MicroBatchBins& bins, const MemoryCostTable& table) {
   const auto bytes = [&](const MicroBatchSizes& sizes) { return table.bytes(sizes); };
   for (bool moved = true; moved;) {
@@ -353,8 +355,9 @@ engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups, co
   return split;
 }
 
-/// Returns the split into `micro_batches` micro-batches with equal numbers of samples, in order. Returns
-/// nullopt if the number cannot be reached or a micro-batch does not fit or exceeds `max_bytes`.
+/// Returns the split into `micro_batches` micro-batches with equal numbers of samples, in order.
+/// Returns nullopt if the number cannot be reached or a micro-batch does not fit or exceeds
+/// `max_bytes`.
 std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::SampleShape> shapes,
                                                         const MemoryCostTable& table,
                                                         const engine::SplitConstraint& rule, int64_t micro_batches,

@@ -33,9 +33,9 @@ constexpr int64_t kMaxContexts = 2;
 /// (src/memory/gpu_list.h).
 constexpr int64_t kLazyKernelBytes = 208 * kMiB;
 
-// NCCL's buffers. Per channel and peer, it allocates 512 KiB, 4.7 MiB and 4 MiB for the protocols LL,
-// LL128 and Simple (NCCL's init.cc). A rank has two peers in a ring. The number of channels depends on
-// the links; 16 is common within a machine. Not measured.
+// NCCL's buffers. Per channel and peer, it allocates 512 KiB, 4.7 MiB and 4 MiB for the protocols
+// LL, LL128 and Simple (NCCL's init.cc). A rank has two peers in a ring. The number of channels
+// depends on the links; 16 is common within a machine. Not measured.
 constexpr int64_t kNcclBytesPerChannelAndPeer = 9'650'000;
 constexpr int64_t kNcclChannels = 16;
 constexpr int64_t kRingPeers = 2;
@@ -51,8 +51,8 @@ constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx50
                                   SizeClass{48, "a6000"},   SizeClass{80, "h100"},    SizeClass{141, "h200"},
                                   SizeClass{1024, "b200"}};
 
-/// Returns the words of a GPU's name in lower case, without brands: "NVIDIA GeForce RTX 4090" becomes rtx,
-/// 4090.
+/// Returns the words of a GPU's name in lower case, without brands: "NVIDIA GeForce RTX 4090"
+/// becomes rtx, 4090.
 std::vector<std::string> split_gpu_name(std::string_view name) {
   constexpr std::array<std::string_view, 4> kBrands{"nvidia", "geforce", "tesla", "gpu"};
   std::vector<std::string> words(1);
@@ -70,7 +70,8 @@ std::vector<std::string> split_gpu_name(std::string_view name) {
   return words;
 }
 
-/// Returns the GPUs whose names consist of exactly these words, or else those whose names begin with them.
+/// Returns the GPUs whose names consist of exactly these words, or else those whose names begin
+/// with them.
 std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string>& words) {
   std::vector<const memory::Gpu*> exact_matches;
   std::vector<const memory::Gpu*> prefix_matches;
@@ -88,15 +89,15 @@ std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string
   return exact_matches.empty() ? prefix_matches : exact_matches;
 }
 
-/// Returns whether the GPU has this nominal size in GiB. Drivers report a little less; up to an eighth less
-/// is accepted.
+/// Returns whether the GPU has this nominal size in GiB. Drivers report a little less; up to an
+/// eighth less is accepted.
 bool has_nominal_size(const memory::Gpu& gpu, int64_t nominal_size) {
   const double missing_gigabytes = static_cast<double>(nominal_size) - static_cast<double>(gpu.memory_bytes) / kGiB;
   return missing_gigabytes >= 0 && missing_gigabytes < static_cast<double>(nominal_size) / 8;
 }
 
-/// Returns the GPUs that a name may refer to. Accepts names of the table and names as users and drivers
-/// write them: "RTX 4090", "4090", "H100 80GB", "3060 12 GB", "4080 mobile".
+/// Returns the GPUs that a name may refer to. Accepts names of the table and names as users and
+/// drivers write them: "RTX 4090", "4090", "H100 80GB", "3060 12 GB", "4080 mobile".
 std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
   if (const auto* const gpu = memory::find_gpu(name)) return {gpu};
   auto words = split_gpu_name(name);
@@ -197,8 +198,8 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   }
   // A MIG slice that is not in the table belongs to the GPU whose name it begins with.
   const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
-  // The lowest tuple is the most similar GPU: name, then architecture (a newer one last, since its kernels
-  // do not run on the device), then multiprocessors.
+  // The GPU with the lowest tuple is the most similar one: by name, then architecture (older ones
+  // before newer ones), then number of multiprocessors.
   const auto dissimilarity = [&](const memory::Gpu& gpu) {
     return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
                       gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
@@ -216,8 +217,8 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
     description +=
         fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.multiprocessors);
   }
-  // The driver does not report which process uses the memory. Kernels are loaded on first use, so that the
-  // context grows by kLazyKernelBytes later.
+  // The driver does not report which process uses the memory. Kernels are loaded on first use, so
+  // that the context grows by kLazyKernelBytes later.
   const int64_t used_bytes = device.total_bytes - device.free_bytes;
   const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyKernelBytes);
   const int64_t table_context_bytes = nearest_gpu->context_bytes;

@@ -12,30 +12,35 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Fractions of the available activation memory between which micro-batches count as near the
-/// limit.
+/// Micro-batches count as near the limit if their activations take a fraction of the available
+/// activation memory in this range. Not tuned.
 constexpr double kMinFitShare = 0.4;
 constexpr double kMaxFitShare = 1.15;
-/// Weight of the other micro-batches in the fit. They keep the terms apart.
+/// Weight of the other micro-batches in the fit. They help to separate the terms. Not tuned.
 constexpr double kFarFromLimitWeight = 0.02;
-/// Rounds of fitting and dry runs, and the fullest micro-batches that each round adds. Fewer make the
-/// fit worse near the limit, more make planning slower.
+/// Number of rounds of fitting and dry runs, and number of fullest micro-batches that each round
+/// adds. Fewer make the fit worse near the limit, more make planning slower. Not tuned.
 constexpr int64_t kRounds = 3;
 constexpr int64_t kFullestPerRound = 6;
-/// A sample that takes a larger fraction of the activation memory leaves no space for a second one.
+/// Copies of a sample are dry-run if they are expected to take at most twice this fraction of the
+/// activation memory. Not tuned.
 constexpr double kMaxShareForTwoSamples = 0.6;
-/// Bounds of the final dry run of whole steps.
+/// Maximum numbers of sampled steps and micro-batches in the final dry run, which bound its time.
+/// Not tuned.
 constexpr int64_t kMaxDryRunSteps = 12;
 constexpr int64_t kMaxDryRunMicroBatches = 40;
-/// Micro-batches of a step in a dry run. Further ones repeat them.
+/// Maximum numbers of micro-batches of a step in the final dry run, which bound its time. Not
+/// tuned.
 constexpr int64_t kMaxMicroBatchesPerSampledStep = 8;
 constexpr int64_t kMaxMicroBatchesPerWorstStep = 4;
-/// Reductions of the limit by at least 1 / 200 each.
+/// Maximum number of reductions of the limit. Each one exceeds the excess by kAllocatorPageBytes,
+/// or by 1 / 200 of the limit if that is less. Not tuned.
 constexpr int64_t kMaxLimitReductions = 4;
-constexpr int64_t kMinReductionDivisor = 200;  // of the limit, as 1 / n
-/// Allocation unit of PyTorch's caching allocator.
+constexpr int64_t kMinReductionDivisor = 200;
+/// Allocation unit of large segments in PyTorch's caching allocator (kLargeBuffer, 20 MiB).
 constexpr int64_t kAllocatorPageBytes = int64_t{20} << 20;
 
+/// Returns the row of the least squares problem: 1 for base_bytes, then the terms.
 std::vector<double> make_row(const MemoryCostTable& table, const MicroBatchSizes& sizes) {
   std::vector<double> row{1};
   for (const int64_t term : table.compute_terms(sizes)) row.push_back(static_cast<double>(term));
@@ -49,6 +54,7 @@ SampleShapes get_micro_batch(const SampleShapes& step, const engine::MicroBatchS
   return samples;
 }
 
+/// One call of learn_split_plan().
 class SplitPlanLearner {
  public:
   SplitPlanLearner(MicroBatchDryRun& dry_run, const SplitProblem& problem)
@@ -78,7 +84,8 @@ class SplitPlanLearner {
     return **std::ranges::max_element(pool_, {}, [&](const data::SampleShape* shape) { return size(*shape); });
   }
 
-  /// The largest and the smallest sample by each size, and some between them.
+  /// Returns the largest and the smallest sample by each size, and the quartiles by tokens, as
+  /// micro-batches of one sample.
   std::vector<SampleShapes> make_single_samples() const {
     using Shape = data::SampleShape;
     std::vector<SampleShapes> micro_batches;
@@ -100,7 +107,8 @@ class SplitPlanLearner {
     return micro_batches;
   }
 
-  /// Two and four equal samples if they fit, and two that differ most.
+  /// Returns micro-batches of two and of four copies of each single sample, if they are expected to
+  /// fit. REQUIRES: the single samples have been measured.
   std::vector<SampleShapes> make_small_micro_batches() const {
     std::vector<SampleShapes> micro_batches;
     for (const auto& single : make_single_samples()) {
@@ -126,8 +134,8 @@ class SplitPlanLearner {
 
   int64_t min_bytes() const { return std::ranges::min_element(measured_, {}, &MeasuredMicroBatch::bytes)->bytes; }
 
-  /// Returns, from the sampled steps as they are split now, the fullest micro-batches and those with the
-  /// maximum of each size.
+  /// Splits the sampled steps with the current table. Returns the fullest micro-batches, and those
+  /// with the maximum of each size.
   std::vector<SampleShapes> find_fullest_micro_batches() const {
     std::vector<SampleShapes> micro_batches;
     for (const SampleShapes& step : problem_.sampled_steps) {
@@ -168,8 +176,8 @@ class SplitPlanLearner {
 
   void fit_table() { plan_.table = fit_cost_table(problem_.initial_table, measured_); }
 
-  /// Runs the steps, and lowers the limit until they stay within the plan's limit, unless single
-  /// samples exceed it.
+  /// Dry-runs steps and lowers the table's limit until they stay within the plan's limit. Stops if
+  /// lowering it does not help, since single samples exceed it.
   void lower_limit() {
     plan_.num_measured_micro_batches = std::ssize(measured_);
     const int64_t limit = problem_.initial_table.limit_bytes;
@@ -186,7 +194,8 @@ class SplitPlanLearner {
     }
   }
 
-  /// Returns the maximum of reserved bytes.
+  /// Dry-runs some sampled and worst steps, sets the statistics of the plan, and returns the
+  /// reserved peak.
   int64_t run_steps() {
     count_micro_batches();
     std::vector<PartialStep> partial_steps;
@@ -242,15 +251,16 @@ class SplitPlanLearner {
         static_cast<double>(num_micro_batches) / static_cast<double>(plan_.num_sampled_steps);
   }
 
-  /// Some micro-batches of a step.
+  /// Some micro-batches of a step, which represent it in a dry run.
   struct PartialStep {
     SampleShapes samples;
     engine::MicroBatchSplit split;
-    double share = 1;  ///< fraction of the step's samples
-    int64_t samples_per_step = 0;
+    double share = 1;              ///< fraction of the step's activation bytes, used to extrapolate its duration
+    int64_t samples_per_step = 0;  ///< number of samples of the whole step
   };
 
-  /// Selects the fullest micro-batch and others in between. They are in decreasing order of bytes.
+  /// Returns the fullest micro-batch of a step and others at equal distances in the order of the
+  /// split, which is by decreasing bytes.
   PartialStep make_partial_step(const SampleShapes& step, int64_t max_micro_batches) const {
     const engine::MicroBatchSplit full_split = split_by_memory(step, plan_.table);
     const int64_t num_micro_batches = std::min(max_micro_batches, full_split.micro_batches());
@@ -288,6 +298,7 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
   VLMTRAIN_CHECK(!micro_batches.empty(), "a cost table needs at least one dry run");
   const auto min_bytes =
       static_cast<double>(std::ranges::min_element(micro_batches, {}, &MeasuredMicroBatch::bytes)->bytes);
+  // The smallest peak approximates the memory without activations.
   const double headroom = std::max(1.0, static_cast<double>(table.limit_bytes) - min_bytes);
   const auto is_near_limit = [&](const MeasuredMicroBatch& micro_batch) {
     const double share = (static_cast<double>(micro_batch.bytes) - min_bytes) / headroom;
@@ -303,7 +314,7 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
     weights.push_back(!any_near_limit || is_near_limit(micro_batch) ? 1 : kFarFromLimitWeight);
   }
   const auto coefficients = nonnegative_least_squares(rows, values, weights);
-  constexpr double kUnitsPerWeight = 1024;
+  constexpr double kUnitsPerWeight = 1024;  // of MemoryCostTable::bytes_per_1024
   table.base_bytes = std::llround(std::floor(coefficients.front()));
   for (size_t term = 0; term < MemoryCostTable::kNumTerms; ++term) {
     table.bytes_per_1024[term] = std::llround(std::ceil(coefficients[term + 1] * kUnitsPerWeight));
@@ -346,9 +357,11 @@ nlohmann::ordered_json SplitPlan::to_json() const {
 
 namespace {
 
-/// Bound of the iterations, if the tolerance is not reached.
+/// Maximum number of sweeps over all columns, if the tolerance is not reached. Not tuned.
 constexpr int64_t kMaxSweeps = 20'000;
-constexpr double kTolerance = 1e-10;  // change of a coefficient relative to the largest one
+/// The iteration ends when no coefficient changes by more than this fraction of the largest one.
+/// Not tuned.
+constexpr double kTolerance = 1e-10;
 
 }  // namespace
 
@@ -362,7 +375,8 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
     for (size_t column = 0; column < num_columns; ++column)
       scale[column] = std::max(scale[column], std::abs(row[column]));
   }
-  // Normal equations: `gram` is symmetric, and the gradient is gram · x − target.
+  // Normal equations for scaled columns: gram = rowsᵀ · weights · rows; gradient = gram · x − rowsᵀ
+  // · weights · values, here for x = 0.
   std::vector<std::vector<double>> gram(num_columns, std::vector<double>(num_columns, 0));
   std::vector<double> gradient(num_columns, 0);
   for (size_t i = 0; i < rows.size(); ++i) {
