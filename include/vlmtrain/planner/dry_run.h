@@ -37,7 +37,7 @@ struct StepConfig {
   bool operator==(const StepConfig&) const = default;
 };
 
-/// Returns the layout of a step whose samples have `shapes`, split within the constraint `rule`.
+/// Returns the layout of a step whose samples have `shapes`, split within `rule`.
 engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<const data::SampleShape> shapes,
                                     const engine::SplitConstraint& rule = {});
 

@@ -36,7 +36,7 @@ constexpr double kHopperAttentionEfficiency = 0.20;
 /// Factor for matmuls with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS
 /// has only A100 kernels for them, which read 4 bytes at a time.
 constexpr double kHopperMisalignedEfficiency = 0.36;
-constexpr int64_t kAlignment = 16;  // bytes
+constexpr int64_t kAlignment = 16;
 /// FlashAttention-2 pads head sizes to multiples of this number.
 constexpr double kHeadSizeMultiple = 32;
 constexpr double kBandwidthEfficiency = 0.8;
