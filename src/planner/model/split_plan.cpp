@@ -118,8 +118,7 @@ MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, c
 
 namespace {
 
-/// Number of placements that the search for one micro-batch less may try, which bounds its time.
-/// Not tuned.
+/// Bounds the time of the search for one micro-batch less. Not tuned.
 constexpr int64_t kMaxPlacements = 20'000;
 
 /// Consecutive samples that have to stay in one micro-batch (engine::SplitConstraint::unit).
@@ -250,8 +249,7 @@ class PlacementSearch {
   int64_t placements_ = 0;
 };
 
-/// Places each unit into the micro-batch with the fewest bytes. Returns nullopt if a unit does not
-/// fit.
+/// Places each unit into the micro-batch with the fewest bytes. Returns nullopt if one does not fit.
 std::optional<MicroBatchBins> spread_evenly_by_bytes(const UnitOrder& order, const MemoryCostTable& table,
                                                      size_t count) {
   MicroBatchBins bins(count);
@@ -273,8 +271,7 @@ int64_t max_bin_bytes(const MicroBatchBins& bins, const MemoryCostTable& table) 
   return max_bytes;
 }
 
-/// Moves units from the fullest micro-batch to others, as long as both end up below the previous
-/// maximum.
+/// Moves units from the fullest micro-batch to others while this lowers the larger of both.
 void balance_bins(MicroBatchBins& bins, const MemoryCostTable& table) {
   const auto bytes = [&](const MicroBatchSizes& sizes) { return table.bytes(sizes); };
   for (bool moved = true; moved;) {
@@ -355,9 +352,8 @@ engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups, co
   return split;
 }
 
-/// Returns the split into `micro_batches` micro-batches with equal numbers of samples, in order.
-/// Returns nullopt if the number cannot be reached or a micro-batch does not fit or exceeds
-/// `max_bytes`.
+/// Returns the split into `micro_batches` equal numbers of samples, in order. Returns nullopt if there
+/// is none, or a micro-batch does not fit or exceeds `max_bytes`.
 std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::SampleShape> shapes,
                                                         const MemoryCostTable& table,
                                                         const engine::SplitConstraint& rule, int64_t micro_batches,

@@ -12,29 +12,24 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Micro-batches count as near the limit if their activations take a fraction of the available
-/// activation memory in this range. Not tuned.
+/// Fractions of the activation memory between which micro-batches count as near the limit. Not tuned.
 constexpr double kMinFitShare = 0.4;
 constexpr double kMaxFitShare = 1.15;
 /// Weight of the other micro-batches in the fit. They help to separate the terms. Not tuned.
 constexpr double kFarFromLimitWeight = 0.02;
-/// Number of rounds of fitting and dry runs, and number of fullest micro-batches that each round
-/// adds. Fewer make the fit worse near the limit, more make planning slower. Not tuned.
+/// Rounds of fitting, and fullest micro-batches that each round dry-runs. Not tuned: fewer make the
+/// fit worse near the limit, more make planning slower.
 constexpr int64_t kRounds = 3;
 constexpr int64_t kFullestPerRound = 6;
-/// Copies of a sample are dry-run if they are expected to take at most twice this fraction of the
-/// activation memory. Not tuned.
+/// Copies of a sample are dry-run up to twice this fraction of the activation memory. Not tuned.
 constexpr double kMaxShareForTwoSamples = 0.6;
-/// Maximum numbers of sampled steps and micro-batches in the final dry run, which bound its time.
-/// Not tuned.
+/// Maximum numbers of sampled steps, of micro-batches, and of micro-batches per step in the final dry
+/// run. They bound its time. Not tuned.
 constexpr int64_t kMaxDryRunSteps = 12;
 constexpr int64_t kMaxDryRunMicroBatches = 40;
-/// Maximum numbers of micro-batches of a step in the final dry run, which bound its time. Not
-/// tuned.
 constexpr int64_t kMaxMicroBatchesPerSampledStep = 8;
 constexpr int64_t kMaxMicroBatchesPerWorstStep = 4;
-/// Maximum number of reductions of the limit. Each one exceeds the excess by kAllocatorPageBytes,
-/// or by 1 / 200 of the limit if that is less. Not tuned.
+/// Maximum number of reductions of the limit, and minimum of each as 1 / n of the limit. Not tuned.
 constexpr int64_t kMaxLimitReductions = 4;
 constexpr int64_t kMinReductionDivisor = 200;
 /// Allocation unit of large segments in PyTorch's caching allocator (kLargeBuffer, 20 MiB).
@@ -84,8 +79,7 @@ class SplitPlanLearner {
     return **std::ranges::max_element(pool_, {}, [&](const data::SampleShape* shape) { return size(*shape); });
   }
 
-  /// Returns the largest and the smallest sample by each size, and the quartiles by tokens, as
-  /// micro-batches of one sample.
+  /// Returns the largest and the smallest sample by each size, and the quartiles by tokens.
   std::vector<SampleShapes> make_single_samples() const {
     using Shape = data::SampleShape;
     std::vector<SampleShapes> micro_batches;
@@ -107,8 +101,7 @@ class SplitPlanLearner {
     return micro_batches;
   }
 
-  /// Returns micro-batches of two and of four copies of each single sample, if they are expected to
-  /// fit. REQUIRES: the single samples have been measured.
+  /// Returns two and four copies of each single sample, if they are expected to fit.
   std::vector<SampleShapes> make_small_micro_batches() const {
     std::vector<SampleShapes> micro_batches;
     for (const auto& single : make_single_samples()) {
@@ -134,8 +127,7 @@ class SplitPlanLearner {
 
   int64_t min_bytes() const { return std::ranges::min_element(measured_, {}, &MeasuredMicroBatch::bytes)->bytes; }
 
-  /// Splits the sampled steps with the current table. Returns the fullest micro-batches, and those
-  /// with the maximum of each size.
+  /// Returns the fullest micro-batches of the sampled steps, and the largest ones by each size.
   std::vector<SampleShapes> find_fullest_micro_batches() const {
     std::vector<SampleShapes> micro_batches;
     for (const SampleShapes& step : problem_.sampled_steps) {
@@ -176,8 +168,7 @@ class SplitPlanLearner {
 
   void fit_table() { plan_.table = fit_cost_table(problem_.initial_table, measured_); }
 
-  /// Dry-runs steps and lowers the table's limit until they stay within the plan's limit. Stops if
-  /// lowering it does not help, since single samples exceed it.
+  /// Lowers the table's limit until steps stay within the plan's limit, unless this does not help.
   void lower_limit() {
     plan_.num_measured_micro_batches = std::ssize(measured_);
     const int64_t limit = problem_.initial_table.limit_bytes;
@@ -194,8 +185,7 @@ class SplitPlanLearner {
     }
   }
 
-  /// Dry-runs some sampled and worst steps, sets the statistics of the plan, and returns the
-  /// reserved peak.
+  /// Dry-runs some steps, sets the statistics of the plan, and returns the reserved peak.
   int64_t run_steps() {
     count_micro_batches();
     std::vector<PartialStep> partial_steps;
@@ -259,8 +249,7 @@ class SplitPlanLearner {
     int64_t samples_per_step = 0;  ///< number of samples of the whole step
   };
 
-  /// Returns the fullest micro-batch of a step and others at equal distances in the order of the
-  /// split, which is by decreasing bytes.
+  /// Returns the fullest micro-batch of a step, and others at equal distances in decreasing bytes.
   PartialStep make_partial_step(const SampleShapes& step, int64_t max_micro_batches) const {
     const engine::MicroBatchSplit full_split = split_by_memory(step, plan_.table);
     const int64_t num_micro_batches = std::min(max_micro_batches, full_split.micro_batches());
@@ -298,7 +287,6 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
   VLMTRAIN_CHECK(!micro_batches.empty(), "a cost table needs at least one dry run");
   const auto min_bytes =
       static_cast<double>(std::ranges::min_element(micro_batches, {}, &MeasuredMicroBatch::bytes)->bytes);
-  // The smallest peak approximates the memory without activations.
   const double headroom = std::max(1.0, static_cast<double>(table.limit_bytes) - min_bytes);
   const auto is_near_limit = [&](const MeasuredMicroBatch& micro_batch) {
     const double share = (static_cast<double>(micro_batch.bytes) - min_bytes) / headroom;
@@ -357,10 +345,9 @@ nlohmann::ordered_json SplitPlan::to_json() const {
 
 namespace {
 
-/// Maximum number of sweeps over all columns, if the tolerance is not reached. Not tuned.
+/// Maximum number of sweeps over all columns. Not tuned.
 constexpr int64_t kMaxSweeps = 20'000;
-/// The iteration ends when no coefficient changes by more than this fraction of the largest one.
-/// Not tuned.
+/// Change of a coefficient, relative to the largest one, below which the iteration ends. Not tuned.
 constexpr double kTolerance = 1e-10;
 
 }  // namespace
@@ -375,8 +362,7 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
     for (size_t column = 0; column < num_columns; ++column)
       scale[column] = std::max(scale[column], std::abs(row[column]));
   }
-  // Normal equations for scaled columns: gram = rowsᵀ · weights · rows; gradient = gram · x − rowsᵀ
-  // · weights · values, here for x = 0.
+  // Normal equations of the scaled columns: gradient = gram · x − rowsᵀ · weights · values, for x = 0.
   std::vector<std::vector<double>> gram(num_columns, std::vector<double>(num_columns, 0));
   std::vector<double> gradient(num_columns, 0);
   for (size_t i = 0; i < rows.size(); ++i) {
