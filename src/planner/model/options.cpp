@@ -49,9 +49,9 @@ void declare(OptionTable& table, MemoryOptions& options) {
                          "(docs/planner.md, for the CPU docs/memory.md). They affect loss and gradients only by "
                          "rounding.");
   table.add("memory.limit_gb", options.limit_gb,
-            "Maximum memory of the process in GB (10⁹ bytes): on a GPU, its memory, CUDA context included; "
-            "on the CPU, host memory. Memory of other processes does not count. `auto`: the whole GPU, or "
-            "the host memory that is free and allowed when the run starts.",
+            "Maximum memory of the process in GB (10⁹ bytes): on a GPU, its GPU memory, CUDA context included; on "
+            "the CPU, its host memory. `auto`: the whole GPU, or the host memory that is free and allowed when "
+            "the run starts.",
             std::optional{allow_auto(valid_gigabytes)});
   table.add_enum("memory.mode", options.mode, memory_modes(),
                  "Share of that memory that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
