@@ -21,118 +21,121 @@
 
 namespace vlmtrain::planner {
 
-/// The settings of a step that a plan chooses. They change loss and gradients by rounding only.
+/// The settings of a step that the planner chooses. They affect loss and gradients only by
+/// rounding.
 struct StepConfig {
   int64_t micro_batch_size = 1;
   models::RecomputeBlocks recompute;
-  int64_t vision_tiles_per_pass = 0;  ///< 0: all tiles of a micro-batch
-  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;
-  bool expandable_segments = true;
-  bool copies_ahead = true;  ///< engine::StepLayout::copies_ahead
-  /// Splits each step by the memory of its samples (split_by_memory()); nullopt: into micro-batches of
-  /// micro_batch_size samples.
+  int64_t vision_tiles_per_pass = 0;                    ///< 0: all tiles of a micro-batch
+  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
+  bool expandable_segments = true;                      ///< expandable segments of PyTorch's caching allocator
+  bool copies_ahead = true;                             ///< engine::StepLayout::copies_ahead
+  /// If set, each step is split by the memory of its samples (split_by_memory()), and
+  /// micro_batch_size is ignored.
   std::optional<MemoryCostTable> memory_costs = std::nullopt;
 
   bool operator==(const StepConfig&) const = default;
 };
 
-/// Returns the layout of a step of these samples, split within the constraint `rule`.
+/// Returns the layout of a step whose samples have `shapes`, split within `rule`.
 engine::StepLayout make_step_layout(const StepConfig& step_config, std::span<const data::SampleShape> shapes,
                                     const engine::SplitConstraint& rule = {});
 
-/// Consecutive samples of one shape.
+/// Consecutive samples of the same shape.
 struct SampleGroup {
   data::SampleShape shape;
   int64_t count = 1;
 };
 
-/// Appends a sample to `groups`.
+/// Appends a sample to `groups`: extends the last group if it has this shape, or else adds a group.
 void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape);
 
-/// Groups neighbors of equal shape.
+/// Returns the samples in the same order, with runs of equal shapes as one group each.
 std::vector<SampleGroup> group_samples(std::span<const data::SampleShape> shapes);
 
-/// Returns the samples of the groups one by one.
+/// Returns the shape of every sample, in order. The inverse of group_samples().
 std::vector<data::SampleShape> expand_samples(const std::vector<SampleGroup>& groups);
 
 /// A batch of an evaluation.
 struct EvaluationBatch {
   std::vector<SampleGroup> samples;
   engine::EvaluationLayout layout;
-  int64_t max_new_tokens = 0;  ///< of each answer; 0: no answers
+  int64_t max_new_tokens = 0;  ///< generated tokens per sample; 0: no generation
 };
 
 /// The input of dry_run().
 struct DryRunRequest {
   StepConfig step_config;
   std::vector<std::vector<SampleGroup>> steps;       ///< the samples of each step, in order
-  std::vector<engine::MicroBatchSplit> splits = {};  ///< of each step; empty: those of make_step_layout()
+  std::vector<engine::MicroBatchSplit> splits = {};  ///< one per step; empty: as make_step_layout() splits
   bool empty_cache_each_step = false;                ///< makes the peak of a step independent of earlier steps
-  bool with_costs = false;                           ///< DryRunResult::costs, of the last step
-  bool with_step_seconds = false;                    ///< DryRunResult::step_seconds
-  bool with_detail = false;                          ///< DryRunResult::detail, which traces allocations
-  bool with_timeline = false;                        ///< DryRunDetail::timeline, of the last step
-  std::vector<EvaluationBatch> evaluations = {};     ///< after the steps, each from an empty cache
-  bool with_training = true;                         ///< false: no optimizer; REQUIRES: no steps
+  bool with_costs = false;                           ///< set DryRunResult::costs
+  bool with_step_seconds = false;                    ///< fill DryRunResult::step_seconds
+  bool with_detail = false;                          ///< set DryRunResult::detail; traces allocations
+  bool with_timeline = false;                        ///< like with_detail, with DryRunDetail::timeline
+  std::vector<EvaluationBatch> evaluations = {};     ///< run after the steps, each from an empty cache
+  bool with_training = true;                         ///< false: no optimizer; `steps` must be empty
 };
 
-/// The work of a step, and its predicted duration (src/planner/dry_run/cost_recorder.h).
+/// The work of some operations, and its predicted duration (src/planner/dry_run/cost_recorder.h).
 struct Cost {
-  double matmul_flops = 0;  ///< a multiplication and an addition count as two
-  double attention_flops = 0;
-  double bytes_moved = 0;  ///< read and written by all other kernels
+  double matmul_flops = 0;     ///< a multiply-add counts as two
+  double attention_flops = 0;  ///< floating-point operations of attention kernels
+  double bytes_moved = 0;      ///< bytes that all other kernels read and write
   int64_t kernel_launches = 0;
-  double seconds = 0;
+  double seconds = 0;  ///< predicted duration on the physical GPU
 
   Cost& operator+=(const Cost& other);
 };
 
-/// The cost of a step and of those parts that recomputation or sharding change.
+/// The cost of a step, and of the parts that recomputation or sharding change. Full recomputation
+/// of the blocks of a tower adds the cost of their forward pass to the step.
 struct StepCosts {
   Cost total;
-  Cost vision_blocks_forward;       ///< added once more if all blocks of the vision tower are recomputed
-  Cost language_blocks_forward;     ///< added once more if all blocks of the language model are recomputed
-  Cost language_attention_forward;  ///< the part of language_blocks_forward that is attention
+  Cost vision_blocks_forward;       ///< forward pass of the blocks of the vision tower and mask encoder
+  Cost language_blocks_forward;     ///< forward pass of the blocks of the language model
+  Cost language_attention_forward;  ///< the attention kernels in language_blocks_forward
   Cost optimizer;
 };
 
 /// The memory at one allocator event of the last step.
 struct TimelinePoint {
-  memory::ComponentBytes by_component{};  ///< allocated bytes
-  int64_t reserved_bytes = 0;
-  memory::MemoryTag tag;
-  bool backward = false;
+  memory::ComponentBytes by_component{};  ///< allocated bytes after the event
+  int64_t reserved_bytes = 0;             ///< bytes that the allocator has reserved after the event
+  memory::MemoryTag tag;                  ///< component and block that caused the event
+  bool backward = false;                  ///< the event is in the backward pass
 };
 
 /// The peak by component, and the sizes of the model.
 struct DryRunDetail {
-  memory::Peak peak;  ///< over all steps
-  int64_t vision_blocks = 0;
-  int64_t language_blocks = 0;
+  memory::Peak peak;            ///< over all steps
+  int64_t vision_blocks = 0;    ///< number of blocks of the vision tower
+  int64_t language_blocks = 0;  ///< number of blocks of the language model
   int64_t num_parameters = 0;
   int64_t num_trainable_parameters = 0;
-  std::vector<TimelinePoint> timeline;  ///< empty without DryRunRequest::with_timeline
+  std::vector<TimelinePoint> timeline;  ///< of the last step; empty without DryRunRequest::with_timeline
 };
 
 /// The result of dry_run().
 struct DryRunResult {
-  bool out_of_memory = false;
-  std::vector<StepPeaks> steps;           ///< of the completed steps
-  std::vector<double> step_seconds = {};  ///< predicted, of the completed steps
-  int64_t allocation_retries = 0;
-  StepCollectives collectives = {};  ///< of the last step
-  std::optional<StepCosts> costs;
+  bool out_of_memory = false;             ///< the virtual GPU's memory was exhausted; later fields are incomplete
+  std::vector<StepPeaks> steps;           ///< peaks of the completed steps
+  std::vector<double> step_seconds = {};  ///< predicted duration of each completed step
+  int64_t allocation_retries = 0;         ///< times that the allocator emptied its cache to satisfy a request
+  StepCollectives collectives = {};       ///< collectives of the last step
+  std::optional<StepCosts> costs;         ///< costs of the last step
   std::optional<DryRunDetail> detail;
-  double seconds = 0;  ///< duration of the dry run
-  std::vector<StepPeaks> evaluations = {};
+  double seconds = 0;                       ///< duration of the dry run itself
+  std::vector<StepPeaks> evaluations = {};  ///< peaks of each evaluation batch
 
-  /// Returns the maximum over all steps.
+  /// Returns the maximum over all steps, evaluations excluded.
   StepPeaks peaks() const;
 };
 
 /// Runs optimizer steps of a job in the training engine on a virtual GPU, starting with an empty
-/// allocator like a new process. Running out of memory is a result, not an error. Throws UserError if the
-/// job's model cannot be built. REQUIRES: is_on_virtual_gpu().
+/// allocator like a new process. Exhausted GPU memory is reported in the result. Throws UserError
+/// if the job's model cannot be built or the host's memory is exhausted. `device` is the virtual
+/// GPU. REQUIRES: is_on_virtual_gpu().
 DryRunResult dry_run(const Job& job, const DryRunRequest& request, at::Device device);
 
 }  // namespace vlmtrain::planner

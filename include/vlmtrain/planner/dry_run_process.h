@@ -9,39 +9,42 @@ namespace vlmtrain::planner {
 
 class ChildProcess;
 
-/// A child process on a virtual GPU that dry-runs a job: this program with the stub libraries of CUDA
-/// preloaded. Requests and answers are lines of JSON over sockets (src/planner/dry_run/protocol.h). On
-/// machines with several processors it has two workers, so that two dry runs overlap. Not thread-safe.
+/// A child process that dry-runs a job on a virtual GPU. The child is this program with the stub
+/// libraries of CUDA preloaded. Requests and answers are lines of JSON over sockets
+/// (src/planner/dry_run/protocol.h). On machines with several processors the child has two worker
+/// processes, so that two dry runs overlap. Not thread-safe.
 class DryRunProcess {
  public:
-  /// Starts the child and returns at once; the first dry run waits for it. Throws UserError (kFailed)
-  /// if the child cannot be started.
+  /// Starts the child and returns before it is ready; the first dry run waits for it. Throws
+  /// UserError (kFailed) if the child cannot be started.
   DryRunProcess(const Job& job, const VirtualGpu& gpu);
+  /// Kills the child.
   ~DryRunProcess();
   DryRunProcess(const DryRunProcess&) = delete;
   DryRunProcess& operator=(const DryRunProcess&) = delete;
 
-  /// Sets the job of the following dry runs.
+  /// Sets the job of the following dry runs. Discards a prefetched result.
   void set_job(const Job& job);
 
-  /// Returns the result of planner::dry_run() in the child. Throws its UserError, and InternalError if
-  /// the child dies.
+  /// Runs planner::dry_run() in the child and waits for the result. Throws the UserError of the
+  /// child's dry run, and InternalError if the child dies.
   DryRunResult dry_run(const DryRunRequest& request);
 
-  /// Starts a dry run on an idle worker, if there is one. A later dry_run() of the same request waits for
-  /// its result. Changes no result.
+  /// Starts a dry run on the second worker if it is idle, otherwise does nothing. A later dry_run()
+  /// of the same request returns this result. Affects only the duration, not the results.
   void prefetch(const DryRunRequest& request);
 
  private:
-  /// The dry run of the second worker that no call has asked for yet.
+  /// The dry run on the second worker whose result no dry_run() call has fetched yet.
   struct PrefetchState;
 
   std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<PrefetchState> prefetch_;
 };
 
-/// Runs the child's side: answers each line of stdin on stdout until stdin ends. Further workers do the
-/// same with their own connections. REQUIRES: is_on_virtual_gpu().
+/// The main function of the child: answers each line of stdin on stdout until stdin ends. Forks the
+/// second worker, which does the same on its own connection. REQUIRES: is_on_virtual_gpu(); called
+/// once, before any dry run in this process.
 void serve_dry_runs();
 
 }  // namespace vlmtrain::planner

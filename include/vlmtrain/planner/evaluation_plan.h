@@ -13,18 +13,20 @@ namespace vlmtrain::planner {
 /// The input of plan_evaluation().
 struct EvaluationRequest {
   Job job;
-  /// The training that holds weights, optimizer state and gradients during the evaluation; nullopt: none.
+  /// The StepConfig of a training run whose weights, gradients and optimizer state stay in memory
+  /// during the evaluation; nullopt: evaluation without training.
   std::optional<StepConfig> training = std::nullopt;
-  std::vector<SampleGroup> training_samples = {};  ///< of one or two micro-batches
-  std::vector<SampleBatch> candidates;             ///< worst batches with max_batch_size samples
-  int64_t max_new_tokens = 0;                      ///< of each answer; 0: no answers
-  std::optional<int64_t> batch_size = std::nullopt;
-  int64_t max_batch_size = 32;  ///< the largest size to try if none is set
-  int64_t target_bytes = 0;     ///< preferred limit, for batches of several samples
-  int64_t limit_bytes = 0;      ///< limit of a single sample
+  std::vector<SampleGroup> training_samples = {};  ///< a training step of one or two micro-batches
+  std::vector<SampleBatch> candidates;             ///< worst batches, each with up to max_batch_size samples; not empty
+  int64_t max_new_tokens = 0;                      ///< generated tokens per sample; 0: no generation
+  std::optional<int64_t> batch_size = std::nullopt;  ///< set by the user; nullopt: the planner chooses
+  int64_t max_batch_size = 32;                       ///< the largest size to try if batch_size is not set
+  int64_t target_bytes = 0;  ///< preferred limit of reserved bytes, for batches of several samples
+  int64_t limit_bytes = 0;   ///< limit of reserved bytes for a single sample
 };
 
-/// The batch size and layout of an evaluation, and its memory with that of the training.
+/// The batch size and layout of an evaluation, and the memory peak of evaluation and training state
+/// together.
 struct EvaluationPlan {
   int64_t batch_size = 1;
   engine::EvaluationLayout layout = {};
@@ -37,13 +39,15 @@ struct EvaluationPlan {
   nlohmann::ordered_json to_json() const;
 };
 
-/// Returns the largest batch size within target_bytes, of max_batch_size and its halves, or a single
-/// sample within limit_bytes. The last resort is a single sample with one tile per vision pass and small
-/// loss chunks. Each candidate is dry-run on `gpu`. Throws the exceptions of DryRunProcess.
-/// REQUIRES: gpu has no memory limit.
+/// Plans an evaluation on a GPU. Tries max_batch_size, half of it, a quarter of it and so on, and
+/// takes the first size that needs at most target_bytes. A single sample may need up to
+/// limit_bytes. The last resort is a single sample with one tile per vision pass and small loss
+/// chunks. A batch_size that is set replaces all these sizes. Each size is dry-run on `gpu`. Throws
+/// the exceptions of DryRunProcess. REQUIRES: `gpu` has kUnlimitedBytes of memory.
 EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGpu& gpu);
 
-/// Does the same for the CPU, with dry runs on the meta device. Throws the exceptions of make_cpu_plan().
+/// Plans an evaluation on the CPU like plan_evaluation(), with dry runs on the meta device. Throws
+/// the exceptions of make_cpu_plan().
 EvaluationPlan plan_cpu_evaluation(const EvaluationRequest& request);
 
 }  // namespace vlmtrain::planner

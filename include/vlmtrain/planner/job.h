@@ -32,69 +32,72 @@ struct Job {
   nn::Quantization quantization = nn::Quantization::kNone;
   kernels::KernelSet disabled_kernels = {};  ///< custom kernels that ATen replaces
   engine::AdamWSettings optimizer = {};      ///< has a loss scale if, and only if, the precision is fp16
-  engine::ObjectiveSettings objective = {};  ///< samples of dry runs all belong to the first task
-  int64_t world_size = 1;                    ///< ranks, one of which is dry-run
-  int64_t rank = 0;                          ///< the rank that is dry-run
+  engine::ObjectiveSettings objective = {};  ///< in dry runs, all samples belong to the first task
+  int64_t world_size = 1;                    ///< number of ranks; a dry run simulates one of them
+  int64_t rank = 0;                          ///< the simulated rank
   int64_t nodes = 1;                         ///< machines, each with the same number of consecutive ranks
   engine::Sharding sharding = engine::Sharding::kNone;
 
-  /// Returns the shard of moments and master weights.
+  /// Returns the rank's shard of moments and master weights.
   engine::Shard shard() const;
-  /// Returns the shard of the weights of blocks.
+  /// Returns the rank's shard of the weights of blocks; everything if blocks are not sharded.
   engine::Shard block_shard() const { return engine::shards_blocks(sharding) ? shard() : engine::Shard(); }
 };
 
-/// Returns the shardings that the job supports, in increasing order of the memory they save, starting
-/// with kNone. PCGrad compares whole gradients and DoRA computes norms of whole weights, which rules
-/// shardings out. `hybrid` differs from `full` only if nodes have several ranks each.
+/// Returns the shardings that the job supports, in increasing order of the memory they save,
+/// starting with kNone. PCGrad compares whole gradients, so that it supports no sharding. DoRA
+/// computes norms of whole weights, so that it supports only kOptimizer. kHybrid is included if
+/// there are several nodes with several ranks each; otherwise it equals kFull or kNone.
 std::vector<engine::Sharding> list_possible_shardings(const Job& job);
 
-/// Returns the job in another precision, with a loss scale if that is fp16.
+/// Returns the job with another precision. fp16 adds a default loss scale unless the job has one;
+/// other precisions remove it.
 Job with_precision(Job job, engine::Precision precision);
 
-/// Returns the job's model on `device`, frozen according to the job. Weights have no values. Throws
-/// UserError if the model's files are invalid.
+/// Returns the job's model on `device`, frozen according to the job. Weights are uninitialized.
+/// Throws UserError if the model's files are invalid.
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device);
 
 /// A global batch that training may draw.
 struct SampleBatch {
-  /// The shapes in decreasing order, at least one. If there are fewer than a global batch has, the last
-  /// one stands for the others.
+  /// The sample shapes in decreasing order of size, at least one. If there are fewer shapes than
+  /// samples in a global batch, the last one represents the remaining samples.
   std::vector<data::SampleShape> shapes;
-  std::string first_sample_id;  ///< empty for synthetic samples
+  std::string first_sample_id;  ///< id of the sample of shapes.front(); empty for synthetic samples
 };
 
-/// The number of samples in a global batch of packs.
+/// How many samples a global batch of packs has. A pack is a sequence of several samples.
 struct PackedSamples {
-  double samples_per_pack = 1;         ///< mean
+  double samples_per_pack = 1;         ///< mean over the training data
   int64_t fixed_micro_batch_size = 0;  ///< StepConstraints::micro_batch_size; 0: not set
 };
 
 /// The samples that a plan has to fit.
 struct Workload {
-  /// Candidates for the worst global batch: the samples with the most tokens, the most tiles, the most
-  /// label tokens. Dry runs decide which one needs the most memory.
+  /// Candidates for the worst global batch (find_worst_batches()). Dry runs decide which one needs
+  /// the most memory. Not empty.
   std::vector<SampleBatch> candidates;
-  int64_t global_batch_size = 16;  ///< samples or packs of all ranks
+  int64_t global_batch_size = 16;  ///< samples, or packs if `packed` is set, of all ranks
   int64_t world_size = 1;
   int64_t nodes = 1;                                   ///< machines with the same number of ranks each
-  double network_gbit = 100;                           ///< bandwidth between two machines, 10⁹ bits per second
+  double network_gbit = 100;                           ///< bandwidth of a machine, 10⁹ bits per second
   std::optional<PackedSamples> packed = std::nullopt;  ///< set if global_batch_size counts packs
   /// The samples of one rank in an average step, in order; empty: unknown.
   std::vector<data::SampleShape> average{};
-  /// The samples of some steps, by rank; empty if all steps are like the worst.
+  /// The samples of some steps of the training data, by rank; empty if all samples are alike.
   std::vector<data::ShapesByRank> sampled_steps = {};
 
-  /// Returns the samples of a step on one rank. For packs it is a number close to their mean that is a
-  /// multiple of the fixed micro-batch size, or else of many micro-batch sizes.
+  /// Returns the number of samples of a step on one rank. For packs, it is the mean rounded to a
+  /// multiple of the fixed micro-batch size or, if none is fixed, to a number with many divisors.
   int64_t samples_per_rank() const;
 };
 
-/// Returns the number of steps to sample: 4 to 48, fewer for large steps.
+/// Returns the number of steps to sample for Workload::sampled_steps: 4 to 48, fewer for large
+/// steps. REQUIRES: samples_per_step > 0.
 int64_t num_steps_to_sample(int64_t samples_per_step);
 
-/// Returns for each sampled step the samples of the rank with the most tokens, which the other ranks
-/// wait for. Empty without sampled steps.
+/// Returns for each sampled step the samples of the rank with the most tokens, since the other
+/// ranks wait for this one. Returns an empty list if there are no sampled steps.
 std::vector<std::vector<data::SampleShape>> find_heaviest_rank_steps(const Workload& workload);
 
 /// The samples of one rank in one sampled step.
@@ -109,18 +112,22 @@ struct SampledRankStep {
 /// Returns for each rank that has samples its sampled step with the most tokens.
 std::vector<SampledRankStep> find_largest_rank_steps(const Workload& workload);
 
-/// Returns for each candidate the step of one rank. The last sample is repeated as often as needed.
+/// Returns for each of the workload's candidates the samples of one rank's step. Repeats the last
+/// shape of a candidate that has too few.
 std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& workload);
 
-/// Returns the distinct candidates for the worst global batch: the largest samples by tokens, by tiles,
-/// by label tokens, by masks. The first of equal samples wins. REQUIRES: a sample of known shape.
+/// Returns the candidates for the worst global batch: the largest samples by tokens, by rows of
+/// pixels, by label tokens, and by masks if there are any. Among equal samples, the earlier ones
+/// are taken. Duplicate batches are removed. REQUIRES: the shape of at least one sample is known.
 std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size);
 
-/// Splits `count` items into kinds in proportion to `shares` with the largest remainder method
-/// (Hamilton). The earlier of equal remainders wins. REQUIRES: shares ≥ 0, not all 0.
+/// Returns the number of items of each kind if `count` items are divided in proportion to `shares`,
+/// by the largest remainder method (Hamilton). The earlier of equal remainders wins. REQUIRES:
+/// shares ≥ 0, not all 0.
 std::vector<int64_t> apportion(std::span<const double> shares, int64_t count);
 
-/// Returns a sequence with counts[k] items of kind k in which every stretch has nearly the same shares.
+/// Returns a sequence of kinds in which kind k occurs counts[k] times, spread so that each part of
+/// the sequence has nearly the same proportions.
 std::vector<size_t> interleave_evenly(std::span<const int64_t> counts);
 
 }  // namespace vlmtrain::planner

@@ -10,38 +10,43 @@
 
 namespace vlmtrain::planner {
 
-/// The share of the GPU's memory that a plan keeps free (get_margin_percent()).
+/// How much of the memory a plan keeps free (get_margin_percent()).
 enum class MemoryMode { kConservative, kBalanced, kAggressive };
 
-/// Returns the modes with the names that the configuration and --mode use.
+/// Returns each mode with its name in memory.mode and --mode.
 const std::vector<std::pair<std::string, MemoryMode>>& memory_modes();
 std::string to_string(MemoryMode mode);
 
-/// The option memory.recompute: `auto`, `none`, `all`, a number of blocks in each tower, or `V+L`: V
-/// blocks of the vision tower and L of the language model. `V+L/A`: A of the L blocks keep the output
-/// of their attention.
+/// The option memory.recompute. Its values:
+/// - `auto`: the planner chooses
+/// - `none`, `all`: no blocks, all blocks
+/// - `N`: N blocks of the vision tower and N of the language model
+/// - `V+L`: V blocks of the vision tower and L of the language model
+/// - `V+L/A`: as `V+L`, but A of the L blocks keep the output of their attention
 struct RecomputeOption {
   std::string text = "auto";
 
-  /// Returns the option as `V+L` or `V+L/A`.
+  /// Returns an option with the text `V+L` or `V+L/A`.
   static RecomputeOption from_blocks(const models::RecomputeBlocks& blocks);
 
   bool is_auto() const { return text == "auto"; }
-  /// Returns the blocks of a model that has `all_blocks`. REQUIRES: !is_auto().
+  /// Returns the number of blocks to recompute, at most `all_blocks`, the blocks of the model.
+  /// REQUIRES: !is_auto(); `text` has one of the forms above.
   models::RecomputeBlocks resolve_blocks(const models::RecomputeBlocks& all_blocks) const;
 };
 
-/// The section `memory` of the configuration. The planner chooses the values that are `auto`.
+/// The section `memory` of the configuration (docs/config.md). The planner chooses the values that
+/// are `auto`.
 struct MemoryOptions {
-  Auto<double> limit_gb;  ///< 10⁹ bytes
+  Auto<double> limit_gb;  ///< limit of the process, in 10⁹ bytes
   MemoryMode mode = MemoryMode::kBalanced;
   RecomputeOption recompute;
-  Auto<int64_t> vision_tiles_per_pass;
-  Auto<int64_t> loss_chunk_rows;
-  bool expandable_segments = true;
-  bool allow_splits = false;
-  bool look_ahead = true;
-  double empty_cache_above = 0.3;
+  Auto<int64_t> vision_tiles_per_pass;  ///< 0: all tiles of a micro-batch
+  Auto<int64_t> loss_chunk_rows;        ///< rows of logits per chunk
+  bool expandable_segments = true;      ///< expandable segments of PyTorch's caching allocator
+  bool allow_splits = false;            ///< split a fixed micro-batch size where it does not fit
+  bool look_ahead = true;               ///< dry-run the next steps in a child process
+  double empty_cache_above = 0.3;       ///< unused share of reserved memory above which the cache is emptied
 };
 
 /// Declares the options of the section in `table`, with `options` as their destination.

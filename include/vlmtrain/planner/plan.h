@@ -17,7 +17,8 @@
 
 namespace vlmtrain::planner {
 
-/// The values of a StepConfig that the user has set. The planner chooses the others.
+/// The values of a StepConfig that the user has set. The planner chooses those that are nullopt or
+/// `auto`.
 struct StepConstraints {
   std::optional<int64_t> micro_batch_size;
   RecomputeOption recompute;
@@ -26,7 +27,7 @@ struct StepConstraints {
   bool expandable_segments = true;
 };
 
-/// Sets the fixed micro-batch size of packed samples.
+/// Copies the micro-batch size of `constraints` into workload.packed, if the samples are packed.
 inline void apply_constraints(const StepConstraints& constraints, Workload& workload) {
   if (workload.packed) workload.packed->fixed_micro_batch_size = constraints.micro_batch_size.value_or(0);
 }
@@ -36,122 +37,132 @@ struct StepEstimate {
   StepConfig step_config;
   StepPeaks peaks;
   double step_seconds = 0;       ///< predicted (src/planner/dry_run/cost_recorder.h)
-  double tokens_per_second = 0;  ///< of all ranks, for the worst samples
-  bool fits = false;
-  bool from_dry_run = false;  ///< otherwise the peaks are interpolated between dry runs
+  double tokens_per_second = 0;  ///< predicted sum over all ranks, for the worst samples
+  bool fits = false;             ///< reserved peak within the limit
+  bool from_dry_run = false;     ///< false: the peaks are interpolated between dry runs
 };
 
 /// The result of dry-running an average step with the best StepConfig.
 struct AverageStep {
-  std::vector<SampleGroup> samples;  ///< of one rank, each shape once
+  std::vector<SampleGroup> samples;  ///< samples of one rank, one group for each distinct shape
   StepPeaks peaks;
   double step_seconds = 0;        ///< predicted
-  double tokens_per_second = 0;   ///< of all ranks
-  double samples_per_second = 0;  ///< of all ranks
+  double tokens_per_second = 0;   ///< predicted sum over all ranks
+  double samples_per_second = 0;  ///< predicted sum over all ranks
 };
 
 /// A change of the command that the planner proposes, and its effect.
 struct Suggestion {
-  /// Arguments to append to the command: `key=value`, or a flag with its value. Several are needed
-  /// together. Empty if no argument does it.
+  /// Arguments to append to the command: `key=value`, or a flag followed by its value. All of them
+  /// are needed together. Empty if the change cannot be expressed as arguments.
   std::vector<std::string> arguments;
-  std::string note;  ///< the effect, and the memory that is needed then
-  bool makes_it_fit = false;
-  int64_t total_bytes = 0;  ///< minimum memory with the change; 0: not dry-run
+  std::string note;           ///< the effect, and how much memory the job needs with the change
+  bool makes_it_fit = false;  ///< a dry run with the change fits, or the plan fits already
+  int64_t total_bytes = 0;    ///< minimum memory with the change; 0: not dry-run
 
-  /// Returns arguments and note on one line.
+  /// Returns "<arguments>: <note>", or only the note if there are no arguments.
   std::string text() const;
 };
 
-/// The result of dry-running a sampled step of one rank with the best StepConfig, from an empty cache.
+/// The result of dry-running the largest sampled step of one rank with the best StepConfig,
+/// starting with an empty allocator cache.
 struct RankStep {
   int64_t rank = 0;
-  int64_t sampled_step = 0;  ///< index in Workload::sampled_steps of the rank's step with the most tokens
+  int64_t sampled_step = 0;  ///< index in Workload::sampled_steps
   StepPeaks peaks;
 };
 
-/// The duration of planning.
+/// The duration of planning, and its dry runs.
 struct PlanningEffort {
-  double seconds = 0;
+  double seconds = 0;  ///< wall time of planning
   int64_t num_dry_runs = 0;
-  double dry_run_seconds = 0;
+  double dry_run_seconds = 0;  ///< sum of the durations of the dry runs
 };
 
-/// The samples that remain after one of their limits is lowered.
+/// The samples that remain after a SampleLimit is lowered.
 struct LimitedSamples {
-  Workload workload;
-  int64_t num_dropped = 0;  ///< samples above the limit
-  int64_t num_samples = 0;  ///< before they are dropped; 0: the samples are synthetic
+  Workload workload;        ///< workload of the remaining samples
+  int64_t num_dropped = 0;  ///< samples that exceed the lower limit and are dropped
+  int64_t num_samples = 0;  ///< samples before dropping; 0 for synthetic samples
 };
 
-/// A numeric setting that makes samples smaller if it is lowered: the pixels of an image, the frames of
-/// a video, the length of a sample.
+/// A numeric setting that makes samples smaller if it is lowered, such as the maximum number of
+/// pixels of an image, of frames of a video, or of tokens of a sample. Suggestions propose lower
+/// values.
 struct SampleLimit {
-  std::string argument_format;  ///< "data.image_max_pixels={}"
-  int64_t current = 0;          ///< the smallest value that changes nothing
-  /// Returns the smallest useful value. Computed on demand, since it may measure samples.
+  std::string argument_format;  ///< fmt format of an argument, such as "data.image_max_pixels={}"
+  int64_t current = 0;          ///< the smallest value that changes no sample
+  /// Returns the smallest useful value. A function, since finding it may measure samples.
   std::function<int64_t()> find_min;
-  int64_t multiple = 1;     ///< proposed values are multiples of it
-  std::string description;  ///< "smaller images"
-  /// Returns the samples with this value, or nullopt if it is not allowed. Without `all_samples` only
-  /// those that are the largest today are measured, which is faster.
+  int64_t multiple = 1;     ///< proposed values are multiples of this number
+  std::string description;  ///< effect of a lower value, such as "smaller images"
+  /// Returns the samples with the setting at `limit`, or nullopt if that value is not allowed. If
+  /// `all_samples` is false, measures only the samples that are the largest with the current value,
+  /// which is faster.
   std::function<std::optional<LimitedSamples>(int64_t limit, bool all_samples)> measure;
 };
 
-/// The syntax in which suggestions are phrased for the command that asked for a plan.
+/// The syntax of the command that requested the plan, for the arguments of suggestions.
 struct FlagSyntax {
-  std::string gpu;                             ///< "--gpu {}" or "--gpu-gb {}"; empty: the GPU cannot be chosen
-  bool gpu_by_size = false;                    ///< the value is a size in gigabytes, not a name
-  std::string lora_argument = "lora.rank={}";  ///< enables LoRA of rank `lora_rank`
-  int64_t lora_rank = 16;
+  /// fmt format of the flag that selects the GPU: "--gpu {}" or "--gpu-gb {}". Empty: the command
+  /// cannot choose a GPU.
+  std::string gpu;
+  bool gpu_by_size = false;                    ///< `gpu` takes a size in GiB, not a name
+  std::string lora_argument = "lora.rank={}";  ///< fmt format of the argument that enables LoRA; {} is the rank
+  int64_t lora_rank = 16;                      ///< LoRA rank that suggestions propose
 };
 
 /// The input of make_plan().
 struct PlanRequest {
-  std::string model;  ///< as the user wrote it
-  Job job;
+  std::string model;              ///< model name or path as the user wrote it
+  Job job;                        ///< job.world_size is replaced by workload.world_size
   bool chooses_sharding = false;  ///< choose the fastest sharding that fits instead of job.sharding
   TargetGpu target;
   MemoryMode mode = MemoryMode::kBalanced;
-  std::optional<double> limit_gigabytes;  ///< memory.limit_gb
+  std::optional<double> limit_gigabytes;  ///< memory.limit_gb, in 10⁹ bytes; nullopt for `auto`
   Workload workload;
   StepConstraints constraints;
-  std::vector<SampleLimit> sample_limits = {};  ///< the smallest change first
+  std::vector<SampleLimit> sample_limits = {};  ///< limits that suggestions may lower, in this order
   FlagSyntax flags = {};
-  bool with_timeline = false;
-  bool with_suggestions = true;  ///< the slowest part of planning if nothing fits
+  bool with_timeline = false;    ///< record DryRunDetail::timeline
+  bool with_suggestions = true;  ///< make suggestions if nothing fits, which is slow
   bool with_split = true;        ///< compute Plan::split
 };
 
 /// The result of make_plan().
 struct Plan {
-  std::string model;  ///< as the user wrote it
-  Job job;
+  std::string model;  ///< PlanRequest::model
+  Job job;            ///< with the chosen sharding
   MemoryMode mode = MemoryMode::kBalanced;
   bool fits = false;
-  /// The worst step in micro-batches of equal size. If nothing fits: the allowed StepConfig that needs the
-  /// least memory.
+  /// The fastest StepConfig that fits, estimated for the worst step in micro-batches of equal size.
+  /// If nothing fits: the StepConfig within the constraints that needs the least memory.
   StepEstimate best;
-  /// The split of each step by the memory of its samples; nullopt: all steps are split like the worst.
+  /// Splits each step by the memory of its samples; nullopt: all steps are split like the worst
+  /// step.
   std::optional<SplitPlan> split = std::nullopt;
-  DryRunDetail detail;
-  StepCosts costs;  ///< of the dry-run step, which may have fewer micro-batches
+  DryRunDetail detail;  ///< of the dry run of `best`
+  StepCosts costs;      ///< of the dry-run step, which has at most two micro-batches
   MemoryLimit limit;
   Workload workload;
-  SampleBatch worst;                             ///< the candidate that needs the most memory with `best`
+  SampleBatch worst;                             ///< the worst batch of the workload, given `best`
   std::optional<AverageStep> average;            ///< set if the workload has an average step
   std::optional<Communication> communication{};  ///< set for several ranks
-  std::vector<RankStep> rank_steps{};            ///< by rank; at most the 64 ranks with the most tokens
+  /// The largest sampled step of each rank, by rank; at most the 64 ranks with the most tokens.
+  /// Empty for one rank, and if nothing fits.
+  std::vector<RankStep> rank_steps{};
   StepConstraints constraints;
   TargetGpu target;
-  std::vector<StepEstimate> alternatives;  ///< by micro-batch size, then by recomputed blocks
-  std::vector<Suggestion> suggestions;
+  std::vector<StepEstimate> alternatives;  ///< sorted by micro-batch size, then by recomputed blocks
+  std::vector<Suggestion> suggestions;     ///< faster settings if the plan fits, otherwise changes that fit
   PlanningEffort effort;
 
+  /// Returns the number of micro-batches per step, if they have equal size.
   int64_t accumulation_steps() const { return workload.samples_per_rank() / best.step_config.micro_batch_size; }
   /// Returns the memory outside PyTorch's allocator: context and communication.
   int64_t overhead_bytes() const { return limit.context_bytes + limit.communication_bytes; }
-  /// Returns the peaks of the worst step in equal micro-batches or, if they are higher, of split steps.
+  /// Returns the peaks of the worst step in equal micro-batches or, if they are higher, of split
+  /// steps.
   StepPeaks peaks() const;
   /// Returns the reserved peak plus overhead_bytes().
   int64_t total_bytes(const StepEstimate& estimate) const { return estimate.peaks.reserved_bytes + overhead_bytes(); }
@@ -160,21 +171,25 @@ struct Plan {
   nlohmann::ordered_json to_json() const;
 };
 
-/// Returns the plan with the lowest predicted step time of those that fit.
+/// Returns the plan with the lowest predicted step time among those that fit.
 ///
-/// Candidates are dry-run on a virtual GPU that reports the target's size and has no limit. If the
+/// StepConfigs are dry-run on a virtual GPU that reports the target's size but has no limit. If the
 /// reserved peak stays below the limit, a GPU of that size makes the same allocations.
 ///
-/// Micro-batch sizes divide a rank's share of the global batch. Blocks are recomputed in increasing
-/// order of time per saved byte, as few as fit. Four short dry runs measure the cost of a sample and of a
-/// block. The search predicts the best StepConfig from them and dry-runs it in full (four steps of
-/// changing sizes), until it fits and neither one recomputed block less nor the next larger micro-batch
-/// does. If nothing fits, the allowed StepConfig with the lowest memory is dry-run. If that one fits,
-/// smaller vision passes and loss chunks are tried until it is reached. Otherwise it is the plan,
-/// `fits` is false, and each suggestion is dry-run; the smallest change comes first.
+/// Micro-batch sizes divide a rank's share of the global batch. As few blocks are recomputed as
+/// fit, in increasing order of time per saved byte. The search:
+/// 1. Short dry runs of one or two samples (probes) measure the cost of a sample and of a block.
+/// 2. A linear model predicts the best StepConfig from the probes. It is dry-run in full: four
+///    steps of changing sizes. This repeats until a StepConfig fits, but neither one recomputed
+///    block less nor the next larger micro-batch does.
+/// 3. If nothing fits, the StepConfig with the lowest memory is dry-run. If it fits, smaller vision
+///    passes and loss chunks are tried in increasing order of their cost; the first that fits is
+///    the plan.
+/// 4. Otherwise the StepConfig with the lowest memory is the plan, `fits` is false, and suggestions
+///    are dry-run; the smallest change comes first.
 ///
-/// Throws UserError (kUsage) if the global batch is not a multiple of the ranks or a fixed micro-batch
-/// size does not divide a rank's share, and the exceptions of build_model().
+/// Throws UserError (kUsage) if the global batch is not a multiple of the ranks or a fixed
+/// micro-batch size does not divide a rank's share, and the exceptions of build_model().
 Plan make_plan(const PlanRequest& request);
 
 }  // namespace vlmtrain::planner

@@ -10,39 +10,44 @@
 namespace vlmtrain::planner {
 
 /// A dry-run child process and the parent's ends of the connections to its workers. Other children
-/// do not inherit the connections. The owner closes them and waits for the process.
+/// do not inherit the connections. A plain struct without a destructor: its user closes the
+/// connections and waits for the process.
 struct SpawnedChild {
   pid_t process = -1;
-  std::vector<int> connections;
+  std::vector<int> connections;  ///< file descriptors of sockets, one per worker
 };
 
-/// Returns the number of workers that speed up planning on this machine.
+/// Returns the number of workers to start on this machine: 2, or 1 on a single processor.
 size_t num_useful_workers();
 
-/// Starts `program` on a virtual GPU and returns at once. The first line of the first connection
-/// describes the GPU (src/planner/dry_run/protocol.h), so that the child can start before the GPU is
-/// known. Throws UserError (kFailed) if the child cannot be started, and the exceptions of
+/// Starts `program` as a child process on a virtual GPU and returns before it is ready. The GPU is
+/// not an argument, so that the child can start before the GPU is known. The parent describes it in
+/// the first line that it writes to the first connection: {"gpu": make_gpu_environment()}. Throws
+/// UserError (kFailed) if the child cannot be started, and the exceptions of
 /// make_preload_environment().
 SpawnedChild spawn_child(const std::filesystem::path& program, size_t workers);
 
-/// Passes the child to the program that this process becomes by exec, which calls
-/// take_inherited_child().
+/// Lets the child survive an exec of this process. The program that the process becomes calls
+/// take_inherited_child() to own the child.
 void pass_child_through_exec(const SpawnedChild& child);
 
-/// Returns the child that pass_child_through_exec() passed to this process. Later calls return nullopt.
+/// Returns the child that pass_child_through_exec() passed to this process. Later calls return
+/// nullopt.
 std::optional<SpawnedChild> take_inherited_child();
 
-/// The environment of a child.
+/// What spawn_child() passes to the child in its environment.
 struct SpawnInfo {
-  pid_t parent = 0;              ///< the child dies with this process; 0: a thread other than the main one spawned it
-  std::vector<int> connections;  ///< of all workers except the first, which uses stdin and stdout
+  /// The process that the child dies with. 0 if a thread other than the main one spawned the child.
+  pid_t parent = 0;
+  /// File descriptors of all workers except the first, which uses stdin and stdout.
+  std::vector<int> connections;
 };
-/// Reads the environment of this child.
+/// Reads the SpawnInfo of this process, which spawn_child() started.
 SpawnInfo read_spawn_info();
 
 /// Starts a dry-run process right before this process becomes `program` by exec, so that both load
-/// LibTorch at the same time. The first DryRunProcess of `program` takes it. Ignores errors: `program`
-/// meets and reports the same ones.
+/// LibTorch at the same time. The first DryRunProcess of `program` uses it. Ignores errors, since
+/// `program` runs into the same ones and reports them.
 void prestart_dry_run_process(const std::filesystem::path& program);
 
 }  // namespace vlmtrain::planner

@@ -15,58 +15,69 @@ namespace vlmtrain::planner {
 
 /// The GPU that a plan is made for.
 struct TargetGpu {
-  const memory::Gpu* gpu = nullptr;  ///< entry of the GPU table: architecture, FLOPS, context size
-  int64_t memory_bytes = 0;          ///< reported by the driver
-  int64_t context_bytes = 0;         ///< of the CUDA context, which PyTorch's allocator does not count
-  bool context_measured = false;     ///< otherwise context_bytes is the table's
-  std::string description;           ///< "NVIDIA H100 80GB HBM3 (85.03 GB)"
-  int64_t other_process_bytes = 0;   ///< held by other processes
-  int multiprocessors = 0;           ///< 0: the table's; a MIG slice or an unknown model has its own
-  std::string device_name = {};      ///< reported by the driver; empty if only the size is known
+  /// Entry of the GPU table, which outlives the program's objects: architecture, FLOPS, context
+  /// size.
+  const memory::Gpu* gpu = nullptr;
+  int64_t memory_bytes = 0;         ///< memory size that the driver reports
+  int64_t context_bytes = 0;        ///< size of the CUDA context, which PyTorch's allocator does not count
+  bool context_measured = false;    ///< context_bytes was measured on a GPU; otherwise it is an estimate
+  std::string description;          ///< such as "NVIDIA H100 80GB HBM3 (85.03 GB)"
+  int64_t other_process_bytes = 0;  ///< memory that other processes use
+  int multiprocessors = 0;          ///< 0: as in the table; set for GPUs of this machine
+  std::string device_name = {};     ///< name that the driver reports; empty if only the size is known
 };
 
-/// Returns the GPU, or MIG slice (h100-mig-3g.40gb), of this name in the GPU table. Throws UserError
-/// (kUsage) that lists the known names, and for a GPU without code in LibTorch (v100).
+/// Returns the GPU, or the MIG slice (such as h100-mig-3g.40gb), of this name in the GPU table. The
+/// names of drivers and stores are accepted too, such as "RTX 4090" or "H100 80GB". Throws
+/// UserError (kUsage) if the name is unknown or ambiguous, or LibTorch has no code for the GPU
+/// (v100).
 TargetGpu find_target_gpu(const std::string& name);
 
-/// Returns a common GPU of the nominal size in GiB, although sellers write GB. Throws UserError
-/// (kUsage) for sizes below 1 and above 1024.
+/// Returns a GPU with this nominal size in GiB, which vendors call GB. Architecture and speed are
+/// those of a common GPU of about that size. Throws UserError (kUsage) for sizes below 1 and above
+/// 1024.
 ///
-/// The driver is taken to report 98 % of the size, a little less than GPUs without in-band ECC do
-/// (RTX 4090 and A100-40: 98.5 %; A100-80, H100, A6000: 99 %). GPUs with in-band ECC report 92 % (T4,
-/// L4, L40S) and have to be named instead.
+/// Assumes that the driver reports 98 % of the nominal size. GPUs without in-band ECC report
+/// slightly more (RTX 4090 and A100-40: 98.5 %; A100-80, H100, A6000: 99 %). GPUs with in-band ECC
+/// (T4, L4, L40S) report 92 %; for these, use find_target_gpu() instead.
 TargetGpu make_target_gpu(double nominal_gigabytes);
 
-/// Returns whether the GPU has units for the precision and PyTorch has attention kernels for it.
+/// Returns whether the GPU supports the precision and PyTorch has attention kernels for both.
 bool supports_precision(const memory::Gpu& gpu, engine::Precision precision);
 
-/// Returns a GPU of this machine, with the table entry of its name or of the most similar GPU. Memory
-/// in use up to twice the table's context size belongs to this process, the rest to other processes.
+/// Returns a GPU of this machine, with the table entry of the same name, or else of the most
+/// similar GPU. If the memory in use is at most twice the table's context size, all of it is
+/// counted as this process's context. Otherwise the part beyond the table's context size is counted
+/// as other processes'. Throws UserError (kFailed) if LibTorch has no code for the GPU. REQUIRES:
+/// the CUDA context exists, but this process has allocated nothing.
 TargetGpu make_target_gpu(const memory::DeviceDescription& device);
 
 /// The memory of a GPU that a plan may use: limit = GPU − context − communication − margin.
 struct MemoryLimit {
-  int64_t gpu_bytes = 0;            ///< that this process may use: its own limit, or what others leave
-  int64_t context_bytes = 0;        ///< CUDA context and loaded kernels
+  /// Memory that this process may use: memory.limit_gb, or the memory that other processes do not
+  /// use, whichever is lower.
+  int64_t gpu_bytes = 0;
+  int64_t context_bytes = 0;        ///< size of the CUDA context with loaded kernels
   int64_t communication_bytes = 0;  ///< NCCL's buffers; 0 for one rank
-  int64_t margin_bytes = 0;         ///< kept free
-  double margin_percent = 0;        ///< of gpu_bytes
-  int64_t limit_bytes = 0;          ///< of PyTorch's allocator
+  int64_t margin_bytes = 0;         ///< memory that is kept free
+  double margin_percent = 0;        ///< the same as a share of gpu_bytes
+  int64_t limit_bytes = 0;          ///< limit of the reserved memory of PyTorch's allocator
 };
 
-/// Returns the limit of a plan. `limit_gigabytes` (memory.limit_gb, in 10⁹ bytes) limits the process
-/// as a whole; memory of other processes lowers the size of the GPU, not that limit. For
-/// `world_size` > 1 an estimate for NCCL is subtracted.
+/// Returns the limit of a plan. `limit_gigabytes` is memory.limit_gb in 10⁹ bytes, the limit of the
+/// whole process. Memory of other processes is subtracted from the GPU's memory, not from that
+/// limit. For `world_size` > 1, an estimate of NCCL's buffers is subtracted.
 MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::optional<double> limit_gigabytes,
                                  int64_t world_size);
 
-/// Returns the share of the GPU's memory that a mode keeps free, in percent.
+/// Returns the share of the memory, of a GPU or host, that a mode keeps free, in percent.
 double get_margin_percent(MemoryMode mode);
 
-/// The memory of the virtual GPU of dry runs: more than any GPU has.
+/// Memory size of the virtual GPU in dry runs, in bytes: more than any GPU has.
 constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;
 
-/// Returns the virtual GPU of dry runs for `target`: it reports the target's size and has no limit.
+/// Returns the virtual GPU for dry runs of `target`. It reports the target's size, but has
+/// kUnlimitedBytes.
 VirtualGpu make_virtual_gpu(const TargetGpu& target);
 
 }  // namespace vlmtrain::planner

@@ -22,7 +22,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Returns how a child that is dead or dying has ended.
+/// Returns how a child ended, such as "ended with exit code 1". Waits for its end, but does not
+/// reap it.
 std::string describe_exit(pid_t process) {
   siginfo_t info{};
   if (waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOWAIT) != 0) return "ended";
@@ -105,7 +106,7 @@ bool ChildProcess::discard_answer(size_t worker) {
 namespace {
 
 /// Interval of the checks for the parent and the memory limit. Shorter intervals cost CPU time,
-/// longer ones allow the process to exceed its limit by more.
+/// longer ones allow the process to exceed its limit by more. Not tuned.
 constexpr int kPollMilliseconds = 100;
 
 void exit_without_parent(pid_t parent) {
@@ -142,7 +143,7 @@ void die_with_parent(pid_t parent) {
 
 void watch_parent(const ParentWatch& watch) {
   die_with_parent(watch.parent);
-  std::ofstream("/proc/self/oom_score_adj") << 1000;
+  std::ofstream("/proc/self/oom_score_adj") << 1000;  // the maximum (proc(5))
   std::thread([watch] { run_watch_loop(watch); }).detach();
 }
 

@@ -16,33 +16,38 @@
 
 namespace vlmtrain::planner {
 
-/// A dry-run child process on a virtual GPU. Requests and answers are lines of JSON (protocol.h). The
-/// child may have several workers, each with its own connection. The child dies with this process
-/// (watch_parent()). Not thread-safe, except for terminate().
+/// A dry-run child process on a virtual GPU. Requests and answers are lines of JSON (protocol.h).
+/// The child may consist of several worker processes, each with its own connection and index from
+/// 0. The child dies with this process (watch_parent()). Not thread-safe, except for terminate().
 class ChildProcess {
  public:
-  /// Starts the child, or takes the one that this process inherited (spawned_child.h), and returns
-  /// before it is ready. Throws UserError (kFailed) if the child cannot be started.
+  /// Starts a child with this many workers, or takes the child that this process inherited
+  /// (spawned_child.h), which may have another number. Returns before the child is ready. Throws
+  /// UserError (kFailed) if the child cannot be started, and the exceptions of
+  /// require_address_space().
   explicit ChildProcess(const VirtualGpu& gpu, size_t workers = 1);
+  /// Kills the child and waits for its end.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   size_t workers() const { return connections_.size(); }
 
-  /// Sends a request. Ignores errors: the missing answer reveals a dead child.
+  /// Sends a request to a worker. Ignores errors: if the child is dead, receive() reports it.
   void send(const nlohmann::json& message, size_t worker = 0);
-  /// Waits for the next answer of the first worker. Throws the worker's UserError, and
-  /// InternalError if the child died.
+  /// Waits for the next answer of the first worker and returns it. Throws the UserError that the
+  /// worker reported, and InternalError if the child died.
   nlohmann::json receive();
-  /// Does the same for any worker. Returns nullopt if the worker died or was never created.
+  /// Waits for the next answer of any worker and returns it. Returns nullopt if the worker died or
+  /// was never created. Throws the UserError that the worker reported.
   std::optional<nlohmann::json> try_receive(size_t worker);
-  /// Returns whether receiving would not block, because an answer has begun or the worker is dead.
+  /// Returns whether try_receive() would return without waiting, because at least part of an answer
+  /// has arrived or the worker is dead.
   bool has_answered(size_t worker) const;
-  /// Reads and discards an answer. Returns false if the worker is dead.
+  /// Waits for the next answer and discards it. Returns false if the worker is dead.
   bool discard_answer(size_t worker);
 
-  /// Kills the child. A thread that waits for an answer gets none.
+  /// Kills the child. receive() throws InternalError in a thread that waits for an answer.
   void terminate();
 
  private:
@@ -52,18 +57,19 @@ class ChildProcess {
   std::vector<File> connections_;
 };
 
-/// Returns the next line with its line break, or nullopt at the end of the file, also in the middle
-/// of a line.
+/// Returns the next line with its line break. Returns nullopt at the end of the file, also if the
+/// last line has no line break.
 std::optional<std::string> read_line(std::FILE* file);
+/// Writes JSON as one line and flushes.
 void write_line(std::FILE* file, const nlohmann::json& json);
 
 /// The conditions that end a dry-run process from outside.
 struct ParentWatch {
-  /// The process that reads the answers and whose main thread started this one, which dies with it;
-  /// 0: another thread started it.
+  /// The process whose main thread started this one. This process dies with it. 0 if another thread
+  /// started this process.
   pid_t parent = 0;
-  /// Limit of this process's resident host memory. RLIMIT_AS cannot be used: the stub libraries
-  /// reserve 16 TiB of addresses without backing memory.
+  /// Limit of this process's resident host memory, in bytes. RLIMIT_AS cannot be used, since the
+  /// stub libraries reserve 16 TiB of address space without backing memory.
   int64_t max_host_bytes = 0;
 };
 
@@ -71,10 +77,10 @@ struct ParentWatch {
 /// `parent` is already dead. Does nothing for 0.
 void die_with_parent(pid_t parent);
 
-/// Starts a thread that ends this process when stdin is closed, which happens when the parent dies,
-/// or when its memory exceeds the limit. The latter is reported as an answer on stdout
-/// (protocol.h). Makes this process the first choice of the kernel's OOM killer. Calls
-/// die_with_parent(). To be called once, at the start of the process.
+/// Starts a thread that ends this process in two cases: stdin is closed, which happens when the
+/// parent dies, or the memory of this process exceeds the limit, which it reports as an answer on
+/// stdout (protocol.h). Makes this process the first choice of the kernel's OOM killer. Calls
+/// die_with_parent(). REQUIRES: called once, at the start of the process.
 void watch_parent(const ParentWatch& watch);
 
 }  // namespace vlmtrain::planner

@@ -16,33 +16,41 @@ namespace vlmtrain::planner {
 
 namespace {
 
-// Fractions of a data sheet's peak that good kernels reach. Those of matmuls are fitted to
-// published training speeds (docs/benchmarks/published-speeds.md). They are lower where tensor
-// cores run at full rate, probably because such kernels exceed the power limit at the data sheet's
-// boost clock. GeForce tensor cores that accumulate in fp32 run at half rate. FlashAttention-2
-// reports about half of an A100's peak in both passes (arXiv 2307.08691, section 4.1). Its kernels
-// use A100 instructions and reach a fifth of an H200's peak. Copies reach four fifths of the memory
-// bandwidth. Measurements on an H200: docs/benchmarks/first-gpu-hour.md.
+// Efficiencies: the fractions of a data sheet's peak that good kernels reach.
+//
+// Matmuls: fitted to published training speeds (docs/benchmarks/published-speeds.md). GeForce
+// tensor cores that accumulate in fp32 run at half rate and come closer to their peak. At full
+// rate, kernels probably exceed the power limit at the data sheet's boost clock.
+//
+// Attention: FlashAttention-2 reports about half of an A100's peak in both passes (arXiv
+// 2307.08691, section 4.1). Its kernels use A100 instructions and reach a fifth of an H200's peak
+// (measured, docs/benchmarks/first-gpu-hour.md).
+//
+// Memory: copies reach about four fifths of the bandwidth. Not fitted.
 constexpr double kProductEfficiency = 0.66;
 constexpr double kHalfRateProductEfficiency = 0.92;
+/// A peak of at most this multiple of the fp32 peak means tensor cores at half rate.
 constexpr double kHalfRateFactor = 2;
 constexpr double kAttentionEfficiency = 0.45;
 constexpr double kHopperAttentionEfficiency = 0.20;
-/// For a matmul with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS has
-/// only A100 kernels for it, which read 4 bytes at a time.
+/// Factor for matmuls with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS
+/// has only A100 kernels for them, which read 4 bytes at a time.
 constexpr double kHopperMisalignedEfficiency = 0.36;
 constexpr int64_t kAlignment = 16;
-/// FlashAttention-2 pads head sizes to multiples of this.
+/// FlashAttention-2 pads head sizes to multiples of this number.
 constexpr double kHeadSizeMultiple = 32;
 constexpr double kBandwidthEfficiency = 0.8;
-/// Time from the start of an empty kernel to the start of the next one.
+/// Time from the start of an empty kernel to the start of the next one. Not tested, since large
+/// micro-batches hide it.
 constexpr double kSecondsPerLaunch = 4e-6;
 /// A causal mask halves the number of query-key pairs.
 constexpr double kCausalShare = 0.5;
+/// FLOPs of the backward pass relative to the forward pass: five matmuls instead of two.
 constexpr double kBackwardAttentionFactor = 2.5;
 
+/// FLOPs and bytes per second at the assumed efficiencies.
 struct Rates {
-  double matmul_flops = 0;  // per second, at the assumed efficiency
+  double matmul_flops = 0;
   double misaligned_matmul_flops = 0;
   double attention_flops = 0;
   double bytes = 0;
@@ -63,6 +71,7 @@ Rates compute_rates(const memory::Gpu& gpu, at::ScalarType dtype) {
           .bytes = gpu.memory_bandwidth * kBandwidthEfficiency};
 }
 
+/// Returns the bytes of the CUDA tensors in an argument.
 double count_bytes(const c10::IValue& value) {
   const auto tensor_bytes = [](const at::Tensor& tensor) {
     return tensor.defined() && tensor.is_cuda() ? static_cast<double>(tensor.nbytes()) : 0.0;
@@ -75,13 +84,13 @@ double count_bytes(const c10::IValue& value) {
   return bytes;
 }
 
-/// An attention operation by name, with the argument indices of the query and of the longest
-/// segment.
+/// An attention operation: its name, the indices of some of its arguments, and its FLOPs relative
+/// to the forward pass. The indices are those of ATen's native_functions.yaml.
 struct AttentionOperator {
   std::string_view name;
   size_t query;
-  size_t max_segment_index;
-  size_t causal;
+  size_t max_segment_index;  // index of the argument max_q or max_seqlen_q
+  size_t causal;             // index of the argument is_causal or custom_mask_type
   double factor;
 };
 
@@ -93,11 +102,12 @@ constexpr AttentionOperator kAttentionOperators[] = {
 };
 
 struct AttentionFlops {
-  double operations = 0;         ///< 0 if it is not attention
-  double padded_operations = 0;  ///< with padded head sizes
+  double operations = 0;         ///< 0 if the operation is not attention
+  double padded_operations = 0;  ///< the same with padded head sizes, which determine the duration
 };
 
-/// All segments are assumed to be as long as the longest.
+/// Returns the FLOPs of an attention operation. Assumes that all sequences are as long as the
+/// longest.
 AttentionFlops count_attention_flops(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   const auto* const entry = std::find_if(std::begin(kAttentionOperators), std::end(kAttentionOperators),
@@ -115,7 +125,8 @@ AttentionFlops count_attention_flops(const at::RecordFunction& function) {
           flops_per_feature * std::ceil(head_size / kHeadSizeMultiple) * kHeadSizeMultiple};
 }
 
-/// Returns whether all rows, or all columns, of a matrix begin and end at multiples of 16 bytes.
+/// Returns whether all rows (if row-major) or columns (if column-major) of a matrix begin and end
+/// at multiples of 16 bytes. Returns true for other values.
 bool is_aligned(const c10::IValue& value) {
   if (!value.isTensor()) return true;
   const at::Tensor& tensor = value.toTensor();
@@ -146,7 +157,8 @@ struct CounterSnapshot {
   }
 };
 
-/// The only recorder of the process, since callbacks of RecordFunction are plain functions.
+/// The recorded costs. The process has one instance (cost_totals()), since callbacks of
+/// RecordFunction are plain functions. Thread-safe.
 class CostTotals {
  public:
   void reset(const Rates& rates) {
@@ -155,6 +167,8 @@ class CostTotals {
     costs_ = {};
   }
 
+  /// Adds an operation: its kernel launches and matmul FLOPs in `work`, the bytes of its inputs and
+  /// outputs, and whether all its matrices are aligned.
   void add(const CounterSnapshot& work, const AttentionFlops& attention, double bytes, bool is_aligned) {
     Cost cost;
     cost.kernel_launches = static_cast<int64_t>(work.kernel_launches);
@@ -196,7 +210,8 @@ CostTotals& cost_totals() {
   return instance;
 }
 
-/// A running operation. Operations that it calls are counted separately.
+/// A running operation. The work of operations that it calls is counted in `callees` and
+/// subtracted.
 struct OperationFrame : at::ObserverContext {
   CounterSnapshot start;
   CounterSnapshot callees;
@@ -213,8 +228,8 @@ bool is_written(const c10::AliasInfo* alias) {
          (alias->isWrite() || std::ranges::any_of(alias->containedTypes(), &c10::AliasInfo::isWrite));
 }
 
-/// Bytes of the inputs that an operation on lists writes in place. Other operations return what
-/// they write.
+/// Returns the bytes of the inputs that an operation on tensor lists writes in place. Other
+/// operations return the tensors that they write, so that these are counted as outputs.
 double bytes_written_in_place(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   if (!name.starts_with("aten::_foreach_") && !name.starts_with("aten::_fused_")) return 0;
@@ -258,7 +273,7 @@ void on_operation_end(const at::RecordFunction& function, at::ObserverContext* c
   }
   const CounterSnapshot own_work{total_work.kernel_launches - frame->callees.kernel_launches,
                                  total_work.matmul_flops - frame->callees.matmul_flops};
-  if (own_work.kernel_launches == 0) return;
+  if (own_work.kernel_launches == 0) return;  // views and operations that only call others
   const auto& outputs = function.outputs();
   cost_totals().add(own_work, frame->attention, frame->bytes + count_all_bytes(outputs),
                     frame->is_aligned && all_aligned(outputs));

@@ -10,26 +10,30 @@
 
 namespace vlmtrain::planner {
 
-/// A recorder of the work of each ATen operation on the virtual GPU during its lifetime. It
-/// predicts the operation's time on the physical GPU:
+/// A recorder of the work of each ATen operation on the virtual GPU during the recorder's lifetime.
+/// It predicts the operation's duration on the physical GPU:
 ///
-/// max(operations / (peak · efficiency), bytes / (bandwidth · efficiency), launches · time of an
-/// empty kernel)
+/// max(FLOPs / (peak · efficiency), bytes / (bandwidth · efficiency), launches · time of an empty
+/// kernel)
 ///
-/// The cuBLAS stub counts the operations of matmuls. Operations of attention follow from the sizes
-/// of its inputs: four per query-key pair and head element, half of that with a causal mask, 2.5
-/// times that in the backward pass, which recomputes the scores (Dao 2023, arXiv 2307.08691,
-/// section 4.1). Bytes are those of inputs, outputs and lists that are written in place. On Hopper,
-/// matmuls of matrices with unaligned rows have a lower efficiency. See cost_recorder.cpp for the
-/// sources of the efficiencies.
+/// - Matmuls: the cuBLAS stub counts FLOPs. On Hopper, matrices with unaligned rows lower the
+///   efficiency.
+/// - Attention: four FLOPs per query-key pair and head element. A causal mask halves them. The
+///   backward pass, which recomputes the scores, takes 2.5 times as many (Dao 2023, arXiv
+///   2307.08691, section 4.1).
+/// - Bytes: the sizes of inputs, outputs and tensor lists that are written in place.
+///
+/// See cost_recorder.cpp for the sources of the efficiencies. Operations may run on any thread.
 class CostRecorder {
  public:
-  /// Starts recording. `dtype` is the data type of matmuls. REQUIRES: no other recorder lives.
+  /// Starts recording. `gpu` is the physical GPU, `dtype` the data type of matmuls. REQUIRES:
+  /// is_on_virtual_gpu(), and no other recorder exists.
   CostRecorder(const memory::Gpu& gpu, at::ScalarType dtype);
   ~CostRecorder();
   CostRecorder(const CostRecorder&) = delete;
   CostRecorder& operator=(const CostRecorder&) = delete;
 
+  /// Returns the costs since construction.
   StepCosts costs() const;
 
  private:

@@ -16,14 +16,15 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Elementwise operations with two operands. The CPU first converts operands to their common type.
+/// Elementwise operations with two operands. Their CPU kernels first convert operands to their
+/// common type.
 constexpr std::string_view kTypePromotingOperations[] = {"aten::add", "aten::add_", "aten::sub", "aten::sub_",
                                                          "aten::mul", "aten::mul_", "aten::div", "aten::div_"};
 
-/// Matmuls.
+/// Matmuls, whose libraries copy operands into another layout.
 constexpr std::string_view kMatmulOperations[] = {"aten::mm", "aten::addmm", "aten::bmm"};
 
-/// Allocates the copies of inputs that exist while the operation runs.
+/// The copies of inputs that exist while an operation runs.
 struct TemporaryCopies final : at::ObserverContext {
   std::vector<at::Tensor> copies;
 };
@@ -32,6 +33,7 @@ bool contains(std::string_view name, std::span<const std::string_view> names) {
   return std::ranges::find(names, name) != names.end();
 }
 
+/// Returns the operands in their common type, if their types differ.
 std::unique_ptr<TemporaryCopies> make_promoted_copies(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() == b.scalar_type()) return nullptr;
   const at::ScalarType common_dtype = at::result_type(a, b);
@@ -44,6 +46,7 @@ std::unique_ptr<TemporaryCopies> make_promoted_copies(const at::Tensor& a, const
   return temporaries;
 }
 
+/// Returns the operands that the matmul's library repacks, the second one first.
 std::unique_ptr<TemporaryCopies> make_packed_copies(const at::Tensor& a, const at::Tensor& b) {
   const int64_t count = num_packed_operands(a.scalar_type());
   if (a.scalar_type() == at::kFloat || count == 0)
@@ -54,6 +57,8 @@ std::unique_ptr<TemporaryCopies> make_packed_copies(const at::Tensor& a, const a
   return temporaries;
 }
 
+/// Allocates the temporary copies that the CPU kernel of an operation makes. RecordFunction frees
+/// them at the end of the operation.
 std::unique_ptr<at::ObserverContext> copy_inputs(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   const bool is_matmul = contains(name, kMatmulOperations);
@@ -67,6 +72,7 @@ std::unique_ptr<at::ObserverContext> copy_inputs(const at::RecordFunction& funct
   return is_matmul ? make_packed_copies(a, b) : make_promoted_copies(a, b);
 }
 
+/// A scope in which the temporary copies of operations on this thread count as memory.
 class ScopedCopyCounting {
  public:
   ScopedCopyCounting()
@@ -80,7 +86,8 @@ class ScopedCopyCounting {
   at::CallbackHandle handle_;
 };
 
-/// The model's tables need the kernels, so they are registered before it is built.
+/// Registers the meta kernels, which building the model needs, and returns `job`. A function, so
+/// that it runs before DryRunSession's constructor.
 const Job& register_kernels(const Job& job) {
   register_cpu_meta_kernels();
   return job;

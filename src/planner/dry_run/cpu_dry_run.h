@@ -12,27 +12,30 @@
 
 namespace vlmtrain::planner {
 
-/// Optimizer steps of a CPU job without values, on LibTorch's meta device in this process. One
-/// instance at a time. Not thread-safe.
+/// A CPU job whose optimizer steps run on LibTorch's meta device in this process: tensors have no
+/// values, but their memory is counted. REQUIRES: one instance at a time per process. Not
+/// thread-safe.
 class CpuDryRun {
  public:
   enum class Detail { kNone, kPeakByComponent };  ///< kPeakByComponent is several times slower
 
-  /// Builds the model. `with_training` as for DryRunSession. Throws the exceptions of dry_run().
+  /// Builds the model and, `with_training`, the optimizer. Throws the exceptions of build_model().
   explicit CpuDryRun(const Job& job, Detail detail = Detail::kNone, bool with_training = true);
 
-  /// Runs one step. Peaks are the bytes of live tensors, temporaries of operations included.
-  /// Reserved bytes add malloc's free blocks: malloc returns blocks below memory::kLargeBlockBytes
-  /// only from the end of the heap, so that in the worst case all bytes that lived at once during
-  /// the step stay allocated. DryRunDetail::peak needs Detail::kPeakByComponent. There are no
-  /// costs.
+  /// Runs one step. REQUIRES: constructed with_training. In the result:
+  /// - StepPeaks::allocated_bytes: live tensors, temporaries of operations included.
+  /// - StepPeaks::reserved_bytes: the same plus an upper bound of malloc's free blocks. malloc
+  ///   returns blocks below memory::kLargeBlockBytes only from the end of the heap. In the worst
+  ///   case, it keeps the peak of these blocks during the step.
+  /// - DryRunDetail::peak is set with Detail::kPeakByComponent only; costs are not set.
   DryRunResult step(const StepConfig& step_config, const std::vector<SampleGroup>& samples);
   DryRunResult step(const engine::StepLayout& layout, const std::vector<SampleGroup>& samples);
 
   /// Runs an evaluation batch and returns its peaks, counted like those of a step.
   StepPeaks evaluate(const EvaluationBatch& batch);
 
-  /// Returns the bytes that live between steps: weights, gradients, optimizer state.
+  /// Returns the bytes of live tensors, which between steps are weights, gradients and optimizer
+  /// state.
   int64_t persistent_bytes() const { return memory_.live_bytes(); }
   int64_t vision_blocks() const { return run_.model().vision_blocks(); }
   int64_t language_blocks() const { return run_.model().language_blocks(); }
@@ -43,12 +46,14 @@ class CpuDryRun {
   DryRunSession run_;
 };
 
-/// Registers meta functions for CPU kernels that LibTorch has none for. They allocate the outputs
-/// and temporaries of the kernels. Later calls do nothing.
+/// Registers meta kernels for operations whose CPU kernels have no meta counterpart in LibTorch.
+/// They allocate the outputs and temporaries of the CPU kernels. Later calls do nothing.
+/// Thread-safe.
 void register_cpu_meta_kernels();
 
-/// Returns how many operands of a matmul the CPU's library repacks during the matmul. It depends on
-/// the instruction set and is found by running one.
+/// Returns how many operands of a matmul oneDNN or MKL copies into another layout during the
+/// matmul. The number depends on the CPU's instruction set. The first call measures it by running a
+/// matmul. Returns 0 for types other than fp32 and bf16. Thread-safe.
 int64_t num_packed_operands(at::ScalarType dtype);
 
 }  // namespace vlmtrain::planner

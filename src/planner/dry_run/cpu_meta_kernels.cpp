@@ -31,6 +31,7 @@ at::Tensor empty_contiguous(const at::Tensor& x) {
 
 // The dispatcher accepts parameters of its own types by value only.
 // NOLINTBEGIN(performance-unnecessary-value-param)
+/// mkldnn::_linear_pointwise. a: [rows, in_features], b: [out_features, in_features].
 at::Tensor linear_pointwise(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& /*bias*/,
                             std::string_view /*attr*/, c10::List<std::optional<at::Scalar>> /*scalars*/,
                             std::optional<std::string_view> /*algorithm*/) {
@@ -52,7 +53,7 @@ at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::
   return at::empty(sizes, self.options());
 }
 
-// Resizes a given output.
+// The out variants below are called with outputs of the right size.
 at::Tensor& index_select_out(const at::Tensor& /*x*/, int64_t /*dim*/, const at::Tensor& /*index*/,
                              at::Tensor& result) {
   return result;
@@ -68,13 +69,14 @@ at::Tensor& bucketize_out(const at::Tensor& /*x*/, const at::Tensor& /*bounds*/,
   return result;
 }
 
-/// Elementwise.
+/// The out variant of elementwise operations with one operand.
 at::Tensor& elementwise_out(const at::Tensor& x, at::Tensor& result) {
   result.resize_(x.sizes());
   return result;
 }
 
-/// Rows and features of an input that is normalized over its last dimensions.
+/// Returns the numbers of rows and features of an input that is normalized over its last
+/// dimensions.
 std::pair<int64_t, int64_t> rows_and_features(const at::Tensor& x, size_t normalized_dimensions) {
   int64_t features = 1;
   for (const int64_t size : x.sizes().slice(static_cast<size_t>(x.dim()) - normalized_dimensions)) features *= size;
@@ -98,6 +100,7 @@ TensorTriple native_layer_norm_backward(const at::Tensor& /*gradient*/, const at
   if (output_mask[0]) std::get<0>(result) = empty_contiguous(x);
   if (output_mask[1]) std::get<1>(result) = empty_contiguous(*weight);
   if (output_mask[2]) std::get<2>(result) = empty_contiguous(*bias);
+  // Each thread has partial sums of dweight and dbias.
   const at::Tensor partial_sums = at::empty({2, at::get_num_threads(), features}, x.options().dtype(at::kFloat));
   return result;
 }
@@ -109,7 +112,7 @@ at::Tensor embedding_dense_backward(const at::Tensor& dy, const at::Tensor& /*in
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
-/// For images [images, channels, height, width].
+/// x: [images, channels, height, width], weight: [out_channels, channels, height, width].
 // NOLINTBEGIN(performance-unnecessary-value-param)
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& /*bias*/,
                        c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
@@ -121,7 +124,7 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std:
     sizes.push_back((x.size(dim) + 2 * padding[axis].expect_int() - kernel_extent) / stride[axis].expect_int() + 1);
   }
   at::Tensor result = at::empty(sizes, x.options());
-  // oneDNN's kernels use layouts of their own.
+  // oneDNN's kernels copy all operands into blocked layouts.
   const at::Tensor blocked_x = empty_contiguous(x), blocked_weight = empty_contiguous(weight),
                    blocked_result = empty_contiguous(result);
   return result;
@@ -150,27 +153,29 @@ std::tuple<at::Tensor, at::Tensor> log_sigmoid_forward(const at::Tensor& x) {
 }
 
 at::Tensor native_dropout_backward(const at::Tensor& dy, const at::Tensor& /*mask*/, double /*scale*/) {
+  // dy · mask · scale: the mask is converted to dy's type, and each product is a tensor.
   at::Tensor product = empty_contiguous(dy);
   { const at::Tensor converted_mask = empty_contiguous(dy); }
   return empty_contiguous(dy);
 }
 
-/// Rows that a thread of the flash attention kernels processes at a time (LibTorch's
-/// FlashAttentionKernel.cpp).
+/// The numbers of queries and keys that a thread of the flash attention kernels processes at a time
+/// (LibTorch's FlashAttentionKernel.cpp).
 struct FlashBlock {
   int64_t queries, keys;
 };
 
 FlashBlock flash_block(const at::Tensor& query, const at::Tensor& key) {
-  // Rows of keys per block in the same source.
+  // Sizes and thresholds are those of the same source.
   constexpr int64_t kKeyBlockRows = 512;
   const int64_t rows = query.size(2);
   const int64_t max_queries = rows >= 768 ? 256 : rows >= 192 ? 64 : 32;
   return {.queries = std::min(max_queries, rows), .keys = std::min(kKeyBlockRows, key.size(2))};
 }
 
-/// fp32 elements per thread: `num_score_blocks` blocks of scores and the running sums. 16-bit
-/// inputs also need each block of scores in their own type.
+/// Returns the buffers of all threads: [threads, elements], fp32. Each thread has
+/// `num_score_blocks` blocks of scores and `accumulator_elements` for running sums. 16-bit inputs
+/// also need each block of scores in 16 bits.
 at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64_t num_score_blocks,
                          int64_t accumulator_elements) {
   const int64_t block_elements = block.queries * block.keys;
@@ -180,7 +185,8 @@ at::Tensor flash_buffers(const at::Tensor& query, const FlashBlock& block, int64
       query.options().dtype(at::kFloat));
 }
 
-/// query: [batch, heads, rows, head_dim]
+/// query, key, value: [batch, heads, rows, head_dim]. The outputs are stored as [batch, rows,
+/// heads, …].
 std::tuple<at::Tensor, at::Tensor> flash_attention(const at::Tensor& query, const at::Tensor& key,
                                                    const at::Tensor& /*value*/, double /*dropout*/, bool /*causal*/,
                                                    const std::optional<at::Tensor>& /*mask*/,
@@ -206,13 +212,14 @@ TensorTriple flash_attention_backward(const at::Tensor& /*gradient*/, const at::
   return result;
 }
 
+/// Works in place without temporaries.
 void fused_adamw(at::TensorList /*weights*/, at::TensorList /*gradients*/, at::TensorList /*first_moments*/,
                  at::TensorList /*second_moments*/, at::TensorList /*largest*/, at::TensorList /*steps*/, double /*lr*/,
                  double /*beta1*/, double /*beta2*/, double /*weight_decay*/, double /*eps*/, bool /*amsgrad*/,
                  bool /*maximize*/, const std::optional<at::Tensor>& /*grad_scale*/,
                  const std::optional<at::Tensor>& /*found_inf*/) {}
 
-/// Meta functions of one namespace of operations. Existing ones are not replaced.
+/// Registers meta kernels for the operations of one namespace. Existing kernels are not replaced.
 class MetaKernelRegistry {
  public:
   explicit MetaKernelRegistry(const char* op_namespace)
@@ -231,11 +238,13 @@ class MetaKernelRegistry {
   torch::Library library_;
 };
 
+/// Returns the number of matrices that a matmul of square matrices allocates, except for its
+/// result.
 int64_t measure_packed_operands(at::ScalarType dtype) {
   // Large enough for the library to use its packed kernels.
   constexpr int64_t kMatrixSize = 64;
   const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, dtype);
-  memory::FaultInjection allocations;
+  memory::FaultInjection allocations;  // only counts; no allocation is made to fail
   const at::Tensor product = nn::matmul_transposed(matrix, matrix);
   return allocations.peak_bytes() / static_cast<int64_t>(product.nbytes()) - 1;
 }

@@ -18,6 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Returns a point for each event from index `first` on. Earlier events only determine the initial
+/// state.
 std::vector<TimelinePoint> make_timeline(const std::vector<memory::AllocationEvent>& events, size_t first) {
   std::vector<TimelinePoint> timeline;
   memory::AllocationReplay replay;
@@ -29,6 +31,7 @@ std::vector<TimelinePoint> make_timeline(const std::vector<memory::AllocationEve
   return timeline;
 }
 
+/// One call of planner::dry_run().
 class DryRunner {
  public:
   DryRunner(const Job& job, const DryRunRequest& request, at::Device device)
@@ -92,6 +95,8 @@ class DryRunner {
       result_.evaluations.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
     }
     if (!trace_) return;
+    // Everything except gradients that was allocated since the first step and still exists is a
+    // workspace of a library.
     trace_->assign_workspaces(first_step_event);
     result_.detail = DryRunDetail{.peak = memory::find_peak(trace_->events()),
                                   .vision_blocks = run.model().vision_blocks(),

@@ -20,23 +20,24 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Limit of a dry-run process. The largest measured one took 2 GB.
+/// Limit of the resident memory of a dry-run process. The largest measured process took 2 GB.
 constexpr int64_t kMaxHostBytes = int64_t{8} << 30;
 
-/// Delay of look-ahead answers in tests, which stands for a busy host.
+/// Returns the delay of look-ahead answers, which is 0 except in tests that simulate a busy host.
 std::chrono::duration<double> look_ahead_delay() {
   const char* const seconds = std::getenv("VLMTRAIN_LOOK_AHEAD_DELAY_SECONDS");
   return std::chrono::duration<double>(seconds == nullptr ? 0 : std::atof(seconds));
 }
 
-/// Reports an error to the parent.
+/// Sends an error to the parent as the answer to its request.
 void write_error(const UserError& error) {
   write_line(stdout, {{"error", {{"code", static_cast<int>(error.code())}, {"message", error.what()}}}});
 }
 
-/// Forks one process per further connection, whose stdin and stdout it becomes. Returns the process
-/// that this one dies with. REQUIRES: no dry run yet, since autograd's threads do not survive a
-/// fork.
+/// Forks one worker process for each connection in `spawn_info`, which becomes its stdin and
+/// stdout. Returns, in each process, the process that it has to die with: the first worker for
+/// forked workers, the planner's process for the first worker. REQUIRES: no dry run yet, since
+/// autograd's threads do not survive a fork.
 pid_t fork_workers(const SpawnInfo& spawn_info) {
   const pid_t main_worker = getpid();
   for (const int connection : spawn_info.connections) {
@@ -48,14 +49,15 @@ pid_t fork_workers(const SpawnInfo& spawn_info) {
     }
     if (child <= 0) {
       for (const int worker_connection : spawn_info.connections) close(worker_connection);
-      return child == 0 ? main_worker : spawn_info.parent;  // the connection of a failed fork ends
+      // If fork() failed, closing the connection tells the parent that this worker does not exist.
+      return child == 0 ? main_worker : spawn_info.parent;
     }
   }
   for (const int connection : spawn_info.connections) close(connection);
   return spawn_info.parent;
 }
 
-/// Opens the GPU that the first line describes.
+/// Opens the virtual GPU that the parent's first line describes (spawn_child()).
 at::Device open_virtual_gpu(const std::string& line) {
   for (const auto& [name, value] : nlohmann::json::parse(line).at("gpu").get<EnvironmentVariables>()) {
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
@@ -63,6 +65,7 @@ at::Device open_virtual_gpu(const std::string& line) {
   return memory::open_device("cuda");
 }
 
+/// Answers requests on stdin (protocol.h) until stdin ends.
 void serve_requests(at::Device device) {
   Job job;
   std::optional<LookAheadDryRun> look_ahead;
@@ -80,7 +83,7 @@ void serve_requests(at::Device device) {
         continue;
       }
       if (message.contains("look_ahead_step")) {
-        if (!look_ahead) break;  // the previous answer was the reason
+        if (!look_ahead) break;  // creating it failed; the error was the previous answer
         const auto forecast = look_ahead->dry_run(message["look_ahead_step"].get<LookAheadStep>());
         std::this_thread::sleep_for(delay);
         write_line(stdout, forecast);
@@ -99,9 +102,9 @@ constexpr size_t kPrefetchWorker = 1;
 }  // namespace
 
 struct DryRunProcess::PrefetchState {
-  nlohmann::json request;   // null: none, or one that will not be asked for
-  bool is_running = false;  // its answer has not been read
-  bool has_worker = true;   // false: none or dead, so that the first worker does everything
+  nlohmann::json request;   // the last request; null if there is none or its job has changed
+  bool is_running = false;  // the answer to the last request has not been read
+  bool has_worker = true;   // false: the second worker does not exist or is dead; the first does all dry runs
 };
 
 DryRunProcess::DryRunProcess(const Job& job, const VirtualGpu& gpu)
@@ -145,7 +148,7 @@ void serve_dry_runs() {
   const auto line = read_line(stdin);
   if (!line) return;
   std::optional<at::Device> device;
-  std::optional<UserError> open_error;
+  std::optional<UserError> open_error;  // each worker reports it after the fork
   try {
     device = open_virtual_gpu(*line);
   } catch (const UserError& error) {

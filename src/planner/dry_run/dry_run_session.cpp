@@ -21,10 +21,11 @@ std::vector<data::Sample> make_placeholder_samples(const std::vector<SampleGroup
   return samples;
 }
 
-/// The collectives of a dry run, in which only one rank exists. Records each collective.
+/// The collectives of a dry run, in which only one rank exists. Records each call and passes it to
+/// fake collectives, which allocate the same memory.
 class RecordingConsensus final : public engine::Consensus {
  public:
-  /// `recorded` receives the collectives.
+  /// `recorded` receives the collectives. `buckets` and `recorded` must outlive the object.
   RecordingConsensus(const engine::GradientBuckets& buckets, const Job& job, StepCollectives& recorded)
       : buckets_(buckets), recorded_(recorded) {
     if (job.world_size == 1) return;
@@ -71,8 +72,8 @@ class RecordingConsensus final : public engine::Consensus {
     return consensus_->all_gather_strings(std::move(own));
   }
 
-  /// Dry runs have samples of the first task only. Runs also have the gradients of the other tasks,
-  /// whose inner products take time.
+  /// Samples of dry runs all belong to the first task, but ranks of a real run have gradients of
+  /// all tasks, whose inner products take time. Adds the same buckets of the other tasks.
   std::vector<int64_t> union_over_ranks(std::vector<int64_t> own) const override {
     std::vector<int64_t> all_indices;
     all_indices.reserve(own.size() * static_cast<size_t>(buckets_.groups()));
@@ -128,7 +129,8 @@ void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::S
   }
 }
 
-/// The collectives of blocks come first, since all others follow the passes.
+/// Moves the reductions of blocks into their own list. They come first, since all other reductions
+/// run after the last backward pass.
 void DryRunSession::split_block_collectives() {
   auto& reductions = step_collectives_.reductions;
   const auto num_replica_reductions =
@@ -140,7 +142,8 @@ void DryRunSession::split_block_collectives() {
 }
 
 void DryRunSession::evaluate(const EvaluationBatch& batch) const {
-  // More new tokens need no more memory, since keys and values are allocated for max_new_tokens.
+  // Generating more tokens needs no more memory, since keys and values are allocated for
+  // max_new_tokens from the start.
   constexpr int64_t kDryRunNewTokens = 3;
   const engine::GenerateSettings generation{.device = device_,
                                             .max_new_tokens = std::min(kDryRunNewTokens, batch.max_new_tokens),
@@ -175,7 +178,8 @@ double read_cpu_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-/// The allocator is configured before its first allocation.
+/// Configures the allocator and returns `device`. A function, so that it runs before the model is
+/// built.
 at::Device configure_segments(at::Device device, const StepConfig& step_config) {
   memory::set_expandable_segments(step_config.expandable_segments);
   return device;
@@ -196,13 +200,14 @@ MemoryForecast LookAheadDryRun::dry_run(const LookAheadStep& step) {
   forecast.step = step.step;
   forecast.layout = step.layout;
   forecast.empty_cache_first = step.empty_cache_first;
-  // Memory that is already reserved would be used regardless of the limit.
+  // The limit applies to new reservations only; memory that is already reserved can exceed it.
   if (memory::device_memory(device_).reserved_bytes > step.limit_bytes) forecast.empty_cache_first = true;
   bool completed = run_attempt(step, forecast);
-  // A physical GPU stalls if its allocator empties the cache in the middle of a step. The run's own
-  // limit has no margin, so its allocator would not do the same. Therefore the cache is emptied
+  // A retry means that the allocator emptied its cache in the middle of the step, which stalls a
+  // physical GPU. The run's allocator has no margin in its limit, so that it would not retry at the
+  // same point. Therefore a step with retries does not count as fitting: the cache is emptied
   // before the step, or the step is made smaller. The allocator reserves 20 MiB at a time and may
-  // end that much above its limit.
+  // exceed its limit by that much, which is_within_limit detects.
   const auto is_within_limit = [&] { return completed && forecast.peaks.reserved_bytes <= step.limit_bytes; };
   const auto fits_without_retries = [&] { return is_within_limit() && num_retries_ == 0; };
   if (!fits_without_retries() && !forecast.empty_cache_first) {

@@ -16,23 +16,26 @@
 
 namespace vlmtrain::planner {
 
-/// The state of a training run on a GPU, and its steps. Makes the same allocations as the trainer.
+/// The model and optimizer of a dry run, and its steps. Makes the same allocations as the trainer.
+/// Not thread-safe.
 class DryRunSession {
  public:
-  /// Builds the model and, `with_training`, the optimizer.
+  /// Builds the model and, `with_training`, the optimizer. Throws the exceptions of build_model().
   DryRunSession(const Job& job, at::Device device, bool with_training = true);
 
-  /// Runs a step. Throws engine::StepOutOfMemory if the GPU's memory is exhausted, and UserError
-  /// (kFailed) if the host's is.
+  /// Runs an optimizer step. Throws engine::StepOutOfMemory if the GPU's memory is exhausted, and
+  /// UserError (kFailed) if the host's memory is exhausted. REQUIRES: constructed with_training.
   void step(const std::vector<SampleGroup>& samples, const engine::StepLayout& layout);
-  /// Runs an evaluation batch: first half of it, then all, since changing sizes fragment memory.
-  /// Answers have max_new_tokens tokens.
+  /// Runs half of an evaluation batch and then the whole batch, since changing sizes fragment
+  /// memory. Generation reserves memory for max_new_tokens tokens per sample.
   void evaluate(const EvaluationBatch& batch) const;
+  /// Frees the gradients of a failed step. REQUIRES: constructed with_training.
   void drop_gradients() { training_->gradient_buckets.reset(); }
 
   const models::VisionLanguageModel& model() const { return *model_; }
-  /// Frees the gradients. REQUIRES: constructed with_training.
+  /// REQUIRES: constructed with_training.
   const engine::Training& training() const { return *training_; }
+  /// Returns the collectives of the last step.
   const StepCollectives& step_collectives() const { return step_collectives_; }
 
  private:
@@ -44,29 +47,34 @@ class DryRunSession {
   std::unique_ptr<engine::Training> training_;
   StepCollectives step_collectives_;
   std::unique_ptr<const engine::Consensus> consensus_;
-  std::optional<engine::AsyncScalars> scalars_;  // scalars of a step, until the next one
+  std::optional<engine::AsyncScalars> scalars_;  // of the last step; kept until the next one, as in the trainer
 };
 
-/// Returns the error for a dry run that exhausts the host's memory.
+/// Returns the error (kFailed) of a dry run that exhausts the host's memory. `reason` describes the
+/// failed allocation.
 UserError dry_run_out_of_host_memory(const std::string& reason);
 
 /// The look-ahead's session in the child process: a training state on the virtual GPU.
 class LookAheadDryRun {
  public:
+  /// Builds the model and the optimizer. Throws the exceptions of build_model().
   LookAheadDryRun(const Job& job, const StepConfig& step_config, at::Device device);
 
-  /// Runs the step with its preferred layout, then with an empty cache, then in smaller
-  /// micro-batches until it fits. Each attempt after the first starts with an empty cache, like the
-  /// run's own step, so that failed attempts have no effect.
+  /// Dry-runs the step with its preferred layout. If it does not fit, repeats it with an empty
+  /// cache, then with smaller and smaller micro-batches until it fits. Each attempt after the first
+  /// starts with an empty cache, as the run will do, so that failed attempts have no effect on the
+  /// forecast.
   MemoryForecast dry_run(const LookAheadStep& step);
 
  private:
+  /// Runs the step with the layout of `forecast` and sets its peaks. Returns false if memory runs
+  /// out.
   bool run_attempt(const LookAheadStep& step, MemoryForecast& forecast);
 
   at::Device device_;
   DryRunSession run_;
-  int64_t failed_micro_batch_ = -1;
-  int64_t num_retries_ = 0;  // retries of the allocator in the last attempt
+  int64_t failed_micro_batch_ = -1;  // of the last attempt; -1: none, or the optimizer ran out of memory
+  int64_t num_retries_ = 0;          // retries of the allocator in the last attempt
 };
 
 }  // namespace vlmtrain::planner

@@ -48,6 +48,7 @@ class LookAhead::Impl {
   }
 
  private:
+  /// The thread: sends the steps to the child one by one and stores its forecasts.
   void run(const Job& job, const StepConfig& step_config, const std::stop_token& stop) {
     try {
       child_.send({{"job", job}});
@@ -66,7 +67,7 @@ class LookAhead::Impl {
     }
   }
 
-  /// Returns nullopt when the thread is to stop.
+  /// Waits for a submitted step and returns it. Returns nullopt if the thread should stop.
   std::optional<LookAheadStep> wait_for_next_step(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     if (!state_changed_.wait(lock, stop, [this] { return !queue_.empty(); })) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+/// std::optional as its value or null.
 template <class T>
 struct nlohmann::adl_serializer<std::optional<T>> {
   static void to_json(json& json, const std::optional<T>& value) {
@@ -62,8 +63,8 @@ namespace planner {
 
 namespace {
 
-/// JSON strings are UTF-8 while paths are arbitrary bytes: each byte becomes the code point of its
-/// value.
+/// Returns a path as UTF-8, which JSON strings must be. Paths are arbitrary bytes: each byte
+/// becomes the code point of the same value.
 std::string path_to_text(const std::filesystem::path& path) {
   std::string text;
   for (const char character : path.native()) {
@@ -74,6 +75,7 @@ std::string path_to_text(const std::filesystem::path& path) {
   return text;
 }
 
+/// The inverse of path_to_text().
 std::filesystem::path path_from_text(const std::string& text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -135,6 +137,7 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"rank", job.rank},
           {"nodes", job.nodes},
           {"sharding", job.sharding}};
+  // Replaces the path that nlohmann's own conversion wrote, which may not be UTF-8.
   if (job.lora) json["lora"]["adapter"] = path_to_text(job.lora->adapter);
 }
 

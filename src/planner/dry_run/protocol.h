@@ -5,10 +5,16 @@
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/look_ahead.h"
 
-// The protocol between a planner and its dry-run process, in lines of JSON. {"job": …} sets the
-// job. {"request": …} is answered by a DryRunResult or {"error": {"code": exit code, "message":
-// text}}. {"look_ahead": StepConfig} starts a look-ahead session, and {"look_ahead_step": …} is answered by a
-// MemoryForecast. Both ends are the same program, so that there are no versions and no defaults.
+// The protocol between the planner and its dry-run process. Each message is one line of JSON:
+//
+// {"gpu": [[name, value], …]}         the first line: environment variables of the virtual GPU
+// {"job": Job}                        sets the job
+// {"request": DryRunRequest}          answer: DryRunResult
+// {"look_ahead": StepConfig}          starts a look-ahead with the job
+// {"look_ahead_step": LookAheadStep}  answer: MemoryForecast
+//
+// Instead of an answer, the process may write {"error": {"code": exit code, "message": text}}. Both
+// ends are the same program, so that the messages have no version and all fields are required.
 
 namespace vlmtrain::planner {
 

@@ -26,10 +26,10 @@ namespace vlmtrain::planner {
 
 namespace {
 
-// In the environment of the child.
+// Environment variables of the child: the fields of SpawnInfo.
 constexpr const char* kParentVariable = "VLMTRAIN_DRY_RUN_PARENT";
 constexpr const char* kWorkersVariable = "VLMTRAIN_DRY_RUN_WORKERS";
-/// In the environment of a program that inherits a child.
+/// Environment variable of a program that inherits a child: its process id and connections.
 constexpr const char* kInheritedChildVariable = "VLMTRAIN_DRY_RUN_STARTED";
 
 struct SocketPair {
@@ -37,8 +37,8 @@ struct SocketPair {
   int child_end;
 };
 
-/// Close-on-exec keeps other children from inheriting it. A socket instead of a pipe: writing to a
-/// dead child raises no signal.
+/// Returns connected sockets with close-on-exec, so that other children do not inherit them.
+/// Sockets are used instead of pipes, since they allow writing to a dead child without SIGPIPE.
 SocketPair make_socket_pair() {
   std::array<int, 2> sockets{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
@@ -47,8 +47,8 @@ SocketPair make_socket_pair() {
   return {sockets[0], sockets[1]};
 }
 
-/// Attributes that block signals that ask the run to stop, and restore the default action of
-/// SIGPIPE.
+/// Attributes that block the signals that stop a run, which a terminal sends to the child too, and
+/// restore the default action of SIGPIPE.
 class SpawnAttributes {
  public:
   SpawnAttributes() {
@@ -73,7 +73,7 @@ class SpawnAttributes {
   posix_spawnattr_t attributes_{};
 };
 
-/// The inherited file descriptors of the child.
+/// The file descriptors that the child inherits.
 class SpawnFileActions {
  public:
   SpawnFileActions() { posix_spawn_file_actions_init(&actions_); }
@@ -82,7 +82,8 @@ class SpawnFileActions {
   SpawnFileActions& operator=(const SpawnFileActions&) = delete;
 
   void duplicate(int from, int to) { posix_spawn_file_actions_adddup2(&actions_, from, to); }
-  /// dup2 onto itself clears close-on-exec in the child.
+  /// Keeps the descriptor open in the child: posix_spawn clears close-on-exec if source and target
+  /// are equal.
   void inherit(int descriptor) { duplicate(descriptor, descriptor); }
   const posix_spawn_file_actions_t* get() const { return &actions_; }
 
@@ -90,12 +91,13 @@ class SpawnFileActions {
   posix_spawn_file_actions_t actions_{};
 };
 
-/// Returns the parent for the child's environment. The kernel kills the child with the thread that
-/// spawned it, so that only the main thread qualifies.
+/// Returns this process if the main thread calls, otherwise 0. The kernel kills a child when the
+/// thread that spawned it ends (PR_SET_PDEATHSIG), which may be too early for other threads.
 pid_t get_parent_id() {
   return gettid() == getpid() ? getpid() : 0;
 }
 
+/// Returns the integers in a text, which are separated by spaces. Returns none for null.
 std::vector<int> parse_ints(const char* text) {
   std::istringstream words(text != nullptr ? text : "");
   std::vector<int> numbers;
@@ -103,7 +105,7 @@ std::vector<int> parse_ints(const char* text) {
   return numbers;
 }
 
-/// Returns whether `process` is a living or dead child of this process.
+/// Returns whether `process` is a child of this process, running or not yet reaped.
 bool is_child(pid_t process) {
   siginfo_t info{};
   return waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
@@ -165,7 +167,7 @@ SpawnInfo read_spawn_info() {
 void prestart_dry_run_process(const std::filesystem::path& program) {
   try {
     pass_child_through_exec(spawn_child(program, num_useful_workers()));
-  } catch (const UserError&) {  // the program will meet the same error
+  } catch (const UserError&) {  // `program` runs into the same error and reports it
   }
 }
 

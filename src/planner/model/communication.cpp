@@ -11,19 +11,20 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Bandwidth of 16 PCI Express lanes per direction: 8, 16 and 32 GT/s per lane with 128b/130b
-/// encoding (generations 3 to 5).
+/// Returns the bandwidth of 16 PCI Express lanes, per direction, for a GPU of compute capability
+/// `architecture` / 10. Lanes of generations 3 to 5 have 8, 16 and 32 GT/s with 128b/130b encoding.
 double pcie_bandwidth(int architecture) {
   constexpr double kGen3 = 15.75e9, kGen4 = 31.5e9, kGen5 = 63e9;
   if (architecture < 80) return kGen3;
   return architecture < 90 ? kGen4 : kGen5;
 }
 
-/// Latency of a hop. NVIDIA publishes none. The values are of the order of NCCL's tuning tables
-/// (tuning.cc): a few microseconds within a machine, about ten over a network.
+/// Latencies of a hop. NVIDIA publishes none. They have the order of magnitude of NCCL's tuning
+/// tables (tuning.cc): a few microseconds within a machine, about ten over a network. Not measured.
 constexpr double kHopSeconds = 5e-6;
 constexpr double kNetworkHopSeconds = 15e-6;
-/// Fractions of a micro-batch: the backward pass computes two gradients per matmul.
+/// Fractions of a micro-batch's time: for each matmul of the forward pass, the backward pass has
+/// two.
 constexpr double kBackwardShare = 2.0 / 3, kForwardShare = 1.0 / 3;
 
 int64_t num_ranks_in_group(const Interconnect& interconnect, CollectiveGroup group) {
@@ -38,10 +39,11 @@ int64_t num_ranks_in_group(const Interconnect& interconnect, CollectiveGroup gro
   return interconnect.world_size;
 }
 
+/// Returns the predicted duration of a collective (estimate_communication()).
 double estimate_seconds(const Interconnect& interconnect, const CollectiveCall& call) {
   const bool is_over_network = interconnect.nodes > 1 && call.group != CollectiveGroup::kNode;
-  // A ring of all ranks enters and leaves each machine once. A ring of replicas uses the network
-  // once per GPU of a machine.
+  // A ring of all ranks enters and leaves each machine once. For replicas, each GPU of a machine
+  // has its own ring, so that they share the machine's network bandwidth.
   const double network_bandwidth = call.group == CollectiveGroup::kReplicas
                                        ? interconnect.network_bandwidth * static_cast<double>(interconnect.nodes) /
                                              static_cast<double>(interconnect.world_size)
@@ -61,8 +63,8 @@ double estimate_seconds(const Interconnect& interconnect, const std::vector<Coll
   return seconds;
 }
 
-/// Sums over all calls of a step. Calls of blocks were recorded in a different number of
-/// micro-batches.
+/// Returns the sum of `metric` over all calls of a step. Calls of blocks were recorded in another
+/// number of micro-batches than the step has, so that their sum is scaled.
 template <class Metric>
 int64_t sum_over_step(const Communication& communication, const Metric& metric) {
   const StepCollectives& collectives = communication.collectives;
@@ -115,6 +117,7 @@ int64_t Communication::min_sent_bytes() const {
     const int64_t num_ranks = num_ranks_in_group(interconnect, group);
     const int64_t phase_bytes = sum_over_step(
         *this, [group](const CollectiveCall& call) { return call.group == group ? call.ring_phases * call.bytes : 0; });
+    // phase_bytes · (num_ranks − 1) / num_ranks without overflow.
     min_bytes += phase_bytes / num_ranks * (num_ranks - 1) + phase_bytes % num_ranks * (num_ranks - 1) / num_ranks;
   }
   return min_bytes;

@@ -13,8 +13,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Numbers of steps and samples to look at. More steps represent rare samples better, but each is
-/// split and some are dry-run. The values are choices without a measurement.
+/// Bounds of the sampled steps and of their samples. More steps represent rare samples better, but
+/// each step is split and some are dry-run. Chosen without measurement.
 constexpr int64_t kMaxSampledSteps = 48;
 constexpr int64_t kMinSampledSteps = 4;
 constexpr int64_t kMaxSampledSamples = 4096;
@@ -32,7 +32,8 @@ int64_t Workload::samples_per_rank() const {
   if (!packed) return units_per_rank;
   const int64_t samples =
       std::max<int64_t>(1, std::llround(packed->samples_per_pack * static_cast<double>(units_per_rank)));
-  // Rounds to multiples of a power of two, an eighth to a quarter of the samples, so that many sizes divide them.
+  // Rounds to a multiple of a power of two, so that many micro-batch sizes divide the result. The
+  // power is an eighth to a quarter of the samples.
   constexpr int64_t kMicroBatchesPerStep = 4;
   const auto power_of_two_size =
       static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(samples))) / kMicroBatchesPerStep;
@@ -111,7 +112,8 @@ std::vector<int64_t> apportion(std::span<const double> shares, int64_t count) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t left, size_t right) { return remainders[left] > remainders[right]; });
   int64_t left = count - std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  // Floating-point errors may leave one item too many even if exact shares are whole numbers.
+  // The loop wraps around, since floating-point errors may leave more items than there are
+  // remainders.
   for (size_t position = 0; left > 0; position = (position + 1) % order.size(), --left) ++counts[order[position]];
   return counts;
 }
@@ -122,7 +124,8 @@ std::vector<size_t> interleave_evenly(std::span<const int64_t> counts) {
   std::vector<size_t> sequence;
   sequence.reserve(static_cast<size_t>(total));
   for (int64_t position = 1; position <= total; ++position) {
-    // In units of 1 / total, so that the sums are exact.
+    // How far kind `index` is below its share of the sequence so far, in units of 1 / total, so
+    // that the comparison is exact.
     const auto deficit = [&](size_t index) { return counts[index] * position - num_used[index] * total; };
     size_t next = 0;
     for (size_t index = 1; index < counts.size(); ++index) {

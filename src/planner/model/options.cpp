@@ -18,7 +18,7 @@ std::string to_string(MemoryMode mode) {
   for (const auto& [name, value] : memory_modes()) {
     if (value == mode) return name;
   }
-  throw InternalError("a mode without a name");
+  throw InternalError("unknown memory mode");
 }
 
 models::RecomputeBlocks RecomputeOption::resolve_blocks(const models::RecomputeBlocks& all_blocks) const {
@@ -26,6 +26,7 @@ models::RecomputeBlocks RecomputeOption::resolve_blocks(const models::RecomputeB
   if (text == "none") return {};
   if (text == "all") return all_blocks;
   const size_t plus = text.find('+'), slash = text.find('/');
+  // N, V+L or V+L/A: stoll() stops at the separator.
   const int64_t first = std::stoll(text);
   const int64_t second = plus == std::string::npos ? first : std::stoll(text.substr(plus + 1));
   const int64_t attention_kept = slash == std::string::npos ? 0 : std::stoll(text.substr(slash + 1));
@@ -39,7 +40,7 @@ RecomputeOption RecomputeOption::from_blocks(const models::RecomputeBlocks& bloc
 }
 
 void declare(OptionTable& table, MemoryOptions& options) {
-  // Larger values are typing errors: the sum in bytes still fits into int64_t.
+  // Larger values are typing errors. At this limit, sums in bytes still fit into int64_t.
   constexpr double kMaxGigabytes = 1e6;
   const Check<double> valid_gigabytes{fmt::format("greater than 0, at most {}", kMaxGigabytes),
                                       [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};

@@ -13,7 +13,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-constexpr int64_t kUnitsPerWeight = 1024;
+constexpr int64_t kUnitsPerWeight = 1024;  // of MemoryCostTable::bytes_per_1024
+// JSON fields with their earlier names, which plans of earlier versions have.
 constexpr io::FieldAlias kMaskImagesField{"mask_images", "mask_pictures"};
 constexpr io::FieldAlias kPassImagesField{"pass_images", "pass_pictures"};
 constexpr io::FieldAlias kMaxSamplesField{"max_samples", "most_samples"};
@@ -21,6 +22,7 @@ constexpr std::array<const char*, MemoryCostTable::kNumTerms> kTermNames{
     "samples",    "tokens",    "padded_tokens", "label_tokens",        "loss_rows",
     "pixel_rows", "pass_rows", "masks",         kMaskImagesField.name, kPassImagesField.name};
 
+/// Returns the lower of both, or `number` if `limit` is 0.
 int64_t apply_limit(int64_t number, int64_t limit) {
   return limit > 0 ? std::min(number, limit) : number;
 }
@@ -116,16 +118,17 @@ MemoryCostTable MemoryCostTable::from_json(const nlohmann::ordered_json& json, c
 
 namespace {
 
-/// Placements that the search for one micro-batch less may try, which bounds its time. Not tuned.
+/// Bounds the time of the search for one micro-batch less. Not tuned.
 constexpr int64_t kMaxPlacements = 20'000;
 
-/// Samples that have to stay in one micro-batch.
+/// Consecutive samples that have to stay in one micro-batch (engine::SplitConstraint::unit).
 struct SplitUnit {
   int64_t first_sample = 0;  ///< index of its first sample in the step
   MicroBatchSizes sizes;
-  int64_t bytes = 0;  ///< of a micro-batch of this unit alone
+  int64_t bytes = 0;  ///< bound of a micro-batch of only this unit
 };
 
+/// A micro-batch under construction: a bin of the bin packing problem.
 struct MicroBatchBin {
   MicroBatchSizes sizes;
   std::vector<const SplitUnit*> units = {};
@@ -164,8 +167,10 @@ std::vector<UnitOrder> make_orders(const std::vector<SplitUnit>& units) {
   return orders;
 }
 
+/// The bin of a unit: the first that has space, or the fullest that has space.
 enum class PackingHeuristic { kFirstFit, kBestFit };
 
+/// Places the units one by one, with a new bin if no bin has space.
 MicroBatchBins pack(const UnitOrder& order, const MemoryCostTable& table, PackingHeuristic heuristic) {
   MicroBatchBins bins;
   for (const SplitUnit* unit : order) {
@@ -185,7 +190,8 @@ MicroBatchBins pack(const UnitOrder& order, const MemoryCostTable& table, Packin
   return bins;
 }
 
-/// Lower bound of the number of micro-batches, from terms that are sums.
+/// Returns a lower bound of the number of micro-batches. Uses only terms that are sums over
+/// samples, since the others do not add up over micro-batches.
 int64_t compute_min_bins(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
   MicroBatchSizes total_sizes;
   for (const SplitUnit& unit : units) total_sizes = total_sizes.merge(unit.sizes);
@@ -203,18 +209,20 @@ int64_t compute_min_bins(const std::vector<SplitUnit>& units, const MemoryCostTa
   return std::max({int64_t{1}, bins_by_bytes, bins_by_count});
 }
 
-/// Depth-first search: places each unit into each micro-batch that has space for it.
+/// A depth-first search for a placement of all units in a given number of micro-batches.
 class PlacementSearch {
  public:
   PlacementSearch(const UnitOrder& order, const MemoryCostTable& table, size_t bins)
       : order_(order), table_(table), bins_(bins) {}
 
+  /// Returns nullopt if there is no placement or kMaxPlacements are exceeded. Called once.
   std::optional<MicroBatchBins> find() {
     if (!place(0)) return std::nullopt;
     return std::move(bins_);
   }
 
  private:
+  /// Places the units from order_[next] on. Returns false if they cannot be placed.
   bool place(size_t next) {
     if (next == order_.size()) return true;
     const SplitUnit& unit = *order_[next];
@@ -241,8 +249,7 @@ class PlacementSearch {
   int64_t placements_ = 0;
 };
 
-/// Places each unit into the micro-batch with the fewest bytes. Returns nullopt if a unit does not
-/// fit.
+/// Places each unit into the micro-batch with the fewest bytes. Returns nullopt if one does not fit.
 std::optional<MicroBatchBins> spread_evenly_by_bytes(const UnitOrder& order, const MemoryCostTable& table,
                                                      size_t count) {
   MicroBatchBins bins(count);
@@ -264,7 +271,7 @@ int64_t max_bin_bytes(const MicroBatchBins& bins, const MemoryCostTable& table) 
   return max_bytes;
 }
 
-/// Moves units out of the fullest micro-batch while that lowers the larger of the two.
+/// Moves units from the fullest micro-batch to others while this lowers the larger of both.
 void balance_bins(MicroBatchBins& bins, const MemoryCostTable& table) {
   const auto bytes = [&](const MicroBatchSizes& sizes) { return table.bytes(sizes); };
   for (bool moved = true; moved;) {
@@ -286,6 +293,7 @@ void balance_bins(MicroBatchBins& bins, const MemoryCostTable& table) {
   }
 }
 
+/// Returns the micro-batches of one group of samples, the largest first (split_by_memory()).
 MicroBatchBins pack_units(const std::vector<SplitUnit>& units, const MemoryCostTable& table) {
   const auto orders = make_orders(units);
   MicroBatchBins best_bins;
@@ -312,7 +320,7 @@ MicroBatchBins pack_units(const std::vector<SplitUnit>& units, const MemoryCostT
   return best_bins;
 }
 
-/// Units by group.
+/// Returns the units of each group of samples, by group.
 std::map<int64_t, std::vector<SplitUnit>> group_units(std::span<const data::SampleShape> shapes,
                                                       const MemoryCostTable& table,
                                                       const engine::SplitConstraint& rule) {
@@ -326,6 +334,7 @@ std::map<int64_t, std::vector<SplitUnit>> group_units(std::span<const data::Samp
   return groups;
 }
 
+/// Returns the split with the micro-batches of all groups. Samples are sorted within a micro-batch.
 engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups, const engine::SplitConstraint& rule) {
   engine::MicroBatchSplit split{.order = {}, .sizes = {}, .unit = rule.unit};
   for (const MicroBatchBins& bins : groups) {
@@ -343,8 +352,8 @@ engine::MicroBatchSplit make_split(const std::vector<MicroBatchBins>& groups, co
   return split;
 }
 
-/// Returns micro-batches of equal numbers of samples in order, if that takes the same number of
-/// micro-batches and at most `max_bytes` bytes each.
+/// Returns the split into `micro_batches` equal numbers of samples, in order. Returns nullopt if there
+/// is none, or a micro-batch does not fit or exceeds `max_bytes`.
 std::optional<engine::MicroBatchSplit> find_equal_split(std::span<const data::SampleShape> shapes,
                                                         const MemoryCostTable& table,
                                                         const engine::SplitConstraint& rule, int64_t micro_batches,

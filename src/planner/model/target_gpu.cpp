@@ -22,35 +22,37 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kPageBytes = 2 * kMiB;  // allocation unit of drivers
-/// Fraction of a GPU's nominal size that drivers report.
+constexpr int64_t kPageBytes = 2 * kMiB;  // allocation unit of NVIDIA's driver
+/// Fraction of a GPU's nominal size that drivers report (make_target_gpu()).
 constexpr double kReportedShare = 0.98;
 
-/// Memory in use before the first allocation counts as context up to this multiple of the table's
-/// context.
+/// Memory in use before the first allocation counts as this process's context if it is at most this
+/// multiple of the table's context size. Chosen without measurement.
 constexpr int64_t kMaxContexts = 2;
 /// Growth of a context when a step's kernels are loaded: 203 MiB on an H200
 /// (src/memory/gpu_list.h).
 constexpr int64_t kLazyKernelBytes = 208 * kMiB;
 
-// NCCL allocates 512 KiB, 4.7 MiB and 4 MiB per channel and peer (protocols LL, LL128 and Simple;
-// init.cc), for two peers in a ring. The number of channels depends on the links; 16 is common
-// within a machine. Not measured.
+// NCCL's buffers. Per channel and peer, it allocates 512 KiB, 4.7 MiB and 4 MiB for the protocols
+// LL, LL128 and Simple (NCCL's init.cc). A rank has two peers in a ring. The number of channels
+// depends on the links; 16 is common within a machine. Not measured.
 constexpr int64_t kNcclBytesPerChannelAndPeer = 9'650'000;
 constexpr int64_t kNcclChannels = 16;
 constexpr int64_t kRingPeers = 2;
 
+/// The GPU that represents all GPUs up to a nominal size in GiB.
 struct SizeClass {
   double max_gigabytes;
-  const char* gpu;
+  const char* gpu;  // name in the GPU table
 };
 
-/// A common GPU of each size, for architecture and FLOPS.
+/// A common GPU of each size, for architecture and FLOPS. The sizes ascend.
 constexpr std::array kSizeClasses{SizeClass{24, "rtx4090"}, SizeClass{32, "rtx5090"}, SizeClass{40, "a100-40"},
                                   SizeClass{48, "a6000"},   SizeClass{80, "h100"},    SizeClass{141, "h200"},
                                   SizeClass{1024, "b200"}};
 
-/// Lowercase words without the obvious ones: "NVIDIA GeForce RTX 4090" becomes rtx, 4090.
+/// Returns the words of a GPU's name in lower case, without brands: "NVIDIA GeForce RTX 4090"
+/// becomes rtx, 4090.
 std::vector<std::string> split_gpu_name(std::string_view name) {
   constexpr std::array<std::string_view, 4> kBrands{"nvidia", "geforce", "tesla", "gpu"};
   std::vector<std::string> words(1);
@@ -68,7 +70,8 @@ std::vector<std::string> split_gpu_name(std::string_view name) {
   return words;
 }
 
-/// Returns the GPU with exactly these words, or else the GPUs whose names begin with them.
+/// Returns the GPUs whose names consist of exactly these words, or else those whose names begin
+/// with them.
 std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string>& words) {
   std::vector<const memory::Gpu*> exact_matches;
   std::vector<const memory::Gpu*> prefix_matches;
@@ -86,14 +89,15 @@ std::vector<const memory::Gpu*> find_gpus_by_words(const std::vector<std::string
   return exact_matches.empty() ? prefix_matches : exact_matches;
 }
 
-/// Returns whether the GPU is sold with this many gigabytes. Drivers report a little less.
+/// Returns whether the GPU has this nominal size in GiB. Drivers report a little less; up to an
+/// eighth less is accepted.
 bool has_nominal_size(const memory::Gpu& gpu, int64_t nominal_size) {
   const double missing_gigabytes = static_cast<double>(nominal_size) - static_cast<double>(gpu.memory_bytes) / kGiB;
   return missing_gigabytes >= 0 && missing_gigabytes < static_cast<double>(nominal_size) / 8;
 }
 
-/// Returns the GPUs that a name may mean, as in the table or as users and drivers write it: RTX
-/// 4090, 4090, "H100 80GB", "3060 12 GB", "4080 mobile".
+/// Returns the GPUs that a name may refer to. Accepts names of the table and names as users and
+/// drivers write them: "RTX 4090", "4090", "H100 80GB", "3060 12 GB", "4080 mobile".
 std::vector<const memory::Gpu*> find_matching_gpus(const std::string& name) {
   if (const auto* const gpu = memory::find_gpu(name)) return {gpu};
   auto words = split_gpu_name(name);
@@ -194,6 +198,8 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
   }
   // A MIG slice that is not in the table belongs to the GPU whose name it begins with.
   const std::string whole_name = device.name.substr(0, device.name.find(" MIG "));
+  // The GPU with the lowest tuple is the most similar one: by name, then architecture (older ones
+  // before newer ones), then number of multiprocessors.
   const auto dissimilarity = [&](const memory::Gpu& gpu) {
     return std::tuple(gpu.device_name != device.name, gpu.device_name != whole_name,
                       gpu.architecture > device.architecture, std::abs(gpu.architecture - device.architecture),
@@ -211,8 +217,8 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
     description +=
         fmt::format(", planned as {} with {} multiprocessors", nearest_gpu->device_name, device.multiprocessors);
   }
-  // Kernels are loaded on first use, so that the context grows later. The driver does not report
-  // which process uses the memory.
+  // The driver does not report which process uses the memory. Kernels are loaded on first use, so
+  // that the context grows by kLazyKernelBytes later.
   const int64_t used_bytes = device.total_bytes - device.free_bytes;
   const int64_t final_context_bytes = used_bytes + (is_on_virtual_gpu() ? 0 : kLazyKernelBytes);
   const int64_t table_context_bytes = nearest_gpu->context_bytes;
@@ -229,6 +235,7 @@ TargetGpu make_target_gpu(const memory::DeviceDescription& device) {
 
 double get_margin_percent(MemoryMode mode) {
   switch (mode) {
+    // The values are documented in memory.mode. Chosen without measurement.
     case MemoryMode::kConservative:
       return 10;
     case MemoryMode::kBalanced:
@@ -236,7 +243,7 @@ double get_margin_percent(MemoryMode mode) {
     case MemoryMode::kAggressive:
       return 2;
   }
-  throw InternalError("unknown mode");
+  throw InternalError("unknown memory mode");
 }
 
 MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::optional<double> limit_gigabytes,

@@ -21,19 +21,20 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Set by restart_on_virtual_gpu() and for dry-run processes: this process is meant to be on a
-/// virtual GPU.
+/// Environment variable of processes that run on a virtual GPU on purpose: after
+/// restart_on_virtual_gpu(), and dry-run processes.
 constexpr const char* kIntendedVariable = "VLMTRAIN_VIRTUAL_GPU";
 
-/// In preload order. The driver's libraries are included because a physical driver in
-/// LD_LIBRARY_PATH or the default path, which a library may load by name, would be found first
-/// otherwise.
+/// The stub libraries in preload order. The driver's libraries (libcuda, libnvidia-ml) are
+/// preloaded too: libraries load them by name, and would otherwise find a physical driver in
+/// LD_LIBRARY_PATH or the default path first.
 constexpr std::array kStubLibraries{"libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13",
                                     "libnvidia-ml.so.1"};
-/// Loaded by the stub libraries from their own folder.
+/// The stub libraries load it from their own folder.
 constexpr const char* kCoreLibrary = "libvlmtrain_vgpu.so";
 
-/// Returns the first file of the stub libraries that `folder` lacks.
+/// Returns the first file of the stub libraries that does not exist in `folder`; nullopt if all
+/// exist.
 std::optional<std::string> find_missing_library(const std::filesystem::path& folder) {
   std::vector<std::string> files(kStubLibraries.begin(), kStubLibraries.end());
   files.emplace_back(kCoreLibrary);
@@ -42,6 +43,8 @@ std::optional<std::string> find_missing_library(const std::filesystem::path& fol
   return missing == files.end() ? std::nullopt : std::optional{*missing};
 }
 
+/// Returns the folder of the stub libraries: next to the program in a build, or in lib/ of an
+/// installation. Throws UserError (kFailed) if there is none.
 std::filesystem::path find_stub_folder() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   const std::array candidates{program / "vgpu", program.parent_path() / "vgpu",
@@ -58,10 +61,11 @@ std::filesystem::path find_stub_folder() {
       find_missing_library(best_folder).value_or(kCoreLibrary), best_folder.string(), candidates.back().string());
 }
 
-/// Returns whether a preloaded library belongs to CUDA: a driver, a profiler, a library that shares
-/// a GPU among containers. Such a library would act on a GPU that this process does not use.
+/// Returns whether a preloaded library belongs to CUDA, such as a driver, a profiler, or a library
+/// that shares a GPU among containers. These libraries would act on a GPU that this process does
+/// not use.
 bool references_cuda(const std::string& library) {
-  // The loader searches other folders otherwise, so that only the name can be checked.
+  // Without a slash, the loader searches several folders, so that only the name can be checked.
   std::string text = library;
   if (library.find('/') != std::string::npos) {
     std::ifstream file(library, std::ios::binary);
@@ -71,7 +75,9 @@ bool references_cuda(const std::string& library) {
                              [&](const char* word) { return text.find(word) != std::string::npos; });
 }
 
-/// LD_PRELOAD cannot express such a path. The libraries are then found by name in LD_LIBRARY_PATH.
+/// Returns whether the folder's path has a space, which separates entries of LD_PRELOAD. The
+/// libraries are then found by name through LD_LIBRARY_PATH. Throws UserError (kFailed) for a colon
+/// or semicolon, which separate entries of LD_LIBRARY_PATH.
 bool contains_space(const std::filesystem::path& folder) {
   if (folder.string().find_first_of(":;") != std::string::npos) {
     throw run_error(
@@ -81,8 +87,8 @@ bool contains_space(const std::filesystem::path& folder) {
   return folder.string().find(' ') != std::string::npos;
 }
 
-/// The user's libraries come first, which a sanitizer's runtime requires, except for those of CUDA.
-/// The stub libraries follow.
+/// Returns the value of LD_PRELOAD: the user's libraries except for those of CUDA, then the stub
+/// libraries. The user's come first, since a sanitizer's runtime must be the first library.
 std::string make_preload_list(const std::filesystem::path& folder) {
   std::vector<std::string> libraries;
   const char* const previous_value = std::getenv("LD_PRELOAD");
@@ -134,7 +140,8 @@ bool is_passed_to_dry_runs(std::string_view variable) {
 }
 
 void require_address_space() {
-  // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB. The CUDA libraries need some more.
+  // vgpu/core/device_memory.cpp reserves 16 TiB and 4 GiB. The rest is an allowance for the CUDA
+  // libraries. Not measured.
   constexpr size_t kAddressSpaceBytes = (size_t{16} << 40) + (size_t{16} << 30);
   void* const addresses =
       mmap(nullptr, kAddressSpaceBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

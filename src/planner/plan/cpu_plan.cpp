@@ -20,17 +20,19 @@ namespace vlmtrain::planner {
 
 namespace {
 
-// Measured: docs/memory.md, "On the CPU".
-/// oneDNN primitives, MKL buffers, stacks, small objects of the autograd graph.
+/// Memory of oneDNN primitives, MKL buffers, stacks, and small objects of the autograd graph.
+/// Measured: docs/memory.md, "On the CPU".
 constexpr int64_t kLibraryBytes = 200'000'000;
 constexpr double kBytesPerGigabyte = 1e9;
 
+/// Returns a FlagSyntax that outlives all evaluators. CPU plans have no flag for a GPU.
 const FlagSyntax& default_flag_syntax() {
   static const FlagSyntax flags;
   return flags;
 }
 
-/// Evaluates changes of a CPU plan with dry runs on the meta device. Bytes are those of tensors.
+/// Evaluates changes of a CPU plan with dry runs on the meta device. Bytes are those of tensors
+/// with malloc's free blocks.
 class CpuChangeEvaluator final : public ChangeEvaluator {
  public:
   /// The arguments must outlive the evaluator.
@@ -48,7 +50,7 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
     try {
       return search(job, workload, constraints).find_min_memory().peak_bytes;
     } catch (const c10::Error&) {
-      return std::nullopt;  // a change that cannot be dry-run is no suggestion
+      return std::nullopt;  // do not suggest a change that cannot be dry-run
     }
   }
 
@@ -127,9 +129,10 @@ CpuMemoryLimit compute_cpu_memory_limit(memory::AvailableHostMemory available, s
   CpuMemoryLimit limit{.available = std::move(available), .margin_percent = get_margin_percent(mode)};
   limit.margin_bytes = std::llround(static_cast<double>(limit.available.bytes) * limit.margin_percent / 100);
   limit.process_bytes = needs.process_bytes;
-  // A slot of the queue that holds another rank's sample counts as this rank's while a thread skips
-  // it.
+  // Loader threads skip the samples of other ranks. Meanwhile, such a sample occupies a slot of the
+  // queue.
   const int64_t skipped_samples = needs.world_size > 1 ? needs.loader_threads : 0;
+  // The loader prefetches at most two steps.
   limit.prefetch_bytes = std::min((2 * needs.samples_per_step + skipped_samples) * needs.sample_bytes,
                                   compute_prefetch_bytes(limit.available.bytes, needs.process_bytes));
   limit.samples_bytes = limit.prefetch_bytes + needs.samples_per_step * needs.sample_bytes +
@@ -140,8 +143,7 @@ CpuMemoryLimit compute_cpu_memory_limit(memory::AvailableHostMemory available, s
 }
 
 int64_t compute_prefetch_bytes(int64_t limit_bytes, int64_t used_bytes) {
-  // A quarter leaves most of the free memory for tensors. The value is a choice without a
-  // measurement.
+  // A quarter leaves most of the free memory for tensors. Chosen without measurement.
   constexpr int64_t kPrefetchDivisor = 4;
   return std::max<int64_t>(1, (limit_bytes - used_bytes) / kPrefetchDivisor);
 }
@@ -157,7 +159,7 @@ CpuPlan make_cpu_plan(const CpuPlanRequest& original_request) {
   plan.mode = request.mode;
   plan.limit = compute_cpu_memory_limit(request.available, request.limit_gigabytes, request.mode, request.needs);
   plan.workload = request.workload;
-  {
+  {  // ends the search's dry run, since only one may exist at a time
     CpuConfigSearch search(request.job, request.workload,
                            {.constraints = request.constraints,
                             .limit_bytes = plan.limit.tensor_bytes,

@@ -13,10 +13,10 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Dry-runs batches and returns the peaks of each.
+/// A function that dry-runs batches and returns the peaks of each.
 using DryRun = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
 
-/// One batch for each candidate.
+/// Returns the first samples of each of the request's candidates, as many as the plan's batch size.
 std::vector<EvaluationBatch> make_batches(const EvaluationRequest& request, const EvaluationPlan& plan) {
   std::vector<EvaluationBatch> batches;
   for (const auto& candidate : request.candidates) {
@@ -29,18 +29,20 @@ std::vector<EvaluationBatch> make_batches(const EvaluationRequest& request, cons
   return batches;
 }
 
-/// Returns plans in the order in which they are tried.
+/// Returns plans without peaks, in the order in which they are tried.
 std::vector<EvaluationPlan> list_candidate_plans(const EvaluationRequest& request) {
   const int64_t samples = std::ssize(request.candidates.front().shapes);
   std::vector<EvaluationPlan> plans;
   if (request.batch_size) {
     plans.push_back({.batch_size = *request.batch_size});
   } else {
+    // Larger batches would have the same samples.
     const auto max_useful_size = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(samples)));
     for (int64_t size = std::min(request.max_batch_size, max_useful_size); size >= 1; size /= 2) {
       plans.push_back({.batch_size = size});
     }
   }
+  // A layout with less memory is slower, so that it is the last resort.
   plans.push_back({.batch_size = plans.back().batch_size, .layout = engine::kMinMemoryEvaluationLayout});
   return plans;
 }
@@ -56,6 +58,7 @@ StepPeaks max_peaks(const std::vector<StepPeaks>& all_peaks) {
 
 using Clock = std::chrono::steady_clock;
 
+/// Returns the first plan that is accepted, or the last one. Dry-runs the plans one by one.
 EvaluationPlan search(const EvaluationRequest& request, Clock::time_point start, const DryRun& dry_run) {
   std::optional<EvaluationPlan> best_plan;
   for (EvaluationPlan plan : list_candidate_plans(request)) {
@@ -63,7 +66,6 @@ EvaluationPlan search(const EvaluationRequest& request, Clock::time_point start,
     plan.fits = plan.peaks.reserved_bytes <= request.limit_bytes;
     const bool is_smallest = plan.batch_size == 1 || request.batch_size;
     const bool is_accepted = plan.peaks.reserved_bytes <= request.target_bytes || (is_smallest && plan.fits);
-    // A layout with less memory is slower, so that it is the last resort.
     best_plan = plan;
     if (is_accepted) break;
   }
@@ -88,8 +90,10 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGp
   DryRunRequest dry_run_request{.step_config = request.training.value_or(StepConfig{}),
                                 .steps = {},
                                 .with_training = request.training.has_value()};
+  // Two steps, since the second one needs more memory than the first.
   if (request.training) dry_run_request.steps.assign(2, request.training_samples);
-  // One request for all: building the model and training take longer than the evaluations.
+  // All plans are in one request, since building the model and the training steps take longer than
+  // the evaluations. `search` then reads the peaks in the same order.
   const auto plans = list_candidate_plans(request);
   std::vector<EvaluationBatch> all_batches;
   for (const auto& plan : plans) {

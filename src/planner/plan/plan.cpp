@@ -20,6 +20,7 @@ namespace vlmtrain::planner {
 
 namespace {
 
+/// Throws UserError (kUsage) if the request cannot be planned.
 void check_request(const Job& job, const TargetGpu& target, const Workload& workload,
                    const StepConstraints& constraints) {
   if (!supports_precision(*target.gpu, job.precision)) {
@@ -41,7 +42,7 @@ void check_request(const Job& job, const TargetGpu& target, const Workload& work
   }
 }
 
-/// Returns the candidate whose first sample needs the most memory; the search begins with it.
+/// Returns the candidate whose first sample needs the most memory. The search begins with it.
 const SampleBatch& find_heaviest_batch(PlanEvaluator& evaluator, const std::vector<SampleBatch>& candidates,
                                        const StepConfig& step_config) {
   size_t heaviest_index = 0;
@@ -55,13 +56,14 @@ const SampleBatch& find_heaviest_batch(PlanEvaluator& evaluator, const std::vect
   return candidates[heaviest_index];
 }
 
+/// A candidate that needs more memory than the plan's worst batch.
 struct WorseBatch {
-  const SampleBatch* batch = nullptr;
-  int64_t reserved_bytes = 0;
+  const SampleBatch* batch = nullptr;  ///< null if there is none
+  int64_t reserved_bytes = 0;          ///< reserved peak of the worst candidate
 };
 
-/// Returns the candidate that needs the most memory with the best plan so far, if it needs more
-/// than the plan's worst batch.
+/// Returns the candidate that needs the most memory with the StepConfig of `best`, if it needs more
+/// than `best`.
 WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, const StepEstimate& best) {
   WorseBatch worse{.reserved_bytes = best.peaks.reserved_bytes};
   for (const auto& candidate : workload.candidates) {
@@ -72,7 +74,7 @@ WorseBatch find_worse_batch(PlanEvaluator& evaluator, const Workload& workload, 
   return worse;
 }
 
-/// Replaces the worst batch, and with it the numbers of the best plan.
+/// Adds a worst batch to the evaluator and dry-runs the plan's StepConfig with it.
 void replace_worst_batch(Plan& plan, PlanEvaluator& evaluator, const SampleBatch& worse_batch) {
   evaluator.add_worst_case(worse_batch);
   plan.best = evaluator.dry_run(plan.best.step_config);
@@ -81,9 +83,9 @@ void replace_worst_batch(Plan& plan, PlanEvaluator& evaluator, const SampleBatch
   }
 }
 
-/// Dry-runs the largest sampled step of each rank.
+/// Dry-runs the largest sampled step of each rank (Plan::rank_steps).
 std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) {
-  // Bounds of the time: at most this many ranks and micro-batches are dry-run.
+  // Bound the number of ranks and micro-batches that are dry-run, and thus the time. Not tuned.
   constexpr size_t kMaxRanks = 64;
   constexpr int64_t kMaxMicroBatches = 400;
   auto rank_steps = find_largest_rank_steps(plan.workload);
@@ -113,6 +115,7 @@ std::vector<RankStep> dry_run_ranks(const Plan& plan, PlanEvaluator& evaluator) 
   return steps;
 }
 
+/// Returns the plan for the sharding in request.job (make_plan()).
 Plan plan_with_sharding(const PlanRequest& original_request) {
   const auto start = std::chrono::steady_clock::now();
   PlanRequest request = original_request;
@@ -132,6 +135,8 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
   evaluator.add_worst_case(
       find_heaviest_batch(evaluator, request.workload.candidates,
                           {.recompute = {}, .expandable_segments = request.constraints.expandable_segments}));
+  // Plans for the worst batches known so far. If another candidate needs more memory with that
+  // plan, it is added. The search repeats if this candidate does not fit.
   std::optional<ConfigSearch> search;
   for (size_t num_batches = 1;; ++num_batches) {
     search.emplace(evaluator, request.workload, request.constraints, plan.limit.limit_bytes);
@@ -173,14 +178,18 @@ Plan plan_with_sharding(const PlanRequest& original_request) {
   return plan;
 }
 
+/// Returns whether `plan` fits and `other` does not, or, if both fit, is faster, or, if none fits,
+/// needs less memory.
 bool is_better_plan(const Plan& plan, const Plan& other) {
   if (plan.fits != other.fits) return plan.fits;
   if (!plan.fits) return plan.total_bytes() < other.total_bytes();
   return plan.best.step_seconds < other.best.step_seconds;
 }
 
-/// Unsharding blocks in each pass takes time. It pays off if nothing else fits, if activations are
-/// recomputed for lack of memory, or if it lowers the network traffic.
+/// Returns whether sharded blocks may be faster than `plan`, which does not shard them. Unsharding
+/// blocks in each pass takes time. It pays off if nothing fits otherwise, if blocks are recomputed
+/// for lack of memory, or if there are several nodes, where hybrid sharding lowers the network
+/// traffic.
 bool is_full_sharding_worthwhile(const Plan& plan) {
   return !plan.fits || plan.workload.nodes > 1 || !(plan.best.step_config.recompute == models::RecomputeBlocks{});
 }
@@ -285,7 +294,8 @@ nlohmann::ordered_json average_json(const AverageStep& average, const Plan& plan
           {"samples_per_second", average.samples_per_second}};
 }
 
-/// The rank with the highest peak first.
+/// Returns the object `ranks` of plan.json, the rank with the highest peak first; null if it is
+/// empty.
 nlohmann::ordered_json rank_steps_json(std::vector<RankStep> steps) {
   if (steps.empty()) return nullptr;
   std::ranges::stable_sort(steps, std::greater{}, [](const RankStep& step) { return step.peaks.reserved_bytes; });

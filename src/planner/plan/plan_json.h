@@ -8,7 +8,7 @@
 
 namespace vlmtrain::planner {
 
-/// The common content of GPU and CPU plans.
+/// References to the fields that GPU and CPU plans have in common. They must outlive the object.
 struct PlanSummary {
   bool fits;
   const std::string& model;
@@ -22,10 +22,10 @@ struct PlanSummary {
   const PlanningEffort& effort;
 };
 
-/// Returns the fields of plan.json that both kinds of plan have.
+/// Returns the fields of plan.json that GPU and CPU plans have in common.
 nlohmann::ordered_json plan_summary_json(const PlanSummary& step);
 
-/// Returns the peak by component.
+/// Returns the bytes of each component at the peak, under keys such as "weights_bytes".
 nlohmann::ordered_json peak_bytes_json(const memory::Peak& peak);
 
 /// Returns {"language_blocks", "selective_language_blocks", "vision_blocks"}.

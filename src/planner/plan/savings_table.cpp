@@ -13,10 +13,12 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// A job to which each row applies one more change.
+/// The request of the current row. Each row applies one more saving.
 struct SavingsState {
   PlanRequest request;
   bool with_recomputation = false;
+
+  /// Returns SavingsRow::arguments.
   std::vector<std::string> arguments() const {
     const Job& job = request.job;
     return {"training.precision=" + engine::to_string(job.precision),
@@ -28,7 +30,8 @@ struct SavingsState {
   }
 };
 
-/// Returns why a row does not apply; empty if it does.
+/// A function that applies one saving to `state`. `request` is the original request. Returns why
+/// the row does not apply; empty if it applies.
 using ApplySaving = std::string (*)(SavingsState& state, const PlanRequest& request);
 
 std::string start_without_savings(SavingsState& state, const PlanRequest& /*request*/) {
@@ -75,10 +78,12 @@ std::string use_nf4(SavingsState& state, const PlanRequest& /*request*/) {
   return {};
 }
 
+/// The rows in order: name and function.
 constexpr std::pair<const char*, ApplySaving> kSavings[] = {
     {"none", start_without_savings},    {"16 bits", use_16_bits}, {"recomputation", enable_recomputation},
     {"8-bit states", use_8_bit_states}, {"LoRA", use_lora},       {"NF4", use_nf4}};
 
+/// Returns the StepConfig of SavingsRow::single_sample.
 StepConfig make_single_sample_config(const SavingsState& state, const DryRunDetail& detail) {
   const StepConstraints& constraints = state.request.constraints;
   const models::RecomputeBlocks all_blocks{.vision = detail.vision_blocks, .language = detail.language_blocks};
@@ -90,6 +95,7 @@ StepConfig make_single_sample_config(const SavingsState& state, const DryRunDeta
   return step_config;
 }
 
+/// Computes the estimates of a row. `full_plan` is the plan of the original request.
 void fill_row(const SavingsState& state, const Plan& full_plan, SavingsRow& row) {
   const Plan plan = make_plan(state.request);
   row.detail = plan.detail;
@@ -128,7 +134,8 @@ std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Pla
       try {
         fill_row(state, plan, row);
       } catch (const UserError& error) {
-        // The model cannot be built, or needs more memory than any GPU has.
+        // The model cannot be built (kUsage, kBadData), or a sample needs more memory than any GPU
+        // has (kDoesNotFit). kFailed is an error of the dry-run process, not of the row.
         if (error.code() == ExitCode::kFailed) throw;
         row = {.name = name, .arguments = {}, .unavailable_reason = error.what(), .single_sample = {}};
         // A job that is too large may become small enough in a later row.

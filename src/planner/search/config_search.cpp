@@ -10,23 +10,25 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Bound of the search's dry runs.
+/// Maximum number of guesses that the search dry-runs. Not tuned.
 constexpr int64_t kMaxGuesses = 16;
-/// Rows of smaller loss chunks to try. Very small ones launch many kernels and are for the last
-/// resort.
+/// Rows of the smaller loss chunks to try. Very small chunks launch many kernels, so that they are
+/// the last resort. Not tuned.
 constexpr int64_t kSmallLossChunkRows = 128;
 constexpr int64_t kVerySmallLossChunkRows = 16;
-/// More passes are not tried here, since dry runs of many passes take long.
+/// Maximum number of vision passes to try. Dry runs with more passes take long. Not tuned.
 constexpr int64_t kMaxVisionPasses = 8;
-/// Memory ratio to the limit above which neither smaller passes nor other segments help, for a
-/// dry-run StepConfig.
+/// If the predicted memory of the next larger micro-batch exceeds this multiple of the limit, it is
+/// not dry-run. The prediction starts from a dry run. Not tuned.
 constexpr double kMaxDryRunRatio = 1.1;
-/// The same for an estimated StepConfig, whose error adds to it.
+/// The same for full recomputation, whose prediction has a larger error (find_untried_minimum()).
+/// Not tuned.
 constexpr double kMaxEstimatedRatio = 1.3;
-/// Micro-batch sizes among the alternatives that do not fit even with full recomputation.
+/// Maximum number of micro-batch sizes among the alternatives that do not fit even with full
+/// recomputation.
 constexpr int64_t kMaxTooLargeAlternatives = 2;
-/// Images of a sample up to which vision passes are dry-run that change only the allocator's
-/// segments. More images make such dry runs slow.
+/// If smaller vision passes affect only fragmentation, they are dry-run for samples with at most
+/// this many images and frames. Dry runs with more of them are slow. Not tuned.
 constexpr int64_t kFewImages = 16;
 
 }  // namespace
@@ -74,17 +76,17 @@ std::optional<StepEstimate> ConfigSearch::find() {
 
 StepEstimate ConfigSearch::find_min_memory() {
   if (min_memory_) return *min_memory_;
-  // The first of equal configs wins, so that rows and tiles are not split without a benefit.
+  // The first of equal configs wins. The default loss chunks and vision passes come first, since
+  // smaller ones are slower.
   evaluator_.dry_run(make_smallest_config(1, default_step_config().loss_chunk_rows));
   for (const StepConfig& step_config : make_min_memory_configs(constraints_, workload_, all_blocks_)) {
     evaluator_.dry_run(step_config);
     const memory::Component largest_component =
         evaluator_.get_result(step_config, /*with_timeline=*/false).detail->peak.tag.component;
-    // The backward pass of a tower's last block follows its forward pass directly. Keeping its
-    // activations may take less memory than recomputing from its input.
+    // The backward pass of a tower's last block directly follows its forward pass. Keeping the
+    // activations of this block may take less memory than keeping its input and recomputing them.
     if (constraints_.recompute.is_auto()) dry_run_without_last_block(step_config, largest_component);
-    // If the tower does not cause the peak, its passes change only the use of the allocator's
-    // segments. Many tiles make such dry runs slow.
+    // If the peak is not in the vision tower, smaller vision passes affect only fragmentation.
     const data::SampleShape& worst = evaluator_.worst().shapes.front();
     if (largest_component != memory::Component::kVision && worst.num_media + worst.video_frames > kFewImages) break;
   }
@@ -103,8 +105,8 @@ void ConfigSearch::dry_run_without_last_block(StepConfig step_config, memory::Co
   evaluator_.dry_run(step_config);
 }
 
-/// Returns whether the config satisfies the constraints. The evaluator may have estimates from
-/// another search.
+/// Returns whether the StepConfig is within the constraints. The evaluator may have estimates of a
+/// search with other constraints.
 bool ConfigSearch::is_allowed(const StepConfig& step_config) const {
   const auto is_compatible = [](const std::optional<int64_t>& constraint, int64_t value) {
     return !constraint || *constraint == value;
@@ -148,8 +150,8 @@ void ConfigSearch::run_probes() {
        {memory::Component::kWeights, memory::Component::kGradients, memory::Component::kOptimizer}) {
     persistent_bytes_ += detail.peak.by_component[static_cast<size_t>(component)];
   }
-  // Two samples are not dry-run if one exceeds half of the virtual GPU's memory: no GPU would hold
-  // them.
+  // If one sample exceeds half of the virtual GPU's memory, two samples fit on no GPU and are not
+  // dry-run.
   const bool exceeds_all_gpus = probes.one_sample.peaks().reserved_bytes > kUnlimitedBytes / 2;
   if (exceeds_all_gpus && !constraints_.micro_batch_size) micro_batch_sizes_.resize(1);
   if (has_two_samples && !exceeds_all_gpus)
@@ -194,7 +196,8 @@ int64_t ConfigSearch::estimate_bytes(const StepConfig& step_config) const {
   return cost_model_->reserved_bytes(step_config.micro_batch_size, step_config.recompute);
 }
 
-/// Returns the fewest recomputed blocks with which the micro-batch size is expected to fit.
+/// Returns the level (index in recompute_order_) with the fewest recomputed blocks with which the
+/// micro-batch size is expected to fit; nullopt if no level is expected to fit.
 std::optional<size_t> ConfigSearch::find_min_level(int64_t size) const {
   for (size_t level = 0; level < recompute_order_.size(); ++level) {
     if (estimate_bytes(make_step_config(size, level)) <= limit_bytes_) return level;
@@ -212,7 +215,7 @@ double ConfigSearch::estimate_seconds(const StepConfig& step_config) const {
          evaluator_.communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
 }
 
-/// Returns the fastest config that is expected to fit.
+/// Returns the StepConfig with the lowest estimated time among those that are expected to fit.
 std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
   std::optional<StepConfig> fastest;
   double min_seconds = std::numeric_limits<double>::infinity();
@@ -229,8 +232,8 @@ std::optional<StepConfig> ConfigSearch::find_fastest_guess() const {
   return fastest;
 }
 
-/// Returns the smallest micro-batch with full recomputation, unless it has been dry-run or is
-/// hopeless. The estimate adds up the savings of single blocks and may be more than a tenth too
+/// Returns the smallest micro-batch with full recomputation, unless it has been dry-run or is far
+/// from fitting. Its estimate adds up the savings of single blocks and may be more than a tenth too
 /// high if temporaries are large.
 std::optional<StepConfig> ConfigSearch::find_untried_minimum() const {
   const StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
@@ -258,8 +261,8 @@ std::optional<StepConfig> ConfigSearch::find_next_larger(const StepConfig& step_
   return is_hopeless ? std::nullopt : std::optional{larger};
 }
 
-/// Returns the first config that fits of ever smaller and slower passes, if the one with the least
-/// memory fits.
+/// Tries smaller and smaller vision passes and loss chunks, which are slower, and returns the first
+/// StepConfig that fits. Returns nullopt if the one with the least memory does not fit.
 std::optional<StepEstimate> ConfigSearch::find_with_smaller_passes() {
   const StepEstimate min_memory = find_min_memory();
   if (!min_memory.fits) return std::nullopt;
@@ -280,7 +283,6 @@ std::vector<StepConfig> ConfigSearch::list_smaller_passes() const {
   return step_configs;
 }
 
-/// The remaining settings, after micro-batch size and recomputation.
 StepConfig ConfigSearch::make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const {
   StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
   if (constraints_.recompute.is_auto()) step_config.recompute = all_blocks_;

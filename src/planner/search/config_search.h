@@ -9,37 +9,44 @@
 
 namespace vlmtrain::planner {
 
-/// Returns the divisors in ascending order.
+/// Returns the divisors of a positive number in ascending order.
 std::vector<int64_t> find_divisors(int64_t number);
 
 /// A search for the fastest StepConfig within constraints, for the worst batches of its evaluator.
-/// Not thread-safe.
+/// A linear CostModel, fitted to probes, guesses a StepConfig; a full dry run checks the guess and
+/// corrects the model; and so on. Not thread-safe.
 class ConfigSearch {
  public:
-  /// `evaluator` and `workload` must outlive the search.
+  /// `evaluator` and `workload` must outlive the search. `limit_bytes` is the limit of reserved
+  /// bytes. REQUIRES: evaluator has a worst case.
   ConfigSearch(PlanEvaluator& evaluator, const Workload& workload, const StepConstraints& constraints,
                int64_t limit_bytes);
 
-  /// Returns the fastest config that fits, dry-run in full; nullopt if none fits.
+  /// Returns the fastest StepConfig that fits, dry-run in full; nullopt if none fits. Called once.
   std::optional<StepEstimate> find();
 
-  /// Returns the dry-run config that needs the least memory within the constraints. REQUIRES:
-  /// find() was called.
+  /// Returns the StepConfig that needs the least memory within the constraints, dry-run in full.
+  /// REQUIRES: find() was called.
   StepEstimate find_min_memory();
 
-  /// Returns every micro-batch size without recomputation, with as few blocks as fit, and with all
-  /// blocks. REQUIRES: find() was called.
+  /// Returns up to three estimates for each micro-batch size: without recomputation, with as few
+  /// recomputed blocks as fit, and with full recomputation. Omits sizes that are far too large.
+  /// REQUIRES: find() was called.
   std::vector<StepEstimate> alternatives() const;
 
+  /// REQUIRES: find() was called.
   const CostModel& cost_model() const { return *cost_model_; }
 
  private:
   void run_probes();
   StepConfig default_step_config() const;
+  /// `size` is the micro-batch size, `level` an index in recompute_order_.
   StepConfig make_step_config(int64_t size, size_t level) const;
-  /// Returns the smallest micro-batch with full recomputation, the tiles in `vision_passes` passes,
-  /// and this many rows per loss chunk.
+  /// Returns the smallest micro-batch with full recomputation, its tiles divided into
+  /// `vision_passes` passes, and `loss_chunk_rows` rows per loss chunk, except for values that the
+  /// constraints set.
   StepConfig make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const;
+  /// Returns the measured value of a StepConfig that has been dry-run, otherwise a prediction.
   int64_t estimate_bytes(const StepConfig& step_config) const;
   double estimate_seconds(const StepConfig& step_config) const;
   std::optional<size_t> find_min_level(int64_t size) const;

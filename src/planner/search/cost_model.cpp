@@ -20,6 +20,7 @@ int64_t round_bytes(double bytes) {
   return std::llround(std::clamp(bytes, 0.0, kMaxBytes));
 }
 
+/// Returns the duration of the forward and backward passes.
 double get_model_seconds(const StepCosts& costs) {
   return costs.total.seconds - costs.optimizer.seconds;
 }
@@ -57,8 +58,8 @@ double CostModel::linear_bytes(int64_t micro_batch_size, const models::Recompute
   const double saved = static_cast<double>(recompute.vision) * vision_.saved_bytes +
                        static_cast<double>(recompute.language) * language_.saved_bytes -
                        static_cast<double>(recompute.language_selective) * attention_.saved_bytes;
-  // The blocks of the first sample may save more than a further sample takes in total, but no
-  // sample takes a negative amount.
+  // The savings are measured with one sample. They may exceed the memory of a further sample, whose
+  // memory cannot be negative.
   const double extra_sample_bytes = std::max(0.0, bytes_per_extra_sample_ - saved);
   return one_sample_bytes_ - saved + static_cast<double>(micro_batch_size - 1) * extra_sample_bytes;
 }
@@ -66,7 +67,8 @@ double CostModel::linear_bytes(int64_t micro_batch_size, const models::Recompute
 int64_t CostModel::reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
   const double linear = linear_bytes(micro_batch_size, recompute);
   if (corrections_.empty()) return round_bytes(linear);
-  // The correction of the nearest dry-run micro-batch size, scaled by the number of samples.
+  // Uses the correction of the nearest dry-run micro-batch size, by ratio, scaled with the number
+  // of samples.
   auto nearest = corrections_.begin();
   double min_distance = std::numeric_limits<double>::infinity();
   for (auto entry = corrections_.begin(); entry != corrections_.end(); ++entry) {
@@ -83,6 +85,8 @@ int64_t CostModel::reserved_bytes(int64_t micro_batch_size, const models::Recomp
 
 double CostModel::micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const {
   const auto samples = static_cast<double>(micro_batch_size);
+  // `language` includes the blocks that keep their attention output, so that its time is
+  // subtracted.
   return one_sample_seconds_ + (samples - 1) * seconds_per_extra_sample_ +
          samples * (static_cast<double>(recompute.vision) * vision_.seconds +
                     static_cast<double>(recompute.language) * language_.seconds -
@@ -90,20 +94,25 @@ double CostModel::micro_batch_seconds(int64_t micro_batch_size, const models::Re
 }
 
 double CostModel::step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const {
+  // micro_batch_seconds() is linear in the size: size 0 gives the time that each micro-batch takes
+  // in addition.
   const double sample = micro_batch_seconds(1, recompute) - micro_batch_seconds(0, recompute);
   return micro_batches * micro_batch_seconds(0, recompute) + samples * sample + optimizer_seconds_;
 }
 
 std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {
-  /// One more block at a time.
+  /// A kind of block that is recomputed one by one. A stage is complete before the next one begins.
   struct Stage {
     int64_t blocks;
     BlockCost block;
     void (*add)(models::RecomputeBlocks&);
   };
+  // Compares seconds per saved byte without a division, since saved bytes may be 0.
   const auto costs_less = [](const Stage& left, const Stage& right) {
     return left.block.seconds * right.block.saved_bytes < right.block.seconds * left.block.saved_bytes;
   };
+  // Stages of the language model: whole blocks, or blocks without attention and then their
+  // attention.
   const Stage whole_blocks{language_blocks_, language_, [](models::RecomputeBlocks& blocks) { ++blocks.language; }};
   const Stage without_attention{
       language_blocks_,
@@ -134,7 +143,9 @@ std::vector<models::RecomputeBlocks> CostModel::make_recompute_order() const {
 }
 
 bool is_attention_worth_keeping(const StepCosts& costs) {
-  // The input of a block and its attention output are at most a tenth of its activations.
+  // An attention output is at most a tenth of a block's activations. If attention takes less than
+  // about this share of the time too, recomputing it costs no more per byte than recomputing the
+  // rest. 0.08 instead of 0.1 is not tuned.
   constexpr double kMinAttentionShare = 0.08;
   return costs.language_attention_forward.seconds > kMinAttentionShare * costs.language_blocks_forward.seconds;
 }

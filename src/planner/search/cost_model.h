@@ -9,44 +9,53 @@
 
 namespace vlmtrain::planner {
 
-/// The short dry runs of one micro-batch that a CostModel is fitted to.
+/// The probes that a CostModel is fitted to: short dry runs of one micro-batch.
 struct ProbeResults {
-  DryRunResult one_sample;                  ///< one sample without recomputation; with costs and detail
-  std::optional<DryRunResult> two_samples;  ///< two samples; nullopt if a rank has only one
-  std::optional<DryRunResult> vision;  ///< one sample with the whole tower recomputed; nullopt if it has no activations
-  std::optional<DryRunResult> language;  ///< one sample with the whole language model recomputed
-  std::optional<DryRunResult>
-      language_without_attention;  ///< the same with attention outputs kept; nullopt if that is not worth a probe
+  /// One sample without recomputation. Has costs and detail.
+  DryRunResult one_sample;
+  /// Two samples without recomputation. Has costs. nullopt if a rank has only one sample per step.
+  std::optional<DryRunResult> two_samples;
+  /// One sample with all blocks of the vision tower recomputed. nullopt if the sample has no
+  /// images.
+  std::optional<DryRunResult> vision;
+  /// One sample with all blocks of the language model recomputed. nullopt if the model has none.
+  std::optional<DryRunResult> language;
+  /// The same as `language`, but each block keeps the output of its attention. nullopt if
+  /// !is_attention_worth_keeping().
+  std::optional<DryRunResult> language_without_attention;
 };
 
-/// Returns whether attention takes so much of the language model's time that keeping its outputs
-/// may be worth the memory.
+/// Returns whether attention takes such a share of the language model's time that keeping its
+/// outputs may be worth the memory.
 bool is_attention_worth_keeping(const StepCosts& costs);
 
-/// A linear model of the memory and time of a StepConfig, fitted to probes and corrected to agree
-/// with all dry runs since.
+/// A linear model of the memory and time of a StepConfig in the micro-batch size and the numbers of
+/// recomputed blocks. It is fitted to probes and corrected with full dry runs. Not thread-safe.
 class CostModel {
  public:
   explicit CostModel(const ProbeResults& probes);
 
+  /// Returns the predicted peak of reserved bytes. Exact for the last measurement of a micro-batch
+  /// size.
   int64_t reserved_bytes(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
-  /// Returns the time of the forward and backward pass of a micro-batch.
+  /// Returns the predicted duration of the forward and backward pass of a micro-batch.
   double micro_batch_seconds(int64_t micro_batch_size, const models::RecomputeBlocks& recompute) const;
-  /// Returns the time of a step with this many samples in this many micro-batches, whose sizes may
-  /// differ.
+  /// Returns the predicted duration of a step with this many samples in this many micro-batches,
+  /// whose sizes may differ. Without communication.
   double step_seconds(double micro_batches, double samples, const models::RecomputeBlocks& recompute) const;
   double optimizer_seconds() const { return optimizer_seconds_; }
 
-  /// Returns recomputations from none to all, each with one more block, in increasing order of time
-  /// per saved byte. Blocks of the language model first keep their attention outputs if that costs
-  /// less per byte.
+  /// Returns a sequence of recomputations from no block to all blocks. Each adds one block to the
+  /// previous one; blocks with the lowest time per saved byte come first. If it is cheaper per
+  /// saved byte, blocks of the language model are first recomputed except for their attention, and
+  /// then completely.
   std::vector<models::RecomputeBlocks> make_recompute_order() const;
 
-  /// Corrects the model with the result of a full dry run.
+  /// Corrects the model with the reserved peak of a full dry run.
   void add_measurement(int64_t micro_batch_size, const models::RecomputeBlocks& recompute, int64_t reserved_bytes);
 
  private:
-  /// One more recomputed block per sample.
+  /// The effect of recomputing one more block, per sample.
   struct BlockCost {
     double saved_bytes = 0;
     double seconds = 0;
@@ -60,11 +69,13 @@ class CostModel {
   double bytes_per_extra_sample_;
   BlockCost vision_;
   BlockCost language_;
-  BlockCost attention_;  // difference per block of the language model if its attention output is not kept
+  // Effect of recomputing the attention of a block of the language model too, instead of keeping
+  // its output.
+  BlockCost attention_;
   double one_sample_seconds_;
   double seconds_per_extra_sample_;
   double optimizer_seconds_;
-  std::map<int64_t, double> corrections_;  // bytes by micro-batch size
+  std::map<int64_t, double> corrections_;  // measured minus predicted bytes, by micro-batch size
 };
 
 }  // namespace vlmtrain::planner

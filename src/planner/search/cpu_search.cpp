@@ -10,10 +10,10 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Rows of a loss chunk for the least memory. Smaller chunks run more operations.
+/// Rows of the smallest loss chunks to try. Smaller ones run more operations. Not tuned.
 constexpr int64_t kCpuSmallLossChunkRows = 128;
 
-/// Returns the first `count` samples of a batch; the last one is repeated as needed.
+/// Returns the first `size` samples of a batch. The last one is repeated as needed.
 std::vector<SampleGroup> make_micro_batch(const SampleBatch& batch, int64_t size) {
   std::vector<SampleGroup> groups;
   for (int64_t i = 0; i < size; ++i) {
@@ -50,12 +50,13 @@ std::optional<CpuStepEstimate> CpuConfigSearch::find_largest_fitting(const model
   return std::nullopt;
 }
 
-/// Returns the smallest micro-batch with as few recomputed blocks as fit. The tower's blocks come
-/// first, since they have most of the activations.
+/// Returns the smallest micro-batch with as few recomputed blocks as fit. Blocks of the vision
+/// tower come first, since they have most of the activations.
 std::optional<CpuStepEstimate> CpuConfigSearch::find_with_recomputation() {
   if (!settings_.constraints.recompute.is_auto()) return std::nullopt;
   if (!fits(dry_run(config_with_recomputation(num_blocks())))) return std::nullopt;
-  // Next guess: the point where the line through both bounds crosses the limit.
+  // Bisection by interpolation: the next guess is where the line through both bounds crosses the
+  // limit.
   int64_t num_fitting = num_blocks();
   int64_t num_failing = 0;
   while (num_fitting - num_failing > 1) {

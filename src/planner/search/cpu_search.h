@@ -8,39 +8,40 @@
 
 namespace vlmtrain::planner {
 
-/// A StepConfig of a CPU run, with its memory.
+/// A StepConfig of a CPU run, and its memory with the worst batch.
 struct CpuStepEstimate {
   StepConfig step_config;
-  int64_t tensor_bytes = 0;  ///< peak of live tensors with the worst batch
-  int64_t peak_bytes = 0;    ///< with malloc's free blocks (CpuDryRun::step())
-  size_t batch_index = 0;    ///< index of the worst candidate
+  int64_t tensor_bytes = 0;  ///< peak of live tensors
+  int64_t peak_bytes = 0;    ///< the same with malloc's free blocks (CpuDryRun::step())
+  size_t batch_index = 0;    ///< index of the worst batch in Workload::candidates
 };
 
-/// The search for the plan of a CPU run, for one job and one workload. One instance at a time. Not
-/// thread-safe.
+/// The search for the StepConfig of a CPU run, for one job and one workload. REQUIRES: one instance
+/// at a time per process, and no CpuDryRun next to it. Not thread-safe.
 class CpuConfigSearch {
  public:
   struct Settings {
     StepConstraints constraints;
-    int64_t limit_bytes = 0;           ///< for tensors
-    int64_t max_micro_batch_size = 1;  ///< the largest size to try if none is set
+    int64_t limit_bytes = 0;           ///< limit of CpuStepEstimate::peak_bytes
+    int64_t max_micro_batch_size = 1;  ///< the largest size to try unless the constraints set one
   };
 
-  /// Builds the model. Adds the time and number of dry runs to `effort`. Throws the exceptions of
-  /// build_model(). `workload` must outlive the search.
+  /// Builds the model. Adds the number and duration of dry runs to `effort`. Throws the exceptions
+  /// of build_model(). `workload` and `effort` must outlive the search.
   CpuConfigSearch(Job job, const Workload& workload, Settings settings, PlanningEffort& effort);
 
   /// Returns the first StepConfig that fits, in the order of make_cpu_plan(); nullopt if none fits.
   std::optional<CpuStepEstimate> find();
 
-  /// Returns the StepConfig with the least memory within the constraints, or the first such one
-  /// that fits.
+  /// Returns the StepConfig with the least memory within the constraints. Stops early at the first
+  /// one that fits.
   CpuStepEstimate find_min_memory();
 
-  /// Dry-runs a StepConfig with all candidates and returns the largest result.
+  /// Dry-runs a StepConfig with all batches of the workload and returns the result of the worst
+  /// one. Results are cached.
   CpuStepEstimate dry_run(const StepConfig& step_config);
 
-  /// Returns the detail of its peak.
+  /// Dry-runs the StepConfig of `estimate` again and returns the detail of its peak.
   DryRunDetail compute_detail(const CpuStepEstimate& estimate);
 
  private:

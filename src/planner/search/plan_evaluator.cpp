@@ -10,13 +10,15 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Sizes of the smaller batches between the worst ones, as fractions of the worst.
+/// Sizes of the smaller batches before the two worst ones, as fractions of the worst. Not tuned.
 constexpr double kMediumShare = 0.6;
 constexpr double kSmallShare = 0.3;
-/// Further micro-batches of a step repeat the second one.
+/// Maximum number of micro-batches in a dry-run step. Further ones repeat the second one.
 constexpr int64_t kMaxMicroBatches = 2;
-/// The same for an average step, whose samples have mixed sizes already.
+/// The same for an average step, whose micro-batches differ. Not tuned.
 constexpr int64_t kMaxAverageMicroBatches = 32;
+
+/// Returns the error for samples that exceed the memory of the virtual GPU.
 UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig& step_config) {
   const data::SampleShape& shape = batch.shapes.front();
   const bool is_single = step_config.micro_batch_size == 1;
@@ -31,7 +33,7 @@ UserError make_exceeds_all_gpus_error(const SampleBatch& batch, const StepConfig
           is_single ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
 }
 
-/// Returns the first `count` samples of a batch.
+/// Returns the first `count` samples of a batch. The last one is repeated as needed.
 std::vector<SampleGroup> take_samples(const SampleBatch& batch, int64_t count) {
   const int64_t num_distinct = std::min(count, std::ssize(batch.shapes));
   auto groups = group_samples(std::span(batch.shapes).first(static_cast<size_t>(num_distinct)));
@@ -39,7 +41,8 @@ std::vector<SampleGroup> take_samples(const SampleBatch& batch, int64_t count) {
   return groups;
 }
 
-/// Returns samples with a fraction of the tiles and of the text.
+/// Returns the samples with `share` of their pixels and text tokens, 0 < share ≤ 1. The shapes
+/// remain valid for data::make_meta_sample().
 std::vector<SampleGroup> scale_samples(std::vector<SampleGroup> groups, double share) {
   const auto scale = [share](int64_t number, int64_t min) {
     return std::clamp(std::llround(static_cast<double>(number) * share), static_cast<long long>(std::min(min, number)),
@@ -196,7 +199,7 @@ void PlanEvaluator::prefetch_probe(const StepConfig& step_config, const SampleBa
 
 const DryRunResult& PlanEvaluator::get_result(const StepConfig& step_config, bool with_timeline) {
   const auto entry = entries_.begin() + (find_entry(step_config) - entries_.cbegin());
-  VLMTRAIN_CHECK(entry != entries_.end(), "the plan has not been dry-run");
+  VLMTRAIN_CHECK(entry != entries_.end(), "the StepConfig has not been dry-run");
   if (with_timeline && entry->result.detail->timeline.empty()) {
     DryRunRequest request = make_full_request(step_config, batches_[entry->batch]);
     request.with_timeline = true;
@@ -207,7 +210,7 @@ const DryRunResult& PlanEvaluator::get_result(const StepConfig& step_config, boo
 
 const SampleBatch& PlanEvaluator::get_batch(const StepConfig& step_config) const {
   const auto entry = find_entry(step_config);
-  VLMTRAIN_CHECK(entry != entries_.end(), "the plan has not been dry-run");
+  VLMTRAIN_CHECK(entry != entries_.end(), "the StepConfig has not been dry-run");
   return batches_[entry->batch];
 }
 

@@ -8,75 +8,103 @@
 
 namespace vlmtrain::planner {
 
-/// The dry-run plans of a request, and the process that dry-runs further ones. The virtual GPU
-/// reports the target's size but has no limit, so that a plan that does not fit shows how much it
-/// needs. Not thread-safe.
+/// Dry-runs StepConfigs for a planning request in a child process, and keeps the results. The
+/// virtual GPU reports the target's size but has no limit, so that a StepConfig that does not fit
+/// shows how much memory it needs. Not thread-safe.
+///
+/// All methods that dry-run throw the exceptions of DryRunProcess, and UserError (kDoesNotFit) if
+/// the samples exceed the memory of any GPU, unless stated otherwise.
 class PlanEvaluator {
  public:
+  /// Starts the child process. `limit_bytes` is the limit of reserved bytes for StepEstimate::fits.
   PlanEvaluator(const Job& job, const TargetGpu& target, const Workload& workload, int64_t limit_bytes);
 
-  /// Adds a batch that plans have to fit. Discards earlier estimates.
+  /// Adds a batch that StepConfigs have to fit. Discards the results of earlier dry runs, except
+  /// for probes.
   void add_worst_case(const SampleBatch& batch);
-  /// Returns the first worst case, which probes use.
+  /// Returns the first worst case, which probes use. REQUIRES: add_worst_case() was called.
   const SampleBatch& worst() const { return batches_.front(); }
 
-  /// Dry-runs two steps of each worst case, each after a step of smaller samples, since changing
-  /// sizes fragment memory. A step has at most two micro-batches, since further ones repeat the
-  /// second. Peaks are the maximum over the worst cases.
+  /// Returns the estimate of a StepConfig. Unless it has been dry-run, dry-runs four steps for each
+  /// worst case: two of its samples, each after a step of smaller samples, since changing sizes
+  /// fragment memory. A step has at most two micro-batches, since further ones repeat the second.
+  /// The estimate is that of the worst case with the highest peak. REQUIRES: add_worst_case() was
+  /// called.
   StepEstimate dry_run(const StepConfig& step_config);
 
-  /// Dry-runs one step of one micro-batch, with the requested detail.
-  enum class ProbeDetail { kPeaks, kCosts, kCostsAndDetail };
+  /// The optional fields of a probe's DryRunResult. All results have peaks.
+  enum class ProbeDetail {
+    kPeaks,           ///< neither costs nor detail
+    kCosts,           ///< costs
+    kCostsAndDetail,  ///< costs and detail
+  };
+  /// Dry-runs a probe: one step of one micro-batch of worst(). Returns the earlier result of an
+  /// equal probe.
   DryRunResult probe(const StepConfig& step_config, ProbeDetail detail);
+  /// Dry-runs a probe with another batch, without a cache.
   DryRunResult probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail = ProbeDetail::kPeaks);
 
-  /// Announces a probable next call, so that it overlaps with the calls before it.
+  /// Starts the dry run of a later dry_run(step_config) or probe() call in the background, for the
+  /// first worst case, if a worker is idle. Affects only the duration, not the results.
   void prefetch(const StepConfig& step_config);
   void prefetch_probe(const StepConfig& step_config, ProbeDetail detail);
   void prefetch_probe(const StepConfig& step_config, const SampleBatch& batch,
                       ProbeDetail detail = ProbeDetail::kPeaks);
 
-  /// Returns the estimate of a dry-run StepConfig, or null.
+  /// Returns the estimate of a StepConfig, or null if it has not been dry-run. Valid until the next
+  /// call of dry_run() or add_worst_case().
   const StepEstimate* find(const StepConfig& step_config) const;
 
-  /// Returns all estimates.
+  /// Returns the estimates of all dry-run StepConfigs. Valid until the next call of dry_run() or
+  /// add_worst_case().
   std::vector<const StepEstimate*> all_estimates() const;
 
-  /// Returns the complete result of a dry-run StepConfig.
+  /// Returns the result of a StepConfig with the worst case that has the highest peak. If
+  /// `with_timeline` and it has no timeline, dry-runs it again. Valid until the next call of
+  /// dry_run() or add_worst_case(). REQUIRES: the StepConfig has been dry-run.
   const DryRunResult& get_result(const StepConfig& step_config, bool with_timeline);
-  /// Returns the worst case of that result.
+  /// Returns the worst case with the highest peak. Valid until the next call of add_worst_case().
+  /// REQUIRES: the StepConfig has been dry-run.
   const SampleBatch& get_batch(const StepConfig& step_config) const;
 
-  /// Returns the reserved peak with a batch that is not a worst case.
+  /// Dry-runs four steps as dry_run() does, with a batch that need not be a worst case, and returns
+  /// the reserved peak. Does not throw if it exceeds the memory of any GPU, but returns an
+  /// incomplete peak.
   int64_t reserved_bytes(const StepConfig& step_config, const SampleBatch& batch);
 
-  /// Returns the reserved peak of another job with the largest of `candidates`, or nullopt if it
-  /// exceeds the memory of any GPU.
+  /// Does the same for another job with each of `candidates` and returns the highest reserved peak,
+  /// or nullopt if it exceeds the memory of any GPU.
   std::optional<int64_t> reserved_bytes(const Job& job, const StepConfig& step_config,
                                         const std::vector<SampleBatch>& candidates);
 
-  /// Dry-runs the second of two average steps of one rank. If a step has more than 32
-  /// micro-batches, the first 32 represent all.
+  /// Dry-runs two steps of `samples`, an average step of one rank, and returns the second one's
+  /// costs and the peaks of both. If a step has more than 32 micro-batches, the first 32 represent
+  /// all.
   AverageStep dry_run_average_step(const StepConfig& step_config, const std::vector<data::SampleShape>& samples);
 
-  /// Runs any request for the job.
+  /// Dry-runs any request with the evaluator's job and counts it in effort(). Does not throw if the
+  /// GPU's memory is exhausted.
   DryRunResult run(const DryRunRequest& request);
 
-  double tokens_per_step(const SampleBatch& batch) const;  ///< of all ranks
-  /// Returns the communication of a step with this many micro-batches of this duration, with the
+  /// Returns the number of tokens of all ranks together in a step of `batch`.
+  double tokens_per_step(const SampleBatch& batch) const;
+  /// Returns the communication of a step with this many micro-batches of this duration. Uses the
   /// collectives of the last dry run.
   Communication communication(double micro_batch_seconds, int64_t num_micro_batches) const;
-  /// Returns the communication of a dry-run StepConfig.
+  /// Returns the communication of a StepConfig. REQUIRES: it has been dry-run.
   Communication communication(const StepConfig& step_config) const;
+  /// Returns the number and duration of dry runs so far; PlanningEffort::seconds is 0.
   const PlanningEffort& effort() const { return effort_; }
 
  private:
+  /// A dry-run StepConfig with the worst case that has the highest peak.
   struct Entry {
     StepEstimate estimate;
     DryRunResult result;
-    size_t batch;  ///< index in batches_
+    size_t batch;  ///< index of the worst case in batches_
   };
 
+  /// A probe of worst().
   struct Probe {
     StepConfig step_config;
     ProbeDetail detail;
@@ -94,29 +122,30 @@ class PlanEvaluator {
   Workload workload_;
   Interconnect interconnect_;
   int64_t limit_bytes_;
-  StepCollectives collectives_;
-  std::vector<SampleBatch> batches_;
+  StepCollectives collectives_;       // of the last dry run that had any
+  std::vector<SampleBatch> batches_;  // worst cases
   DryRunProcess process_;
   std::vector<Entry> entries_;
-  std::vector<Probe> probes_;  // with worst(), which does not change
+  std::vector<Probe> probes_;  // stay valid, since worst() does not change
   PlanningEffort effort_;
 };
 
-/// Returns the configs of which one needs the least memory: the smallest micro-batch, all `blocks`
-/// recomputed, one row per loss chunk; the tower's tiles one by one or all at once, since small
-/// passes may fragment memory by more than they save. Constraints are kept. `blocks` are those of
-/// the model.
+/// Returns the one or two StepConfigs that may need the least memory within the constraints: the
+/// smallest micro-batch, all blocks recomputed, one row per loss chunk. If samples have images,
+/// there are two: all tiles in one vision pass, and one tile per pass. Small passes may increase
+/// fragmentation by more than they save. `blocks` is the number of blocks of the model.
 std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
                                                 const models::RecomputeBlocks& blocks);
 
-/// Returns the lowest reserved peak of the configs for a job, or that of the first one within
-/// `limit_bytes`. Stops early above `give_up_bytes`, since dry runs with single tiles launch many
-/// kernels and take long. Returns nullopt if it exceeds the memory of any GPU.
+/// Dry-runs a job with the configs, in order, and returns the lowest reserved peak. Stops at the
+/// first config within `limit_bytes`. Also stops if the lowest peak so far exceeds `give_up_bytes`,
+/// since dry runs with single tiles launch many kernels and take long. Returns nullopt if all
+/// exceed the memory of any GPU.
 std::optional<int64_t> find_min_reserved_bytes(PlanEvaluator& evaluator, const Job& job, const Workload& workload,
                                                const std::vector<StepConfig>& configs, int64_t limit_bytes,
                                                double give_up_bytes);
 
-/// Returns the smallest micro-batch size within the constraints.
+/// Returns the micro-batch size that the constraints set, otherwise 1.
 int64_t min_micro_batch_size(const StepConstraints& constraints);
 
 }  // namespace vlmtrain::planner

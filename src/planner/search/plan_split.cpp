@@ -15,9 +15,10 @@ namespace vlmtrain::planner {
 
 namespace {
 
+/// Dry runs in the child process of a PlanEvaluator.
 class GpuMicroBatchDryRun final : public MicroBatchDryRun {
  public:
-  /// `evaluator` must outlive it.
+  /// `evaluator` must outlive the object.
   GpuMicroBatchDryRun(PlanEvaluator& evaluator, const StepConfig& step_config)
       : evaluator_(evaluator), step_config_(step_config) {}
 
@@ -26,6 +27,7 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
     // The first step of a run allocates the optimizer state.
     request.steps.push_back(group_samples(micro_batches.front()));
     request.splits.push_back(engine::split_in_order({std::ssize(micro_batches.front())}));
+    // Two equal micro-batches, as in PlanEvaluator::dry_run(): further ones repeat the second.
     for (const SampleShapes& micro_batch : micro_batches) {
       SampleShapes doubled = micro_batch;
       doubled.insert(doubled.end(), micro_batch.begin(), micro_batch.end());
@@ -33,6 +35,7 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
       request.splits.push_back(engine::split_in_order({std::ssize(micro_batch), std::ssize(micro_batch)}));
     }
     const DryRunResult result = evaluator_.run(request);
+    // Steps after one that ran out of memory have no result.
     std::vector<int64_t> bytes(micro_batches.size(), kUnlimitedBytes);
     for (size_t i = 0; i < micro_batches.size() && i + 1 < result.steps.size(); ++i) {
       bytes[i] = result.steps[i + 1].reserved_bytes;
@@ -67,6 +70,7 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
   StepConfig step_config_;
 };
 
+/// Returns false in the cases in which plan_split() does nothing.
 bool should_plan_split(const Plan& plan) {
   if (plan.constraints.micro_batch_size || plan.workload.sampled_steps.empty() || plan.workload.samples_per_rank() == 1)
     return false;
@@ -79,7 +83,7 @@ int64_t midpoint(int64_t a, int64_t b) {
   return (a + b + 1) / 2;
 }
 
-/// Recomputations worth trying, the fewest blocks first.
+/// Returns the recomputations to try (plan_split()), the fewest blocks first.
 std::vector<models::RecomputeBlocks> list_recompute_blocks(const Plan& plan, PlanEvaluator& evaluator) {
   const StepConfig& best_config = plan.best.step_config;
   std::vector<models::RecomputeBlocks> blocks_to_try;
@@ -104,7 +108,8 @@ std::vector<models::RecomputeBlocks> list_recompute_blocks(const Plan& plan, Pla
   return blocks_to_try;
 }
 
-/// Alternatives are ordered by micro-batch size, then by recomputed blocks.
+/// Sets plan.best, and inserts it into the alternatives, which are sorted by micro-batch size, then
+/// by recomputed blocks.
 void set_best_estimate(Plan& plan, const StepEstimate& estimate) {
   plan.best = estimate;
   const auto is_same_config = [&](const StepEstimate& other) { return other.step_config == estimate.step_config; };
@@ -157,8 +162,10 @@ void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_mode
 
 namespace {
 
+/// Dry runs on the meta device.
 class CpuMicroBatchDryRun final : public MicroBatchDryRun {
  public:
+  /// Adds the number and duration of dry runs to `effort`, which must outlive the object.
   CpuMicroBatchDryRun(const Job& job, StepConfig step_config, PlanningEffort& effort)
       : dry_run_(job), step_config_(std::move(step_config)), effort_(effort) {}
 

@@ -7,19 +7,22 @@
 
 namespace vlmtrain::planner {
 
-/// Computes Plan::split for a plan that fits. If recomputation is not constrained, also chooses it:
-/// the one with the lowest predicted time of the sampled steps among the plan's, that of a single
-/// worst sample, all blocks, and the middle between these. Recomputations that `cost_model`
-/// predicts to be slower even with one micro-batch per step are skipped. Plan::best becomes the
-/// worst step with that recomputation. Does nothing if the micro-batch size is set, all samples are
-/// alike, or the worst step is not packed and needs neither several micro-batches nor
-/// recomputation.
+/// Computes Plan::split for a plan that fits.
+///
+/// If memory.recompute is `auto`, also chooses the recomputation: the one with the lowest predicted
+/// time of the sampled steps. Tries that of plan.best, that of a single worst sample, all blocks,
+/// and the midpoint of the latter two. Skips a recomputation if `cost_model` predicts it to be
+/// slower even with one micro-batch per step. Plan::best becomes the estimate of the worst step
+/// with the chosen recomputation.
+///
+/// Does nothing in these cases: the micro-batch size is set; all samples are alike; samples are not
+/// packed, and the worst step fits in one micro-batch without recomputation.
 void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_model);
 
-/// Computes CpuPlan::split and its statistics for a plan that fits. The samples of a micro-batch
-/// are limited to the largest micro-batch tried for the worst step. Does nothing if the micro-batch
-/// size is set, all samples are alike, or the worst step fits in one micro-batch and samples are
-/// not packed.
+/// Computes CpuPlan::split for a plan that fits, and raises the plan's peaks if those of the split
+/// are higher. A micro-batch has at most request.max_micro_batch_size samples. Does nothing in
+/// these cases: the micro-batch size is set; all samples are alike; samples are not packed, and the
+/// worst step has micro-batches of maximum size.
 void plan_cpu_split(const CpuPlanRequest& request, CpuPlan& plan);
 
 }  // namespace vlmtrain::planner

@@ -12,30 +12,31 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Fractions of the available activation memory between which micro-batches count as near the
-/// limit.
+/// Fractions of the activation memory between which micro-batches count as near the limit. Not tuned.
 constexpr double kMinFitShare = 0.4;
 constexpr double kMaxFitShare = 1.15;
-/// Weight of the other micro-batches in the fit. They keep the terms apart.
+/// Weight of the other micro-batches in the fit. They help to separate the terms. Not tuned.
 constexpr double kFarFromLimitWeight = 0.02;
-/// Rounds of fitting and dry runs, and the fullest micro-batches that each round adds. Fewer make the
+/// Rounds of fitting, and fullest micro-batches that each round dry-runs. Not tuned: fewer make the
 /// fit worse near the limit, more make planning slower.
 constexpr int64_t kRounds = 3;
 constexpr int64_t kFullestPerRound = 6;
-/// A sample that takes a larger fraction of the activation memory leaves no space for a second one.
+/// Copies of a sample are dry-run up to twice this fraction of the activation memory. Not tuned.
 constexpr double kMaxShareForTwoSamples = 0.6;
-/// Bounds of the final dry run of whole steps.
+/// Maximum numbers of sampled steps, of micro-batches, and of micro-batches per step in the final dry
+/// run. They bound its time. Not tuned.
 constexpr int64_t kMaxDryRunSteps = 12;
 constexpr int64_t kMaxDryRunMicroBatches = 40;
-/// Micro-batches of a step in a dry run. Further ones repeat them.
 constexpr int64_t kMaxMicroBatchesPerSampledStep = 8;
 constexpr int64_t kMaxMicroBatchesPerWorstStep = 4;
-/// Reductions of the limit by at least 1 / 200 each.
+/// Maximum number of reductions of the limit. Each one removes the excess and a margin: a page of the
+/// allocator, but at most 1 / 200 of the limit. Not tuned.
 constexpr int64_t kMaxLimitReductions = 4;
-constexpr int64_t kMinReductionDivisor = 200;  // of the limit, as 1 / n
-/// Allocation unit of PyTorch's caching allocator.
+constexpr int64_t kMinReductionDivisor = 200;
+/// Allocation unit of large segments in PyTorch's caching allocator (kLargeBuffer, 20 MiB).
 constexpr int64_t kAllocatorPageBytes = int64_t{20} << 20;
 
+/// Returns the row of the least squares problem: 1 for base_bytes, then the terms.
 std::vector<double> make_row(const MemoryCostTable& table, const MicroBatchSizes& sizes) {
   std::vector<double> row{1};
   for (const int64_t term : table.compute_terms(sizes)) row.push_back(static_cast<double>(term));
@@ -49,6 +50,7 @@ SampleShapes get_micro_batch(const SampleShapes& step, const engine::MicroBatchS
   return samples;
 }
 
+/// One call of learn_split_plan().
 class SplitPlanLearner {
  public:
   SplitPlanLearner(MicroBatchDryRun& dry_run, const SplitProblem& problem)
@@ -78,7 +80,7 @@ class SplitPlanLearner {
     return **std::ranges::max_element(pool_, {}, [&](const data::SampleShape* shape) { return size(*shape); });
   }
 
-  /// The largest and the smallest sample by each size, and some between them.
+  /// Returns the largest and the smallest sample by each size, and the quartiles by tokens.
   std::vector<SampleShapes> make_single_samples() const {
     using Shape = data::SampleShape;
     std::vector<SampleShapes> micro_batches;
@@ -100,7 +102,7 @@ class SplitPlanLearner {
     return micro_batches;
   }
 
-  /// Two and four equal samples if they fit, and two that differ most.
+  /// Returns two and four copies of each single sample, if they are expected to fit.
   std::vector<SampleShapes> make_small_micro_batches() const {
     std::vector<SampleShapes> micro_batches;
     for (const auto& single : make_single_samples()) {
@@ -126,8 +128,7 @@ class SplitPlanLearner {
 
   int64_t min_bytes() const { return std::ranges::min_element(measured_, {}, &MeasuredMicroBatch::bytes)->bytes; }
 
-  /// Returns, from the sampled steps as they are split now, the fullest micro-batches and those with the
-  /// maximum of each size.
+  /// Returns the fullest micro-batches of the sampled steps, and the largest ones by each size.
   std::vector<SampleShapes> find_fullest_micro_batches() const {
     std::vector<SampleShapes> micro_batches;
     for (const SampleShapes& step : problem_.sampled_steps) {
@@ -168,8 +169,7 @@ class SplitPlanLearner {
 
   void fit_table() { plan_.table = fit_cost_table(problem_.initial_table, measured_); }
 
-  /// Runs the steps, and lowers the limit until they stay within the plan's limit, unless single
-  /// samples exceed it.
+  /// Lowers the table's limit until steps stay within the plan's limit, unless this does not help.
   void lower_limit() {
     plan_.num_measured_micro_batches = std::ssize(measured_);
     const int64_t limit = problem_.initial_table.limit_bytes;
@@ -186,7 +186,7 @@ class SplitPlanLearner {
     }
   }
 
-  /// Returns the maximum of reserved bytes.
+  /// Dry-runs some steps, sets the statistics of the plan, and returns the reserved peak.
   int64_t run_steps() {
     count_micro_batches();
     std::vector<PartialStep> partial_steps;
@@ -242,15 +242,15 @@ class SplitPlanLearner {
         static_cast<double>(num_micro_batches) / static_cast<double>(plan_.num_sampled_steps);
   }
 
-  /// Some micro-batches of a step.
+  /// Some micro-batches of a step, which represent it in a dry run.
   struct PartialStep {
     SampleShapes samples;
     engine::MicroBatchSplit split;
-    double share = 1;  ///< fraction of the step's samples
-    int64_t samples_per_step = 0;
+    double share = 1;              ///< fraction of the step's activation bytes, used to extrapolate its duration
+    int64_t samples_per_step = 0;  ///< number of samples of the whole step
   };
 
-  /// Selects the fullest micro-batch and others in between. They are in decreasing order of bytes.
+  /// Returns the fullest micro-batch of a step, and others at equal distances in decreasing bytes.
   PartialStep make_partial_step(const SampleShapes& step, int64_t max_micro_batches) const {
     const engine::MicroBatchSplit full_split = split_by_memory(step, plan_.table);
     const int64_t num_micro_batches = std::min(max_micro_batches, full_split.micro_batches());
@@ -303,7 +303,7 @@ MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<Measured
     weights.push_back(!any_near_limit || is_near_limit(micro_batch) ? 1 : kFarFromLimitWeight);
   }
   const auto coefficients = nonnegative_least_squares(rows, values, weights);
-  constexpr double kUnitsPerWeight = 1024;
+  constexpr double kUnitsPerWeight = 1024;  // of MemoryCostTable::bytes_per_1024
   table.base_bytes = std::llround(std::floor(coefficients.front()));
   for (size_t term = 0; term < MemoryCostTable::kNumTerms; ++term) {
     table.bytes_per_1024[term] = std::llround(std::ceil(coefficients[term + 1] * kUnitsPerWeight));
@@ -346,9 +346,10 @@ nlohmann::ordered_json SplitPlan::to_json() const {
 
 namespace {
 
-/// Bound of the iterations, if the tolerance is not reached.
+/// Maximum number of sweeps over all columns. Not tuned.
 constexpr int64_t kMaxSweeps = 20'000;
-constexpr double kTolerance = 1e-10;  // change of a coefficient relative to the largest one
+/// Change of a coefficient, relative to the largest one, below which the iteration ends. Not tuned.
+constexpr double kTolerance = 1e-10;
 
 }  // namespace
 
@@ -362,7 +363,7 @@ std::vector<double> nonnegative_least_squares(const std::vector<std::vector<doub
     for (size_t column = 0; column < num_columns; ++column)
       scale[column] = std::max(scale[column], std::abs(row[column]));
   }
-  // Normal equations: `gram` is symmetric, and the gradient is gram · x − target.
+  // Normal equations of the scaled columns: gradient = gram · x − rowsᵀ · weights · values, for x = 0.
   std::vector<std::vector<double>> gram(num_columns, std::vector<double>(num_columns, 0));
   std::vector<double> gradient(num_columns, 0);
   for (size_t i = 0; i < rows.size(); ++i) {

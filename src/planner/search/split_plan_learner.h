@@ -19,15 +19,19 @@ class MicroBatchDryRun {
   MicroBatchDryRun(const MicroBatchDryRun&) = delete;
   MicroBatchDryRun& operator=(const MicroBatchDryRun&) = delete;
 
-  /// Returns for each micro-batch the peak of a step with two copies of it, from an empty cache.
+  /// Returns for each micro-batch the reserved peak, in bytes, of a step that starts with an empty
+  /// allocator cache and consists of copies of the micro-batch: two on a GPU, one on the CPU.
+  /// REQUIRES: micro_batches is not empty.
   virtual std::vector<int64_t> measure_bytes(const std::vector<SampleShapes>& micro_batches) = 0;
 
   struct StepResults {
-    StepPeaks peaks;                           ///< maximum over all steps
-    std::vector<double> seconds;               ///< predicted, per step; empty without a prediction
-    double optimizer_and_exposed_seconds = 0;  ///< part of each step's seconds: optimizer and exposed communication
+    StepPeaks peaks;              ///< maximum over all steps
+    std::vector<double> seconds;  ///< predicted duration of each step; empty on the CPU
+    /// The part of each step's duration that does not depend on its micro-batches: optimizer and
+    /// exposed communication.
+    double optimizer_and_exposed_seconds = 0;
   };
-  /// Runs steps one after another, like a training run.
+  /// Dry-runs steps one after another, like a training run, with the split of the same index each.
   virtual StepResults run(const std::vector<SampleShapes>& steps,
                           const std::vector<engine::MicroBatchSplit>& splits) = 0;
 };
@@ -35,31 +39,33 @@ class MicroBatchDryRun {
 /// A dry-run micro-batch.
 struct MeasuredMicroBatch {
   MicroBatchSizes sizes;
-  int64_t bytes = 0;
+  int64_t bytes = 0;  ///< result of MicroBatchDryRun::measure_bytes()
 };
 
-/// Fits the weights of `table` to micro-batches with non-negative least squares. Then raises them
-/// by the largest error, so that no measured micro-batch near the limit exceeds the table's bound.
-/// REQUIRES: micro-batches are not empty.
+/// Returns `table` with base_bytes and bytes_per_1024 fitted to the micro-batches by non-negative
+/// least squares. Then raises base_bytes by the largest error, so that no measured micro-batch near
+/// table.limit_bytes exceeds the bound. REQUIRES: micro_batches is not empty.
 MemoryCostTable fit_cost_table(MemoryCostTable table, const std::vector<MeasuredMicroBatch>& micro_batches);
 
-/// The samples that a SplitPlan has to fit.
+/// The input of learn_split_plan(). Steps are those of one rank.
 struct SplitProblem {
   std::vector<SampleShapes> sampled_steps;  ///< sampled from the training data, at least one step
   std::vector<SampleShapes> worst_steps;    ///< steps of the largest samples
-  MemoryCostTable initial_table;            ///< everything but the weights; has the plan's limit
+  MemoryCostTable initial_table;            ///< all fields except base_bytes and bytes_per_1024
 };
 
-/// Learns the table of a split. Dry-runs single samples and small micro-batches of the sampled and
-/// largest samples, fits, splits the sampled steps, dry-runs the micro-batches closest to the
-/// limit, and repeats. Finally it runs sampled steps with the largest ones in between, a few
-/// micro-batches of each. If fragmentation makes these exceed the limit, the table's limit is
-/// lowered by the excess. Deterministic.
+/// Learns the cost table of a split. Deterministic. Its stages:
+/// 1. Dry-runs single samples and small micro-batches of the sampled and the largest samples.
+/// 2. Fits the table, splits the sampled steps with it, and dry-runs the micro-batches closest to
+///    the limit. This is repeated a few times.
+/// 3. Dry-runs a few micro-batches of each of some sampled steps, with worst steps in between. If
+///    fragmentation makes them exceed the limit, the table's limit is lowered by the excess.
 SplitPlan learn_split_plan(MicroBatchDryRun& dry_run, const SplitProblem& problem);
 
 /// Returns the x ≥ 0 that minimizes the sum of weight · (row · x − value)² over all rows, by
-/// coordinate descent (Franc, Hlaváč, Navara 2005). Columns are scaled to a maximum of 1; columns
-/// of zeros get 0. REQUIRES: rows of equal length.
+/// coordinate descent (Franc, Hlaváč, Navara 2005). Columns are scaled to a maximum of 1. Elements
+/// of x for columns of zeros are 0. REQUIRES: at least one row; all rows have equal length; one
+/// value and one weight ≥ 0 per row.
 std::vector<double> nonnegative_least_squares(const std::vector<std::vector<double>>& rows,
                                               const std::vector<double>& values, const std::vector<double>& weights);
 

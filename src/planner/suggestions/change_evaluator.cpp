@@ -21,6 +21,9 @@ bool add_lora(const ChangeEvaluator::Problem& problem, JobChange& change) {
   return true;
 }
 
+// The following functions apply a change. They return false and leave `change` as it is if it does
+// not apply.
+
 bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
   if (!change.job.lora || change.job.quantization != nn::Quantization::kNone) return false;
   change.job.quantization = quantization;
@@ -68,6 +71,7 @@ bool use_8_bit_optimizer_state(JobChange& change) {
 
 bool freeze_vision_tower(JobChange& change) {
   auto& frozen = change.job.frozen;
+  // A part of the model has to be trained.
   if (frozen.vision_tower || frozen.language_model) return false;
   frozen.vision_tower = true;
   if (change.job.lora && change.job.lora->adapter.empty()) {
@@ -78,7 +82,7 @@ bool freeze_vision_tower(JobChange& change) {
   return true;
 }
 
-/// Returns the changes of `list` that change the job.
+/// Applies each function to a copy of the job, and returns the changes that apply.
 template <class... Functions>
 std::vector<JobChange> list_changes(const ChangeEvaluator::Problem& problem, const Functions&... functions) {
   std::vector<JobChange> list;
@@ -120,6 +124,7 @@ std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& pro
 
 std::vector<JobChange> make_smallest_job(const ChangeEvaluator::Problem& problem) {
   return list_changes(problem, [&](JobChange& change) {
+    // No short-circuit: both are applied.
     const bool added_lora = add_lora(problem, change);
     const bool quantized = quantize_frozen_weights(nn::Quantization::kNf4, change);
     return added_lora || quantized;

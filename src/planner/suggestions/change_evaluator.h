@@ -13,17 +13,19 @@
 
 namespace vlmtrain::planner {
 
-/// The interface that evaluates changes of a plan that does not fit, on a GPU or a CPU.
+/// Interface that evaluates changes of a plan that does not fit, for a GPU or a CPU. Not
+/// thread-safe.
 class ChangeEvaluator {
  public:
-  /// The request. All references must outlive the evaluator.
+  /// The parts of the planning request that suggestions depend on. All references must outlive the
+  /// evaluator.
   struct Problem {
     const Job& job;
     const Workload& workload;
     const StepConstraints& constraints;
     const std::vector<SampleLimit>& sample_limits;
     const FlagSyntax& flags;
-    bool has_bf16 = true;  ///< otherwise 16 bits are fp16
+    bool has_bf16 = true;  ///< the device supports bf16; otherwise suggestions propose fp16
   };
 
   explicit ChangeEvaluator(const Problem& problem) : problem_(problem) {}
@@ -33,11 +35,13 @@ class ChangeEvaluator {
 
   const Problem& problem() const { return problem_; }
 
-  /// Returns the least memory of the job with these samples within the constraints, or that of the
-  /// first config that fits. Returns nullopt if it exceeds the memory of any device.
+  /// Dry-runs a job with the samples of `workload` and returns the least memory within the
+  /// constraints, in the bytes of limit_bytes(). Stops at the first StepConfig that fits. Returns
+  /// nullopt if the job exceeds the memory of any device or cannot be dry-run.
   virtual std::optional<int64_t> estimate_min_bytes(const Job& job, const Workload& workload,
                                                     const StepConstraints& constraints) = 0;
 
+  /// A plan with other constraints.
   struct RelaxedPlan {
     int64_t micro_batch_size = 0;
     int64_t total_bytes = 0;
@@ -45,42 +49,48 @@ class ChangeEvaluator {
   /// Returns the plan of the request with other constraints, or nullopt if it does not fit.
   virtual std::optional<RelaxedPlan> replan(const StepConstraints& constraints) = 0;
 
-  virtual int64_t limit_bytes() const = 0;               ///< of the dry-run memory
-  virtual int64_t total_bytes(int64_t bytes) const = 0;  ///< with the memory outside the dry run
-  /// Returns suggestions for more memory: a smaller margin or a higher limit, if settings keep the
-  /// run from using what the device has.
+  /// Returns the limit of the memory that dry runs measure: reserved bytes on a GPU, tensors on a
+  /// CPU.
+  virtual int64_t limit_bytes() const = 0;
+  /// Returns dry-run memory plus memory that dry runs do not measure, such as the CUDA context.
+  virtual int64_t total_bytes(int64_t bytes) const = 0;
+  /// Returns suggestions that let the run use more of the device's memory, if that is enough: a
+  /// smaller margin or a higher memory.limit_gb.
   virtual std::vector<Suggestion> suggest_more_memory() const = 0;
 
+  /// Returns whether dry-run memory is within limit_bytes(); false for nullopt.
   bool fits(std::optional<int64_t> bytes) const { return bytes && *bytes <= limit_bytes(); }
 
  private:
   Problem problem_;
 };
 
-/// A change of the settings with which the same model is trained on the same samples.
+/// A change of a job's settings, for the same model and samples.
 struct JobChange {
-  std::vector<std::string> arguments;  ///< like Suggestion::arguments
-  std::string description;
-  Job job;
+  std::vector<std::string> arguments;  ///< Suggestion::arguments
+  std::string description;             ///< the effect, such as "freezes the vision tower"
+  Job job;                             ///< the changed job
 };
 
-/// Returns the LoRA settings that a configuration would give the job. Frozen parts get no adapters.
+/// Returns the LoRA settings that the job has after enabling LoRA of this rank. Frozen parts get no
+/// adapters.
 nn::LoraSettings make_lora_settings(const Job& job, int64_t rank);
 
-/// Returns whether a part is trained that supports adapters. The mask decoder does not.
+/// Returns whether any trained part of the model supports adapters. The mask decoder does not.
 bool can_have_adapters(const models::FrozenParts& frozen);
 
-/// Returns changes that affect only rounding or the optimizer: precision, data type of optimizer
-/// states, quantization of frozen weights.
+/// Returns the applicable changes that train the same parameters: sharding, 16-bit precision, data
+/// type of the optimizer state, quantization of frozen weights.
 std::vector<JobChange> list_numeric_changes(const ChangeEvaluator::Problem& problem);
-/// Returns changes that train fewer parameters, but at least one part.
+/// Returns the applicable changes that train fewer parameters, but at least one part of the model.
 std::vector<JobChange> list_training_changes(const ChangeEvaluator::Problem& problem);
-/// Returns the change to the least memory that still trains adapters in every part; empty if the
-/// job has it already.
+/// Returns at most one change, which minimizes memory but still trains adapters in every part: LoRA
+/// and NF4. Empty if the job has both already.
 std::vector<JobChange> make_smallest_job(const ChangeEvaluator::Problem& problem);
 
-/// Returns the lowest memory.limit_gb above `gigabytes` that satisfies `is_sufficient`, in steps of
-/// 0.01 below 10 GB and of 0.1 above. Returns nullopt if it exceeds `max_gigabytes`.
+/// Returns the lowest value of memory.limit_gb above `gigabytes` for which `is_sufficient(value)`
+/// returns true. Tries multiples of 0.01 up to 10 GB and of 0.1 above. Returns nullopt if none up
+/// to `max_gigabytes` is sufficient.
 template <class IsSufficient>
 std::optional<double> find_min_limit(double gigabytes, double max_gigabytes, const IsSufficient& is_sufficient) {
   constexpr int64_t kHundredths = 100, kTenthsInHundredths = 10, kCoarseThreshold = 10 * kHundredths;
@@ -104,7 +114,7 @@ inline std::vector<std::string> split_arguments(const std::string& text) {
   return arguments;
 }
 
-/// Does the same after replacing {} in `format` by `value`.
+/// Replaces {} in `format` by `value`, and splits the result at spaces.
 template <class Value>
 std::vector<std::string> format_arguments(const std::string& format, const Value& value) {
   return split_arguments(fmt::format(fmt::runtime(format), value));

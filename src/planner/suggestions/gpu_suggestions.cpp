@@ -16,8 +16,8 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Assumed upper bound of the memory that smaller vision passes save for another job, as a fraction
-/// of their savings in this plan.
+/// Smaller vision passes are assumed to save at most this multiple of the ratio that they save in
+/// this plan. Not tuned.
 constexpr double kPassSavingsMargin = 1.2;
 
 }  // namespace
@@ -97,18 +97,19 @@ std::optional<Suggestion> GpuChangeEvaluator::suggest_larger_gpu() const {
 
 namespace {
 
-/// Sizes in gigabytes with which GPUs are sold.
+/// Nominal sizes of GPUs in GiB, in ascending order.
 constexpr std::array kGpuSizes{4.0,  6.0,  8.0,  10.0, 11.0, 12.0, 16.0, 20.0, 22.0,  24.0,  32.0,
                                40.0, 44.0, 48.0, 64.0, 72.0, 80.0, 94.0, 96.0, 141.0, 180.0, 192.0};
-/// GPUs that are dry-run at most. Another architecture may need slightly more memory than the plan,
-/// so that the first large enough GPU may fail.
+/// Maximum number of GPUs that are dry-run. The job may need slightly more memory on another
+/// architecture, so that it may not fit on the first GPU that seems large enough. Not tuned.
 constexpr int kMaxDryRuns = 3;
 
 struct GpuCandidate {
-  std::string name;  ///< as in an argument
+  std::string name;  ///< value for FlagSyntax::gpu
   TargetGpu target;
 };
 
+/// Returns the GPUs that the flag of the request can select, in increasing order of memory.
 std::vector<GpuCandidate> list_candidates(const PlanRequest& request) {
   std::vector<GpuCandidate> list;
   if (request.flags.gpu_by_size || request.flags.gpu.empty()) {
@@ -127,7 +128,7 @@ std::vector<GpuCandidate> list_candidates(const PlanRequest& request) {
   return list;
 }
 
-/// Returns the least reserved memory of the plan on another GPU.
+/// Returns the least reserved memory of the request's job on another GPU.
 int64_t dry_run_min_bytes(const TargetGpu& target, const PlanRequest& request, const Plan& plan, int64_t limit_bytes) {
   const DryRunDetail& detail = plan.detail;
   PlanEvaluator evaluator(request.job, target, request.workload, limit_bytes);

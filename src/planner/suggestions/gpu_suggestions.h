@@ -10,11 +10,13 @@
 
 namespace vlmtrain::planner {
 
-/// Returns changes that would make a plan that fits faster.
+/// Returns notes on how a plan that fits could become faster, with predictions of `cost_model`.
+/// Without arguments, since they need a larger GPU or batch.
 std::vector<Suggestion> suggest_faster(const Plan& plan, const CostModel& cost_model);
 
-/// Returns changes with which a run fits that does not. Each is dry-run. The smallest change comes
-/// first.
+/// Returns changes with which a plan fits that does not fit otherwise, verified by dry runs, the
+/// smallest change first. If there are none, returns a note that suggests a smaller model. `plan`
+/// is the plan of `request`, and `evaluator` has its dry runs.
 std::vector<Suggestion> suggest_changes_that_fit(const PlanRequest& request, const Plan& plan,
                                                  PlanEvaluator& evaluator);
 
@@ -31,12 +33,13 @@ class GpuChangeEvaluator final : public ChangeEvaluator {
   int64_t total_bytes(int64_t bytes) const override { return bytes + plan_.overhead_bytes(); }
   std::vector<Suggestion> suggest_more_memory() const override;
 
-  /// Returns the smallest GPU on which the plan fits, dry-run on that GPU. Returns nullopt if the
-  /// request's GPU is large enough without memory.limit_gb.
+  /// Does the same as planner::suggest_larger_gpu(). Returns nullopt also if the request's GPU
+  /// would be large enough without memory.limit_gb.
   std::optional<Suggestion> suggest_larger_gpu() const;
 
  private:
-  /// Returns the ratio to the limit above which smaller vision passes do not help either.
+  /// Returns the multiple of the limit above which a job does not fit even with smaller vision
+  /// passes.
   double compute_give_up_ratio() const;
   MemoryLimit compute_limit(MemoryMode mode, std::optional<double> gigabytes) const;
   int64_t needed_bytes() const { return plan_.best.peaks.reserved_bytes; }
@@ -46,7 +49,9 @@ class GpuChangeEvaluator final : public ChangeEvaluator {
   PlanEvaluator& evaluator_;
 };
 
-/// Returns the smallest GPU larger than the request's on which the plan fits, dry-run on that GPU.
+/// Returns the suggestion of the smallest GPU that is larger than the request's and on which the
+/// job fits, verified by a dry run for that GPU. Returns nullopt if none of the first few GPUs
+/// fits.
 std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const Plan& plan);
 
 }  // namespace vlmtrain::planner

@@ -13,12 +13,13 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// A constraint that a suggestion removes.
+/// The removal of a constraint: its configuration key, and the function that removes it.
 struct Relaxation {
   std::string key;
   void (*relax)(StepConstraints& constraints);
 };
 
+/// Returns the removal of each constraint that is set.
 std::vector<Relaxation> list_relaxations(const StepConstraints& constraints) {
   std::vector<Relaxation> list;
   if (!constraints.recompute.is_auto()) {
@@ -37,7 +38,8 @@ std::vector<Relaxation> list_relaxations(const StepConstraints& constraints) {
   return list;
 }
 
-/// Returns the suggestion to remove these constraints; nullopt if the plan does not fit then.
+/// Returns the suggestion to remove these constraints; nullopt if the plan does not fit without
+/// them.
 std::optional<Suggestion> suggest_relaxation(const std::vector<Relaxation>& relaxations, ChangeEvaluator& evaluator) {
   StepConstraints constraints = evaluator.problem().constraints;
   for (const auto& relaxation : relaxations) relaxation.relax(constraints);
@@ -55,7 +57,9 @@ std::optional<Suggestion> suggest_relaxation(const std::vector<Relaxation>& rela
   return suggestion;
 }
 
-/// Prefers to keep constraints: removes single ones first, then more and more of them.
+/// Returns all suggestions that remove a single constraint and make the plan fit. If there are
+/// none, returns the suggestion that removes the first n constraints, for the smallest n that makes
+/// the plan fit.
 std::vector<Suggestion> suggest_relaxations(const std::vector<Relaxation>& relaxations, ChangeEvaluator& evaluator) {
   std::vector<Suggestion> suggestions;
   std::vector<Relaxation> combined;
@@ -75,14 +79,14 @@ void append(std::vector<Suggestion>& list, std::vector<Suggestion> added) {
   std::move(added.begin(), added.end(), std::back_inserter(list));
 }
 
-/// Suggests other jobs and smaller samples, under constraints.
+/// Suggests other jobs and smaller samples within `constraints`.
 class ChangeSuggester {
  public:
   ChangeSuggester(ChangeEvaluator& evaluator, const StepConstraints& constraints)
       : evaluator_(evaluator), constraints_(constraints) {}
 
-  /// `min_bytes` is the memory without changes. `can_samples_help`: memory that does not depend on
-  /// samples fits.
+  /// Returns the single changes that make the plan fit. `min_bytes` is the memory without changes.
+  /// `can_samples_help` is false if smaller samples cannot make it fit.
   std::vector<Suggestion> suggest_single_changes(int64_t min_bytes, bool can_samples_help) {
     auto suggestions = suggest_fitting_jobs(list_numeric_changes(evaluator_.problem()));
     if (can_samples_help) append(suggestions, suggest_smaller_samples(evaluator_.problem().job, min_bytes));
@@ -90,7 +94,8 @@ class ChangeSuggester {
     return suggestions;
   }
 
-  /// If no single change helps: the smallest job, also with smaller samples.
+  /// Returns the smallest job if it fits, otherwise the smallest job with smaller samples. For
+  /// plans that no single change makes fit.
   std::vector<Suggestion> suggest_combined_changes() {
     const auto smallest_jobs = make_smallest_job(evaluator_.problem());
     auto suggestions = suggest_fitting_jobs(smallest_jobs);
@@ -137,13 +142,14 @@ class ChangeSuggester {
   const StepConstraints& constraints_;
 };
 
-/// Memory that does not depend on the samples.
+/// Returns the memory of weights and optimizer state, which does not depend on the samples.
 int64_t persistent_bytes(const DryRunDetail& detail) {
   const auto& bytes = detail.peak.by_component;
   return bytes[static_cast<size_t>(memory::Component::kWeights)] +
          bytes[static_cast<size_t>(memory::Component::kOptimizer)];
 }
 
+/// Adds the removal of constraints to each suggestion.
 void prepend_arguments(const std::vector<Relaxation>& relaxations, std::vector<Suggestion>& suggestions) {
   std::vector<std::string> arguments;
   arguments.reserve(relaxations.size());
@@ -160,7 +166,7 @@ std::vector<Suggestion> make_suggestions(ChangeEvaluator& evaluator, int64_t min
   const bool can_samples_help = persistent_bytes(detail) <= evaluator.limit_bytes();
   const auto relaxations = list_relaxations(problem.constraints);
   auto suggestions = suggest_relaxations(relaxations, evaluator);
-  // Constraints may prevent a change from helping, so that both are suggested together.
+  // A change may help only without the constraints. Then both are suggested together.
   const bool can_relax_all = !relaxations.empty() && suggestions.empty();
   StepConstraints unconstrained = problem.constraints;
   for (const auto& relaxation : relaxations) relaxation.relax(unconstrained);
@@ -191,24 +197,26 @@ void append_required_bytes(std::vector<Suggestion>& suggestions) {
 
 namespace {
 
-/// Bound of the dry runs per limit.
+/// Maximum number of guesses per limit. Not tuned.
 constexpr int kMaxLimitGuesses = 4;
-/// The search ends when the interval between a fitting and a failing value is this fraction of the
-/// failing one.
+/// The search ends when the interval between a fitting and a failing value is at most this fraction
+/// of the failing value. Not tuned.
 constexpr double kLimitTolerance = 0.04;
-/// Safety factor for the linear interpolation, since peaks at different points of a step are not
-/// linear.
+/// Safety factor for the linear interpolation. Memory is not linear in the limit, since the peak
+/// may move to another point of the step. Not tuned.
 constexpr double kInterpolationMargin = 0.97;
-/// If all samples need more than the previously largest ones, lower values are tried.
+/// Samples that were not the largest may need more memory with the lower limit. Then the value is
+/// multiplied by kRetryFactor, at most this many times. Not tuned.
 constexpr int kMaxRetries = 3;
 constexpr double kRetryFactor = 0.85;
 
-/// A value of a limit, and the memory with it.
+/// A value of a limit, and the least memory with this value.
 struct LimitPoint {
   int64_t limit = 0;
   int64_t bytes = 0;
 };
 
+/// One call of suggest_lower_limit().
 class LimitSearch {
  public:
   LimitSearch(const SampleLimit& limit, const Job& job, const StepConstraints& constraints, ChangeEvaluator& evaluator)
@@ -235,6 +243,8 @@ class LimitSearch {
  private:
   int64_t round_limit(int64_t limit) const { return std::max(min_limit_, limit / limit_.multiple * limit_.multiple); }
 
+  /// Returns the memory with this value. Returns nullopt if the value is not allowed, drops most
+  /// samples, or exceeds the memory of any device.
   std::optional<LimitPoint> measure_limit(int64_t limit, bool all_samples) {
     auto limited_samples = limit_.measure(limit, all_samples);
     if (!limited_samples || 2 * limited_samples->num_dropped > limited_samples->num_samples) return std::nullopt;
@@ -245,8 +255,8 @@ class LimitSearch {
     return LimitPoint{limit, *bytes};
   }
 
-  /// Returns the value where the line through both points crosses the limit, at least a tenth away
-  /// from the ends.
+  /// Returns the value where the line through both points crosses the memory limit, at least a
+  /// tenth of their distance away from both, so that the interval shrinks.
   int64_t interpolate(const LimitPoint& fitting_point, const LimitPoint& failing_point) const {
     const double distance = static_cast<double>(failing_point.limit - fitting_point.limit);
     const double extra_bytes = static_cast<double>(failing_point.bytes - fitting_point.bytes);
@@ -255,7 +265,8 @@ class LimitSearch {
     return round_limit(fitting_point.limit + static_cast<int64_t>(distance * fraction));
   }
 
-  /// All samples are measured, which may need more memory than the previously largest ones.
+  /// Returns the suggestion of `limit`, or of a slightly lower value, after measuring all samples.
+  /// The search measured only the samples that were the largest before.
   std::optional<Suggestion> verify(int64_t limit) {
     for (int attempt = 0; attempt < kMaxRetries; ++attempt) {
       const auto point = measure_limit(limit, /*all_samples=*/true);
@@ -282,7 +293,7 @@ class LimitSearch {
   const StepConstraints& constraints_;
   ChangeEvaluator& evaluator_;
   int64_t min_limit_;
-  int64_t num_dropped_ = 0;  // with the last value that was measured
+  int64_t num_dropped_ = 0;  // with the last measured value; so is num_samples_
   int64_t num_samples_ = 0;
 };
 
