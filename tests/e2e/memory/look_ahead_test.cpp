@@ -68,7 +68,7 @@ TEST_F(LookAheadTest, ForecastsEveryStepExactly) {
   EXPECT_EQ(look_ahead["worst_error"], 0.0);
 }
 
-/// Returns 12.5 for the label " sums a step" in "… 12.5 sums a step".
+/// Returns 12.5 for the label " all-reduces per step" in "… 12.5 all-reduces per step".
 double parse_preceding_number(const std::string& text, const std::string& label) {
   const size_t end = text.find(label);
   if (end == std::string::npos) return 0;
@@ -100,17 +100,17 @@ TEST_P(RankLookAheadTest, ForecastsItsSteps) {
   EXPECT_EQ(plan()["sharding"], sharding);
   const int calls = plan()["communication"]["calls_per_step"];
   if (sharding == "none") {
-    EXPECT_THAT(second, HasSubstr("in " + std::to_string(calls) + ".0 sums a step"));
+    EXPECT_THAT(second, HasSubstr("in " + std::to_string(calls) + ".0 all-reduces per step"));
   } else if (sharding == "full") {
     const auto read_number = [&](const char* label) { return parse_preceding_number(second, label); };
-    EXPECT_NEAR(
-        read_number(" sums a step") + read_number(" reduce-scatters a step") + read_number(" all-gathers a step"),
-        calls, 0.1);
-    EXPECT_GT(read_number(" all-gathers a step"), 4) << "of two micro-batches, each block twice";
+    EXPECT_NEAR(read_number(" all-reduces per step") + read_number(" reduce-scatters per step") +
+                    read_number(" all-gathers per step"),
+                calls, 0.1);
+    EXPECT_GT(read_number(" all-gathers per step"), 4) << "of two micro-batches, each block twice";
   } else {
     EXPECT_EQ(calls, 4);  // the sums, of the loss, and of the norm's square
-    EXPECT_THAT(second, AllOf(HasSubstr("in 2.0 sums a step"), HasSubstr("in 1.0 reduce-scatters a step"),
-                              HasSubstr("in 1.0 all-gathers a step")));
+    EXPECT_THAT(second, AllOf(HasSubstr("in 2.0 all-reduces per step"), HasSubstr("in 1.0 reduce-scatters per step"),
+                              HasSubstr("in 1.0 all-gathers per step")));
   }
 }
 
