@@ -82,8 +82,8 @@ expect "the quickstart, in $steps steps" 0 'Correct held-out answers: .* after t
   as_user python -m vlmtrain.quickstart 1 "training.max_steps=$steps"
 grep '^Held-out' "$folder/said" || true
 config=$packages/vlmtrain/shapes/quickstart.yaml
-expect "a rehearsal on a virtual GPU" 0 'step +3' \
-  as_user vlmtrain --config "$config" --device virtual:h100 training.max_steps=3 output.dir=rehearsal
+expect "a dry run on a virtual GPU" 0 'step +3' \
+  as_user vlmtrain --config "$config" --device virtual:h100 training.max_steps=3 output.dir=dry-run
 expect "an answer" 0 '.' as_user sh -c 'vlmtrain generate --checkpoint quickstart/run/checkpoints/step-* --image quickstart/data/images/held_out_*0.jpg --prompt "How many shapes are there?"'
 
 # shellcheck disable=SC2016

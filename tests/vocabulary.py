@@ -43,6 +43,7 @@ MAX_LINES, MAX_FILES = 400, 25
 
 CODE_ROOTS = ("src/", "include/", "tests/", "bench/", "scripts/", "cmake/")
 CXX = (".h", ".cpp", ".cu", ".cuh")
+TEXTS = (".js", ".html", ".css", ".sh", ".cmake", "CMakeLists.txt")
 # Files that keep their words: data, goldens, corpora of the fuzz targets, headers of other projects.
 EXEMPT = re.compile(r"^tests/.+/(data|goldens?|corpus|corpora)/|/(gloo_headers|cuda_headers)/|^tests/vocabulary|^CHANGELOG\.md$|^docs/")
 ALLOWED = "tests/vocabulary_allowed.tsv"
@@ -157,6 +158,9 @@ def main():
     for file in files:
         if file.startswith(CODE_ROOTS) and file.endswith(CXX + (".py",)):
             check_source(file, (args.root / file).read_text(errors="replace"), findings, prose)
+        elif file.startswith(CODE_ROOTS) and file.endswith(TEXTS):
+            text = (args.root / file).read_text(errors="replace")
+            check_text(text, file, lambda position, text=text: text.count("\n", 0, position) + 1, findings, prose)
     check_sizes(args.root, files, findings)
     for rule, key in sorted(allowed - findings.used):
         findings.lines.append(f"{ALLOWED}: nothing needs the entry {rule} {key}; remove it")

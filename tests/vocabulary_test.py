@@ -53,6 +53,17 @@ class Vocabulary(unittest.TestCase):
         self.assert_found({"src/a.cpp": 'log("not enough memory on this card");\n'}, "write GPU")
         self.assert_found({"scripts/b.py": '"""Rehearses a step."""\n'}, "write dry run")
 
+    def test_banned_words_in_pages_and_shell_scripts(self):
+        self.assert_found({"src/report/a.js": "// first\nconst label = 'the card';\n"}, "src/report/a.js:2: “card”; write GPU")
+        self.assert_found({"scripts/a.sh": "echo rehearse\n"}, "scripts/a.sh:1: “rehearse”; write dry run")
+
+    def test_a_word_is_allowed_in_one_file(self):
+        allowed = "text\tsrc/a.cpp:twin\talias of a config key\n"
+        self.assertEqual(self.check({"src/a.cpp": 'f("twin");\n'}, allowed)[0], 0)
+        code, output = self.check({"src/a.cpp": 'f("twin");\n', "src/b.cpp": 'f("twin");\n'}, allowed)
+        self.assertEqual(code, 1)
+        self.assertIn("src/b.cpp:1", output)
+
     def test_long_files_and_full_folders(self):
         self.assert_found({"src/long.cpp": "int a;\n" * 401}, "src/long.cpp: 401 lines")
         self.assert_found({f"src/full/{i}.h": "" for i in range(26)}, "src/full: 26 files")

@@ -131,7 +131,7 @@ function predictionsSection(data) {
     const image = html("img", { src: uri, alt: "" });
     return captions && captions[place] ? html("figure", {}, image, html("figcaption", {}, captions[place])) : image;
   };
-  const card = (sample) => html("article", {},
+  const sampleBox = (sample) => html("article", {},
     sample.images.length > 0 ? html("div", { class: "pictures" }, sample.images.map(picture(sample.captions))) : null,
     html("p", { class: "question" }, sample.question),
     html("table", {}, html("tbody", {},
@@ -143,7 +143,7 @@ function predictionsSection(data) {
     html("p", { class: "hint first" }, `Answers of the model, the latest after step ${words.grouped(last)}. Green: matches the expected answer.`,
       withMasks ? " Masks are drawn for the expected answer: orange is the model's, the green outline the true one." : "",
       hidden > 0 ? ` ${words.counted(hidden, "earlier sample")} are in predictions.jsonl only.` : ""),
-    html("div", { class: "cards" }, samples.map(card))];
+    html("div", { class: "answers" }, samples.map(sampleBox))];
 }
 
 const kindWords = { oom_split: "out-of-memory split", foreseen_split: "forecast split", anomaly: "anomaly", skipped_step: "skipped step", memory_growth: "memory growth", memory_full: "memory full", fewer_answers: "fewer answers",
