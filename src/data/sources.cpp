@@ -20,14 +20,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 using ParseError = std::optional<std::string>;
 
-/// Maximum of weights and repeats, so that the sum over any number of sources stays finite.
+/// Maximum of weights, repeats and shares, so that the sum over any number of sources is finite.
 constexpr double kMaxShare = 1e15;
 
+/// Returns whether the number is a valid share; false for NaN.
 bool is_share(double number) {
   return number >= 0 && number <= kMaxShare;
 }
 
-/// Sets a text field of a source. Returns an error message if the value is not a text.
+/// Sets a text field of a source. Returns an error message if the value is not a non-empty string.
 ParseError parse_text(const Json& value, const std::string& key, std::string& text) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
     return fmt::format("{} of a source must be a string, not {}", key, make_excerpt(value.dump()));
@@ -73,7 +74,7 @@ ParseError parse_source(const Json& value, Source& source) {
   return std::nullopt;
 }
 
-/// Parses "name=share"; returns nothing for other texts.
+/// Parses "name=share". Returns nothing for other texts.
 std::optional<std::pair<std::string, double>> parse_share(const std::string& entry) {
   const auto equals = entry.rfind('=');
   if (equals == std::string::npos) return std::nullopt;
@@ -154,7 +155,7 @@ ParseError Sources::set(const Json& value) {
   std::vector<Source> sources;
   const bool is_single = value.is_string() || value.is_object();
   if (!is_single && !value.is_array() && !value.is_null()) {
-    // YAML gives a number if the name of a file is one.
+    // YAML reads file names such as 2024 or true as a number or boolean.
     if (value.is_number() || value.is_boolean()) return set(value.dump());
     return "must be a path, or a list of sources";
   }

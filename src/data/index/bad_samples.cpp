@@ -10,7 +10,7 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Samples named in the error message, so that it stays readable; ledger.json lists all of them.
+/// Samples listed in the error message, so that it stays readable; ledger.json lists all of them.
 constexpr size_t kMaxListedSamples = 5;
 
 UserError make_unusable_samples_error(const std::string& dataset, const io::Records& records,
@@ -30,7 +30,7 @@ UserError make_unusable_samples_error(const std::string& dataset, const io::Reco
                     problems.size(), records.size(), list);
 }
 
-/// Dropped samples that are logged one by one.
+/// Dropped samples that are logged one by one, so that they do not flood the log. Not tuned.
 constexpr int64_t kMaxLogged = 20;
 
 }  // namespace

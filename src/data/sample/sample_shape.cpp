@@ -17,8 +17,8 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Describes volumes. Each frame of a series is a pixel row, so that there may be more rows than
-/// volumes.
+/// Returns "2 volumes of 96x96x96". Each frame of a series is a pixel row, so that there may be
+/// more rows than volumes.
 std::string describe_volumes(const SampleShape& shape) {
   std::string description = pluralize(shape.num_volumes, "volume");
   if (shape.row.depth == 0) return description;
