@@ -25,8 +25,8 @@ struct VolumeOptions {
   std::optional<image::Axes<double>> spacing;  ///< mm; nothing: the whole field of view is resampled to `size`
   image::VolumeNormalization normalization = image::VolumeNormalization::kZScore;
   std::array<double, 2> percentiles{0.5, 99.5};
-  std::vector<std::array<double, 2>>
-      windows;  ///< [black, white]: none, one, or for slices one each for red, green and blue
+  /// Windows [black, white]: none, one, or for slices one each for red, green and blue.
+  std::vector<std::array<double, 2>> windows;
   image::SeriesUse series = image::SeriesUse::kRefused;
   int64_t max_frames = 8;
   at::ScalarType dtype = at::kFloat;

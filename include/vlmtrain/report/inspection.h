@@ -73,8 +73,8 @@ struct InspectedEvaluation {
   data::Ledger ledger;
   int64_t without_media = 0;  ///< samples without image, video or volume
   std::vector<data::MissingFile> missing_files = {};
-  std::vector<std::pair<std::string, std::string>> train_duplicates =
-      {};                                              ///< (id in data.eval, id in data.train) of equal samples
+  /// Pairs (id in data.eval, id in data.train) of equal samples.
+  std::vector<std::pair<std::string, std::string>> train_duplicates = {};
   std::vector<std::string> ids_with_train_media = {};  ///< ids of samples whose media also occur in training
   bool has_subjects = false;                           ///< whether any sample names the subject of its media
   std::vector<std::string> train_subjects = {};  ///< subjects that also occur in training, possibly with other scans
@@ -126,8 +126,8 @@ struct Inspection {
   int64_t media = 0;     ///< number of different images, videos and volumes
   bool decoded = false;  ///< all media were decoded; otherwise only their headers were read
   std::vector<data::MissingFile> missing_files = {};
-  std::vector<std::string> missing_file_sample_ids =
-      {};  ///< for each missing file, the id of the first sample that names it
+  /// For each missing file, the id of the first sample that names it.
+  std::vector<std::string> missing_file_sample_ids = {};
   DuplicateGroups<std::string> duplicate_samples = {};
   int64_t repeated_ids = 0;  ///< number of ids that several samples have
   std::string first_repeated_id = {};

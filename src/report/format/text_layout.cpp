@@ -57,9 +57,9 @@ std::string draw_bar(int64_t offset, int64_t bytes, BarFill fill, const BarScale
 }
 
 int count_columns(const std::string& text) {
-  return static_cast<int>(std::count_if(text.begin(), text.end(), [](unsigned char byte) {
-    return (byte & 0xc0) != 0x80;
-  }));  // bytes of the form 10xxxxxx continue a character
+  // Bytes of the form 10xxxxxx continue a character.
+  return static_cast<int>(
+      std::count_if(text.begin(), text.end(), [](unsigned char byte) { return (byte & 0xc0) != 0x80; }));
 }
 
 namespace {
