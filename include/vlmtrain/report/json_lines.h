@@ -61,8 +61,8 @@ inline std::string get_text(const nlohmann::json& object, const char* key) {
   return entry != object.end() && entry->is_string() ? entry->get<std::string>() : std::string();
 }
 
-/// Returns the UTF-8 text if it has at most `size` bytes. Otherwise returns its first characters in
-/// at most `size` bytes, followed by " …".
+/// Returns the UTF-8 text if it has at most `max_bytes` bytes. Otherwise returns its first
+/// characters in at most `max_bytes` bytes, followed by " …".
 inline std::string truncate_utf8(const std::string& text, size_t size) {
   if (text.size() <= size) return text;
   // Bytes of the form 10xxxxxx continue a character.

@@ -88,8 +88,8 @@ int64_t MixtureSampler::choose_source(Cursor& cursor) const {
   VLMTRAIN_CHECK(cursor.deficits.size() == share.size(), "a cursor of {} sources", cursor.deficits.size());
   // Tijdeman's algorithm: among the sources with a deficit of at least min_deficit, which another
   // draw does not put ahead of their share, draw the one whose deficit would reach 1 - min_deficit
-  // first. kRounding absorbs rounding errors of the deficits, which are sums of one share for each
-  // draw.
+  // first. The tolerance absorbs rounding errors of the deficits, which are sums of one share for
+  // each draw.
   constexpr double kRounding = 1e-9;
   const double min_deficit = 1.0 / static_cast<double>(2 * num_sources() - 2);
   size_t selected = share.size();
