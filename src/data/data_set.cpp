@@ -225,6 +225,7 @@ SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& 
                      : task_shares.empty() ? plan_single_source(data_set)
                                            : plan_by_task(task_shares, sample_index);
   check_mixture(plan, sample_index);
+  // Packs and curricula need sizes. Bad samples and those larger than a pack are not packed.
   std::vector<SampleSize> sizes;
   std::vector<char> is_packed;
   if (needs_full_index) sizes = collect_sizes(sample_index);

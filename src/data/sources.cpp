@@ -60,6 +60,8 @@ ParseError parse_key(const std::string& key, const Json& value, Source& source) 
                                 : "its keys are path, weight, repeat, task, image_root");
 }
 
+/// Parses a path or an object with the keys of a source. Returns an error message if the value is
+/// invalid.
 ParseError parse_source(const Json& value, Source& source) {
   if (value.is_string()) return parse_text(value, "path", source.path);
   if (!value.is_object()) {
@@ -85,6 +87,7 @@ std::optional<std::pair<std::string, double>> parse_share(const std::string& ent
   return std::pair{entry.substr(0, equals), share};
 }
 
+/// Parses {task: share, …} or ["task=share", …]. Returns an error message if the value is invalid.
 ParseError parse_shares(const Json& value, TaskShares& shares) {
   const auto add = [&shares](const std::string& task, double share) -> ParseError {
     if (!is_share(share))

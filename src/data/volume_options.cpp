@@ -41,6 +41,8 @@ ordered_json axes_to_json(const std::optional<image::Axes<T>>& axes) {
   return *axes;
 }
 
+/// Adds an option with one number for each axis. `expected` is the error message for invalid
+/// values.
 template <class T, class IsValid>
 void add_axes(OptionTable& table, const std::string& key, std::optional<image::Axes<T>>& axes_option,
               const IsValid& is_valid, const std::string& expected, const std::string& doc) {

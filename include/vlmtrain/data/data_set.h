@@ -16,6 +16,7 @@ namespace vlmtrain::data {
 /// records. Thread-safe.
 class DataSet final : public io::Records {
  public:
+  /// A source with its records.
   struct SourceRecords {
     Source source;
     std::shared_ptr<const io::Records> records;
@@ -34,11 +35,15 @@ class DataSet final : public io::Records {
   std::pair<int64_t, int64_t> record_range(size_t source_index) const;
 
  private:
+  /// The location of a record: its source, and its index in the records of the source.
   struct RecordLocation {
     size_t source_index;
     int64_t index;
   };
+  /// REQUIRES: 0 <= index < size().
   RecordLocation locate(int64_t index) const;
+  /// Returns the record with the task of its source, if it has one, and with the source in its
+  /// location if there are several.
   io::Record apply_source(io::Record record, size_t source_index) const;
 
   std::vector<SourceRecords> sources_;

@@ -53,6 +53,7 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
 /// plain line at most every five seconds. Shows nothing if `quiet`. Not thread-safe.
 class Progress {
  public:
+  /// `total_steps` is the number of steps of the run, `quiet` suppresses all output.
   Progress(int64_t total_steps, bool quiet);
   /// Ends the line of the bar.
   ~Progress();

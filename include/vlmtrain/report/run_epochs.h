@@ -30,19 +30,24 @@ class EpochSummaries {
   std::optional<nlohmann::ordered_json> current_epoch() const;
 
  private:
+  /// The sums over the label tokens of a task or of all samples.
   struct LossSum {
     double loss = 0;          // sum of mean loss · label tokens
     int64_t loss_tokens = 0;  // label tokens of the steps with a finite loss
     int64_t label_tokens = 0;
     int64_t samples = 0;
 
+    /// Adds the values of a step: {"loss", "label_tokens", "samples"}.
     void add(const nlohmann::json& values);
+    /// Returns the mean loss; null without finite losses.
     nlohmann::ordered_json loss_json() const;
   };
+  /// Peak and mean of a kind of memory over the steps of an epoch.
   struct MemoryStats {
     int64_t peak = 0;  // bytes
     double sum = 0;    // of one number of bytes per step, for the mean
   };
+  /// The sums of an epoch.
   struct Epoch {
     int64_t first_step = 0;
     int64_t last_step = 0;
@@ -58,7 +63,9 @@ class EpochSummaries {
     nlohmann::json evaluation{};
   };
 
+  /// Adds a line to epoch_.
   void accumulate(const nlohmann::json& line);
+  /// Returns the row of epoch_.
   nlohmann::ordered_json make_row(int64_t epoch, bool complete) const;
 
   Epoch epoch_;

@@ -10,6 +10,7 @@ namespace vlmtrain::report {
 /// thread-safe.
 class RunReport {
  public:
+  /// Reads nothing yet.
   explicit RunReport(std::filesystem::path run_dir);
   RunReport(RunReport&&) noexcept;
   RunReport& operator=(RunReport&&) noexcept;

@@ -13,6 +13,7 @@ namespace {
 /// Samples listed in the error message, so that it stays readable; ledger.json lists all of them.
 constexpr size_t kMaxListedSamples = 5;
 
+/// Returns the error for bad samples that stop the run, with the first of them and their locations.
 UserError make_unusable_samples_error(const std::string& dataset, const io::Records& records,
                                       const std::map<int64_t, SampleProblem>& problems) {
   std::string list;

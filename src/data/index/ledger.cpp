@@ -12,6 +12,7 @@ namespace vlmtrain::data {
 
 namespace {
 
+/// Returns an entry of "shrunk" in ledger.json.
 nlohmann::ordered_json shrink_info_to_json(int64_t index, const std::string& id, const ShrinkInfo& shrunk) {
   return {{"index", index},
           {"id", id},
@@ -21,6 +22,7 @@ nlohmann::ordered_json shrink_info_to_json(int64_t index, const std::string& id,
           {"frame_max_pixels", shrunk.frame_max_pixels}};
 }
 
+/// Parses the result of shrink_info_to_json().
 ShrinkInfo shrink_info_from_json(const nlohmann::ordered_json& json) {
   return {.tokens = json.at("tokens").at(0),
           .pixels = json.at("pixels").at(0),

@@ -108,6 +108,7 @@ Json to_json_array(const CachedSample& cached) {
   return numbers;
 }
 
+/// Parses the result of to_json_array(). Throws nlohmann::json::exception for other values.
 CachedSample sample_from_json(const Json& numbers) {
   CachedSample cached{.fingerprint = numbers.at(0), .file_state = numbers.at(1)};
   SampleShape& shape = cached.shape;

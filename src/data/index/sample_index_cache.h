@@ -20,6 +20,7 @@ namespace vlmtrain::data {
 class NoticeKindTable {
  public:
   NoticeKindTable() = default;
+  /// `names` are the kinds by id.
   explicit NoticeKindTable(std::vector<std::string> names);
 
   int64_t size() const { return std::ssize(names_); }
@@ -98,8 +99,12 @@ class SampleIndexCacheReader {
   void copy_lines(SampleIndexCacheWriter& writer, int64_t num_skipped);
 
  private:
+  /// Opens the file. Sets stamp_, samples_ and body_offset_ if the header is valid and has this
+  /// key.
   void read_header(const std::filesystem::path& file, const std::string& key);
+  /// Returns whether the hash of the body is correct and its kinds can be read.
   bool verify_hash();
+  /// Reads the kinds from the line at `offset`. Returns false if it is invalid.
   bool read_kinds(std::streamoff offset);
 
   std::ifstream stream_;
@@ -116,11 +121,13 @@ class SampleIndexCacheWriter {
  public:
   SampleIndexCacheWriter(const std::filesystem::path& file, const std::string& key, uint64_t stamp, int64_t samples);
 
+  /// Adds the line of the next sample, without line break.
   void add(std::string_view line);
   /// Completes the file. `kinds` is the table with the kind ids of the lines.
   void commit(const NoticeKindTable& kinds = {});
 
  private:
+  /// Calls `action`. If it throws, logs the error and gives up the file.
   template <class Action>
   void try_write(const Action& action);
   void write_block();

@@ -46,7 +46,9 @@ class BadSampleHandler {
 
  private:
   bool record_failure(int64_t index, const LoadFailure& failure);
+  /// Returns the error for a bad sample that stops the run.
   UserError make_stop_error(int64_t index, const LoadFailure& failure) const;
+  /// Returns the message of this rank for sync().
   std::string serialize_status(const GlobalBatch& batch) const;
 
   const io::Records& records_;

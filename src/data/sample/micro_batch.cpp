@@ -32,6 +32,7 @@ int64_t count_patches(const std::vector<PatchGrid>& grids) {
   return patches;
 }
 
+/// Throws InternalError if parts of the sample do not match.
 void check_sample(const Sample& sample) {
   VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label flags for {} tokens", sample.id,
                  sample.is_label.size(), sample.tokens());

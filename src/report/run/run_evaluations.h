@@ -30,11 +30,13 @@ class RunEvaluations {
   nlohmann::json to_json() const;
 
  private:
+  /// The scores of a task or of all samples; NaN if unknown.
   struct Score {
     double loss = std::numeric_limits<double>::quiet_NaN();
     double exact_match = std::numeric_limits<double>::quiet_NaN();
     double dice = std::numeric_limits<double>::quiet_NaN();
   };
+  /// The scores of masks; NaN if unknown.
   struct Masks {
     int64_t masks = 0;  // 0 without masks
     double dice = std::numeric_limits<double>::quiet_NaN();
@@ -43,6 +45,7 @@ class RunEvaluations {
     int64_t empty_truths = 0;
     int64_t empty_predictions = 0;
   };
+  /// The scores of one evaluation.
   struct Point {
     int64_t step = 0;
     int64_t number = 0;  // from 0, over all evaluations

@@ -57,6 +57,7 @@ class RunPredictions {
     std::string text;
     nlohmann::json masks;  // null without masks
   };
+  /// A sample with its answers, oldest first.
   struct PredictedSample {
     std::string id;
     std::string task;
@@ -67,6 +68,7 @@ class RunPredictions {
     std::vector<Answer> answers;
   };
 
+  /// Adds the valid images of a line, with their captions, to `sample`.
   static void add_images(const nlohmann::json& line, PredictedSample& sample);
 
   std::deque<PredictedSample> samples_;  // in the order of their first answer

@@ -22,7 +22,9 @@ struct CurveBin {
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
 
+  /// Adds a value with its weight.
   void add(double value, double value_weight);
+  /// Adds the values of another bin.
   void add(const CurveBin& other);
 };
 
@@ -66,6 +68,7 @@ class RunSteps {
   std::string curves_json() const;
 
  private:
+  /// The curves and sums of a task.
   struct Task {
     Curve loss;
     Curve accuracy;
@@ -77,6 +80,7 @@ class RunSteps {
     std::deque<double> recent_loss{};
     std::deque<double> recent_accuracy{};
   };
+  /// The values of a recent step; NaN if the line has none.
   struct RecentStep {
     double loss;
     double tokens;

@@ -78,6 +78,7 @@ class ContentIndex {
   SharedSubjects find_shared_subjects(size_t dataset, size_t other_dataset) const;
 
  private:
+  /// The hashes of a record.
   struct Fingerprint {
     bool is_usable = false;
     uint64_t text = 0;               ///< hash of the conversation
@@ -85,6 +86,7 @@ class ContentIndex {
     std::vector<uint64_t> masks;     ///< keys of mask files, in the record's order
     std::vector<uint64_t> subjects;  ///< hashes of names
   };
+  /// A media file or embedded content.
   struct MediaEntry {
     size_t dataset = 0;                    ///< data set of the first occurrence
     int64_t record = 0;                    ///< record of the first occurrence
@@ -95,16 +97,21 @@ class ContentIndex {
     std::string problem = {};              ///< the system's message if the file is missing
   };
 
+  /// Hashes a record and adds its media to media_.
   Fingerprint make_fingerprint(const io::Record& record, size_t dataset, int64_t index);
+  /// Adds a medium unless media_ has it, and returns its key in media_.
   uint64_t add_media(const io::MediaRef& medium, MediaEntry media_entry);
+  /// Returns a hash that media with equal contents share. `medium` is a key of media_.
   uint64_t get_content_hash(uint64_t medium) const;
+  /// Returns a hash that duplicate records share.
   uint64_t compute_record_key(const Fingerprint& fingerprint) const;
+  /// Returns the path of a file; reads the record that names it.
   std::string find_path(const MediaEntry& medium) const;
 
   std::vector<const io::Records*> datasets_;
   std::vector<std::vector<Fingerprint>> fingerprints_;  // by data set and record
   std::mutex mutex_;                                    // guards media_ in add()
-  std::unordered_map<uint64_t, MediaEntry> media_;
+  std::unordered_map<uint64_t, MediaEntry> media_;      // by a hash of the path or of the embedded content
 };
 
 }  // namespace vlmtrain::data

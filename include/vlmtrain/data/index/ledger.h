@@ -31,6 +31,7 @@ enum class SampleStatus : uint8_t {
 /// The account of every sample of a data set; the counts sum up to its size. Not thread-safe.
 class Ledger {
  public:
+  /// `dataset` is the name of the data set, `samples` its size.
   Ledger(std::string dataset, int64_t samples);
 
   /// Returns the ledger of a run that resumes at the cursor `next`. Dropped samples and notices
@@ -80,12 +81,15 @@ class Ledger {
   nlohmann::ordered_json to_json() const;
 
  private:
+  /// The problem of a dropped or failed sample.
   struct Problem {
     std::string id;
     std::string reason;
     std::string message;
   };
 
+  /// Sets the status unless it is earlier than or equal to the current one. Returns whether it
+  /// changed.
   bool raise_status(int64_t index, SampleStatus status);
 
   std::string dataset_;
@@ -114,6 +118,7 @@ class EpochProgress {
   double get_source_progress(int64_t source, const Cursor& cursor);
 
  private:
+  /// The counts of a source up to the last cursor.
   struct SourceProgress {
     int64_t epoch = -1;
     std::shared_ptr<const EpochOrder> order;  // order of `epoch`

@@ -64,6 +64,8 @@ class SampleStream {
     int64_t prefetch_bytes = 0;
   };
 
+  /// Starts the workers. `source` and `make` are called until the destructor returns. REQUIRES:
+  /// settings.workers >= 1.
   SampleStream(IndexGenerator source, MakeSample make, Settings settings);
   SampleStream(RequestSource source, MakeRequestedSample make, Settings settings);
   /// Waits until the workers have finished their current samples.
@@ -79,6 +81,7 @@ class SampleStream {
   bool was_memory_limited() const { return was_memory_limited_; }
 
  private:
+  /// A sample that is being processed or ready for the consumer.
   struct Slot {
     StreamItem item;
     uint64_t seed = 0;
@@ -86,8 +89,12 @@ class SampleStream {
     int64_t bytes = 0;  ///< set when ready
   };
 
+  /// Processes samples until the sequence ends or a stop is requested.
   void run_worker(const std::stop_token& stop);
+  /// Returns whether the limits allow another sample. REQUIRES: mutex_ is held.
   bool can_start_sample();
+  /// Returns a new slot for the next request; null at the end of the sequence. REQUIRES: mutex_ is
+  /// held.
   Slot* claim_slot();
 
   RequestSource source_;

@@ -85,6 +85,7 @@ class SampleOrder {
   void check(const Cursor& cursor, const std::string& dataset) const;
 
  private:
+  /// Computes the order of an epoch: shuffles, sorts by the curriculum, and packs.
   EpochOrder make_epoch_order(int64_t source, int64_t epoch) const;
 
   std::vector<MixtureSource> sources_;
@@ -102,6 +103,7 @@ class SourceIterator {
   /// `order` must outlive the iterator.
   SourceIterator(const SampleOrder& order, int64_t source, EpochPosition start);
 
+  /// A single sample or a pack.
   struct Unit {
     EpochPosition begin;
     EpochPosition end;

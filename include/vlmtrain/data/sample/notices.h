@@ -27,6 +27,7 @@ inline constexpr const char* kOtherNotices = "other notices, of more kinds than 
 /// counted together as kOtherNotices. Not thread-safe.
 class NoticeCounts {
  public:
+  /// The count of a kind, with one example.
   struct Count {
     int64_t samples = 0;
     std::string id;       ///< id of the first sample with the notice
@@ -97,6 +98,7 @@ class NoticeCollector {
  private:
   friend void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices);
 
+  /// The count of a kind, with the first sample by name.
   struct KindCount {
     int64_t samples = 0;
     std::string sample;  ///< smallest sample name, so that the result does not depend on thread timing

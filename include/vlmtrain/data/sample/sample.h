@@ -17,6 +17,7 @@
 
 namespace vlmtrain::data {
 
+/// The kind of a medium.
 enum class MediaKind { kImage, kVideo, kVolume };
 
 /// The layout of videos in the token stream, for families whose implementations disagree.
@@ -39,7 +40,9 @@ struct PixelRow {
   static PixelRow from_tensor(const at::Tensor& pixels);
   /// Returns the tensor sizes of `rows` rows.
   std::vector<int64_t> sizes(int64_t rows) const;
+  /// Returns the bytes of one row.
   int64_t bytes() const;
+  /// Returns the pixels or voxels of one row, per channel.
   int64_t pixels() const { return std::max<int64_t>(depth, 1) * height * width; }
   bool operator==(const PixelRow&) const = default;
 };

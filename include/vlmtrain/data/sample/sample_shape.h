@@ -85,12 +85,15 @@ class SampleShapes {
 
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;
+  /// The shape of a sample, with its media stored separately.
   struct Entry {
     uint32_t media = kUnknown;  // index in media_
     int32_t tokens = 0;
     int32_t label_tokens = 0;
   };
 
+  /// Returns the index of an equal shape in media_, which is added if it is new. Ignores tokens and
+  /// label tokens.
   uint32_t intern_media(SampleShape media);
 
   std::vector<Entry> samples_;

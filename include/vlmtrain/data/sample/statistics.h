@@ -9,6 +9,7 @@ namespace vlmtrain::data {
 
 /// A histogram of integers with summary statistics. All statistics are 0 if there are no numbers.
 struct Histogram {
+  /// The number of values from `first` to `last`.
   struct Bin {
     int64_t first = 0;
     int64_t last = 0;  ///< inclusive
