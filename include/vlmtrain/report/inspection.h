@@ -117,7 +117,7 @@ struct Inspection {
   bool has_patches = false;  ///< pixel rows are patches of images in native resolution
   bool has_grids = false;    ///< pixel rows are grids of volumes, or of the frames of a series
 
-  std::vector<LargeSample> largest_samples = {};  ///< in decreasing order of memory
+  std::vector<LargeSample> largest_samples = {};  ///< in decreasing order of predicted memory, or of size
   std::optional<PredictionTarget> prediction_target = {};
 
   int64_t without_media = 0;              ///< usable samples without image, video or volume

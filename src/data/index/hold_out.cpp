@@ -92,9 +92,9 @@ RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& re
         state.share, state.path, count, expected_counts.at(content_hash));
   }
   if (held_out.empty() || held_out.size() == record_hashes.size()) {
-    return {.split = hold_out(records.size(), state.share, seed),
-            .change = fmt::format("none of the {} samples that were held out exists, so others are drawn",
-                                  state.indices.size())};
+    return {
+        .split = hold_out(records.size(), state.share, seed),
+        .change = fmt::format("none of the {} held-out samples exists; a new split is drawn", state.indices.size())};
   }
   const auto num_found = held_out.size();
   return {.split = make_split(records.size(), std::move(held_out)),
