@@ -61,8 +61,8 @@ void add_axes(OptionTable& table, const std::string& key, std::optional<image::A
       doc);
 }
 
-/// Maximum absolute value of the ends of a window. Voxels are computed in fp32, where the width of
-/// a window with larger ends may overflow.
+/// Maximum absolute value of the ends of a window. Voxels are computed in fp32, where a larger
+/// width may overflow.
 constexpr double kMaxWindowValue = 1e30;
 
 /// Returns whether the value is a list of two increasing numbers.

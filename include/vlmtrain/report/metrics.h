@@ -26,8 +26,8 @@ struct MaskMetrics {
   int64_t masks = 0;
   double dice = 0;  ///< Dice coefficient, 0 to 1
   double iou = 0;   ///< intersection over union, 0 to 1
-  /// 95th percentile of the Hausdorff distance in pixels, over the masks of which neither the truth
-  /// nor the prediction is empty; nullopt if there are none.
+  /// Mean of the 95th percentile of the Hausdorff distance in pixels, over the masks with a
+  /// non-empty truth and a non-empty prediction; nullopt if there are none.
   std::optional<double> hausdorff95{};
   int64_t empty_truths = 0;       ///< masks whose truth is empty
   int64_t empty_predictions = 0;  ///< masks whose prediction is empty

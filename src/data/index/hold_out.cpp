@@ -53,6 +53,7 @@ RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_
   const int64_t added = samples - state.samples;
   if (added == 0) return restored;
   const auto first_added = static_cast<uint64_t>(state.samples);
+  // The names of random streams must not change: runs of earlier versions would get another split.
   auto order = random_permutation(added, derive_stream_seed(seed, "held out of what was added", {first_added}));
   const auto count = std::clamp<int64_t>(std::llround(state.share * static_cast<double>(added)), 0, added);
   auto held_out = state.indices;

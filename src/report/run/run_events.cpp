@@ -72,7 +72,7 @@ constexpr size_t kMaxPredictedSamples = 24;
 /// Answers kept per sample: the first, which shows the state before training, and the newest.
 constexpr size_t kMaxAnswers = 4;
 constexpr size_t kMaxImages = 6;
-/// Maximum length of a data URI: ten times that of a usual thumbnail of 160 pixels.
+/// Maximum length of a data URI, about ten times the length of a thumbnail with 160 pixels.
 constexpr size_t kMaxImageBytes = 200'000;
 constexpr size_t kMaxTextBytes = 2000;
 

@@ -159,7 +159,7 @@ struct RunReport::State {
     prediction_lines.read([this](const auto& line) { predictions.add(line); });
   }
 
-  /// Returns the folder's name with that of its parent, since many runs are called "run".
+  /// Returns the names of the parent folder and the folder, since many runs are called "run".
   std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
 
   /// Returns "stopped", "failed", "finished" or "running". A killed run counts as "running"; the

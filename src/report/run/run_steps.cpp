@@ -98,7 +98,8 @@ size_t RunSteps::find_bin(int64_t step) {
   return static_cast<size_t>((step - first_step_) / steps_per_bin_);
 }
 
-/// Replaces the waits with those of the newest line, which are totals since the run's last start.
+/// Replaces the waits by the values of the newest line, which are totals since the last start of
+/// the run.
 void RunSteps::set_wait_seconds(const nlohmann::json& line) {
   rank_wait_seconds_.clear();
   const auto entry = line.find("rank_wait_seconds");

@@ -58,8 +58,8 @@ class RunSteps {
 
   /// Returns totals of the run and means of its last steps, for the headline.
   nlohmann::json summary() const;
-  /// Returns rows by task: {"name", "samples", "label_tokens", "loss" and "accuracy" of the last
-  /// steps, "weight"}, by decreasing label tokens; the index of a row is that of its curves.
+  /// Returns the rows of the tasks by decreasing label tokens: {"name", "samples", "label_tokens",
+  /// "loss" and "accuracy" of the last steps, "weight"}. The curves have the same order.
   nlohmann::json tasks() const;
   nlohmann::json evaluations() const { return evaluations_.to_json(); }
   /// Returns the curves as JSON: {"width": steps per bin, "first": first step of the first bin,

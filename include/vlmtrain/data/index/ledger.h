@@ -24,8 +24,8 @@ namespace vlmtrain::data {
 enum class SampleStatus : uint8_t {
   kNotReached,
   kUsed,
-  kDropped,  ///< bad, and the policy skips such samples
-  kFailed,   ///< bad, and it stopped the run
+  kDropped,  ///< bad and skipped by the policy
+  kFailed,   ///< bad and the cause that the run stopped
 };
 
 /// The account of every sample of a data set; the counts sum up to its size. Not thread-safe.

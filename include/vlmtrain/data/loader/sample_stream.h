@@ -74,7 +74,7 @@ class SampleStream {
   SampleStream& operator=(const SampleStream&) = delete;
 
   /// Returns the next item, or nothing after the end of the sequence. Rethrows exceptions of the
-  /// source; those of the processing are in the items. REQUIRES: one consumer thread.
+  /// source; exceptions of the processing are in the items. REQUIRES: one consumer thread.
   std::optional<StreamItem> next();
 
   /// Returns whether a worker ever waited because prefetch_bytes were reached.

@@ -129,8 +129,7 @@ struct Sample {
   int64_t num_videos = 0;
   int64_t num_volumes = 0;
   int64_t video_frames = 0;  ///< sampled frames of all videos together
-  /// Peak host memory of decoding its media in addition to bytes(), which is that of the most
-  /// expensive one.
+  /// Peak host memory for decoding its media, in addition to bytes(): the maximum over the media.
   int64_t decode_bytes = 0;
   std::optional<ShrinkInfo> shrunk;  ///< set if its media were shrunk to fit data.max_length
   /// Notices of the record, then of the processing, such as skipped frames or a blank image. Each
