@@ -15,11 +15,13 @@ namespace vlmtrain::data {
 
 namespace {
 
+/// The arguments of SampleOrder that define the mixture.
 struct MixturePlan {
   std::vector<MixtureSource> sources;
   std::vector<ShareChange> shares;
 };
 
+/// Returns a mixture source of the samples in [begin, end).
 MixtureSource make_range_source(std::string name, int64_t begin, int64_t end) {
   MixtureSource mixture_source{.name = std::move(name), .samples = {}};
   mixture_source.samples.reserve(static_cast<size_t>(end - begin));
@@ -31,6 +33,8 @@ MixturePlan plan_single_source(const DataSet& data_set) {
   return {.sources = {make_range_source("", 0, data_set.size())}, .shares = {{.from_batch = 0, .shares = {1}}}};
 }
 
+/// Returns one mixture source for each source. A source without a weight has a share in proportion
+/// to its size and repeat.
 MixturePlan plan_by_source(const DataSet& data_set) {
   MixturePlan plan;
   std::vector<double> shares;
@@ -55,8 +59,8 @@ std::map<std::string, std::vector<int64_t>> group_samples_by_task(const SampleIn
   return samples;
 }
 
-/// Returns the shares of a step in the order of the sources. Throws UserError (kUsage) unless each
-/// source has one.
+/// Returns the shares of `change` in the order of the sources. Throws UserError (kUsage) unless the
+/// tasks are exactly the names of the sources.
 std::vector<double> match_shares(const TaskShares& change, const std::vector<MixtureSource>& sources) {
   std::vector<std::string> names, errors;
   names.reserve(sources.size());
@@ -83,6 +87,7 @@ std::vector<double> match_shares(const TaskShares& change, const std::vector<Mix
   return result;
 }
 
+/// Returns one mixture source for each task.
 MixturePlan plan_by_task(const TaskShareSchedule& task_shares, const SampleIndex& sample_index) {
   MixturePlan plan;
   for (auto& [task, samples] : group_samples_by_task(sample_index)) {
@@ -94,6 +99,7 @@ MixturePlan plan_by_task(const TaskShareSchedule& task_shares, const SampleIndex
   return plan;
 }
 
+/// Returns the sizes of all samples, by index; zeros for samples of unknown shape.
 std::vector<SampleSize> collect_sizes(const SampleIndex& sample_index) {
   std::vector<SampleSize> sizes(static_cast<size_t>(sample_index.shapes.size()));
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -104,6 +110,7 @@ std::vector<SampleSize> collect_sizes(const SampleIndex& sample_index) {
   return sizes;
 }
 
+/// Throws UserError (kBadData) if one of several mixture sources has no usable sample.
 void check_mixture(const MixturePlan& plan, const SampleIndex& sample_index) {
   if (!sample_index.is_complete || plan.sources.size() == 1) return;
   for (const MixtureSource& mixture_source : plan.sources) {
@@ -119,7 +126,7 @@ void check_mixture(const MixturePlan& plan, const SampleIndex& sample_index) {
 }  // namespace
 
 DataSet::DataSet(std::vector<SourceRecords> sources) : sources_(std::move(sources)) {
-  VLMTRAIN_CHECK(!sources_.empty(), "a data set without sources");
+  VLMTRAIN_CHECK(!sources_.empty(), "a data set needs at least one source");
   int64_t end = 0;
   ends_.reserve(sources_.size());
   for (const SourceRecords& source : sources_) ends_.push_back(end += source.records->size());
@@ -166,8 +173,8 @@ std::vector<int64_t> DataSet::block_starts() const {
   const bool has_blocks = std::ranges::any_of(
       sources_, [](const SourceRecords& source) { return !source.records->block_starts().empty(); });
   if (!has_blocks) return {};
-  // A source without blocks is divided into blocks of a typical size, so that the sources mix
-  // evenly.
+  // A source without blocks is divided into blocks, so that the sources mix evenly. The size is
+  // typical of row groups; not tuned.
   constexpr int64_t kBlockSamples = 1024;
   std::vector<int64_t> block_starts;
   for (size_t source_index = 0; source_index < sources_.size(); ++source_index) {
@@ -218,6 +225,7 @@ SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& 
                      : task_shares.empty() ? plan_single_source(data_set)
                                            : plan_by_task(task_shares, sample_index);
   check_mixture(plan, sample_index);
+  // Packs and curricula need sizes. Bad samples and those larger than a pack are not packed.
   std::vector<SampleSize> sizes;
   std::vector<char> is_packed;
   if (needs_full_index) sizes = collect_sizes(sample_index);

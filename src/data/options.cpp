@@ -26,14 +26,15 @@ Check<std::string> is_date_or_auto() {
           }};
 }
 
-/// Parses a text that is a number as a whole; returns nothing for other texts.
+/// Parses a text that consists of a number. Returns nothing for other texts.
 std::optional<double> parse_number(const std::string& text) {
   char* end = nullptr;
   const double number = std::strtod(text.c_str(), &end);
   return !text.empty() && end == text.c_str() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-/// Rejects numbers that are not a share, such as a percentage. Any other text is the name of a file.
+/// Accepts numbers between 0 and 1 and paths. Rejects other numbers and percentages, which are
+/// mistaken shares.
 Check<std::string> is_share_or_path() {
   return {"a path, or a share between 0 and 1 such as 0.05", [](const std::string& value) {
             if (value.ends_with('%') && parse_number(value.substr(0, value.size() - 1))) return false;
@@ -52,6 +53,7 @@ Check<std::map<std::string, std::string>> are_known_columns() {
           }};
 }
 
+/// A key of data.augment with its maximum.
 struct AugmentOption {
   std::string_view name;
   double max;
@@ -90,7 +92,7 @@ std::optional<double> parse_hold_out_share(const DataOptions& options) {
 }
 
 void declare(OptionTable& table, DataOptions& options) {
-  constexpr int64_t kMaxWorkers = 1024;  // a larger number is a typing error; no host has as many cores
+  constexpr int64_t kMaxWorkers = 1024;  // a larger number is probably a typing error; few hosts have more cores
   table.describe_section("data", "Training and evaluation data, and how it is read.");
   table.add_structured(
       "data.train", "path or list of sources", [&options] { return options.train.to_json(); },

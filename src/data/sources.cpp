@@ -20,14 +20,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 using ParseError = std::optional<std::string>;
 
-/// Maximum of weights and repeats, so that the sum over any number of sources stays finite.
+/// Maximum of weights, repeats and shares, so that the sum over any number of sources is finite.
 constexpr double kMaxShare = 1e15;
 
+/// Returns whether the number is a valid share; false for NaN.
 bool is_share(double number) {
   return number >= 0 && number <= kMaxShare;
 }
 
-/// Sets a text field of a source. Returns an error message if the value is not a text.
+/// Sets a text field of a source. Returns an error message if the value is not a non-empty string.
 ParseError parse_text(const Json& value, const std::string& key, std::string& text) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
     return fmt::format("{} of a source must be a string, not {}", key, make_excerpt(value.dump()));
@@ -59,21 +60,24 @@ ParseError parse_key(const std::string& key, const Json& value, Source& source) 
                                 : "its keys are path, weight, repeat, task, image_root");
 }
 
+/// Parses a path or an object with the keys of a source. Returns an error message if the value is
+/// invalid.
 ParseError parse_source(const Json& value, Source& source) {
   if (value.is_string()) return parse_text(value, "path", source.path);
   if (!value.is_object()) {
-    return fmt::format("a source is a path, or has the keys path, weight or repeat, task and image_root; it is not {}",
-                       make_excerpt(value.dump()));
+    return fmt::format(
+        "a source is a path or an object with the keys path, weight or repeat, task and image_root, not {}",
+        make_excerpt(value.dump()));
   }
   for (const auto& [key, item] : value.items()) {
     if (auto error = parse_key(key, item, source)) return error;
   }
   if (source.path.empty()) return "a source has no path";
-  if (source.weight && source.repeat) return fmt::format("{} has both weight and repeat: keep one", source.path);
+  if (source.weight && source.repeat) return fmt::format("{} has both weight and repeat; keep one", source.path);
   return std::nullopt;
 }
 
-/// Parses "name=share"; returns nothing for other texts.
+/// Parses "name=share". Returns nothing for other texts.
 std::optional<std::pair<std::string, double>> parse_share(const std::string& entry) {
   const auto equals = entry.rfind('=');
   if (equals == std::string::npos) return std::nullopt;
@@ -84,6 +88,7 @@ std::optional<std::pair<std::string, double>> parse_share(const std::string& ent
   return std::pair{entry.substr(0, equals), share};
 }
 
+/// Parses {task: share, …} or ["task=share", …]. Returns an error message if the value is invalid.
 ParseError parse_shares(const Json& value, TaskShares& shares) {
   const auto add = [&shares](const std::string& task, double share) -> ParseError {
     if (!is_share(share))
@@ -105,7 +110,8 @@ ParseError parse_shares(const Json& value, TaskShares& shares) {
   } else {
     for (const auto& entry : value) {
       const auto share = entry.is_string() ? parse_share(entry.get<std::string>()) : std::nullopt;
-      if (!share) return fmt::format("{} is not written task=share, such as caption=0.25", make_excerpt(entry.dump()));
+      if (!share)
+        return fmt::format("{} does not have the form task=share, such as caption=0.25", make_excerpt(entry.dump()));
       if (auto error = add(share->first, share->second)) return error;
     }
   }
@@ -154,7 +160,7 @@ ParseError Sources::set(const Json& value) {
   std::vector<Source> sources;
   const bool is_single = value.is_string() || value.is_object();
   if (!is_single && !value.is_array() && !value.is_null()) {
-    // YAML gives a number if the name of a file is one.
+    // YAML reads file names such as 2024 or true as a number or boolean.
     if (value.is_number() || value.is_boolean()) return set(value.dump());
     return "must be a path, or a list of sources";
   }
@@ -166,7 +172,7 @@ ParseError Sources::set(const Json& value) {
   const auto num_weighted =
       std::ranges::count_if(sources, [](const Source& source) { return source.weight.has_value(); });
   if (num_weighted != 0 && num_weighted != std::ssize(sources)) {
-    return "some sources have a weight and some do not: give each one, or use repeat";
+    return "only some sources have a weight; add a weight to each source, or use repeat";
   }
   sources_ = std::move(sources);
   return std::nullopt;
@@ -186,13 +192,13 @@ ParseError TaskShareSchedule::set(const Json& value) {
     for (const auto& item : value) {
       const bool is_change = item.is_object() && item.size() == 2 && item.contains("step") && item.contains("shares");
       if (!is_change || !item["step"].is_number_integer() || !item["shares"].is_structured()) {
-        return fmt::format("a change of shares is written {{step: 1000, shares: {{caption: 1}}}}, not {}",
+        return fmt::format("a change of shares has the form {{step: 1000, shares: {{caption: 1}}}}, not {}",
                            make_excerpt(item.dump()));
       }
       TaskShares& change = changes.emplace_back(TaskShares{.from_step = item["step"].get<int64_t>(), .shares = {}});
       const bool is_next =
           changes.size() == 1 ? change.from_step == 0 : change.from_step > changes[changes.size() - 2].from_step;
-      if (!is_next) return "steps of task shares ascend, and the first is 0";
+      if (!is_next) return "the steps of task shares must ascend, and the first must be 0";
       if (auto error = parse_shares(item["shares"], change)) return error;
     }
   } else if (value.is_structured() && !value.empty()) {

@@ -18,11 +18,11 @@ using nlohmann::ordered_json;
 
 /// Limit of data.volume.size per axis. 1024³ voxels are 4 GiB in fp32; no known model takes more.
 constexpr int64_t kMaxVoxelsPerAxis = 1024;
-/// Limits of data.volume.spacing in mm. A value outside of them is taken for a mistake of the unit.
+/// Limits of data.volume.spacing in mm. Values outside of them are probably in another unit.
 constexpr double kMinSpacing = 0.05, kMaxSpacing = 50;
 
-/// Parses one number for the three axes, or a list of three. Returns nothing for other values, or
-/// if a number is not `is_valid`.
+/// Parses one number for all three axes, or a list of three. Returns nothing for other values, or
+/// if `is_valid` rejects a number.
 template <class T, class IsValid>
 std::optional<image::Axes<T>> parse_axes(const ordered_json& value, const IsValid& is_valid) {
   const auto is_valid_number = [&](const ordered_json& number) {
@@ -41,6 +41,8 @@ ordered_json axes_to_json(const std::optional<image::Axes<T>>& axes) {
   return *axes;
 }
 
+/// Adds an option with one number for each axis. `expected` is the error message for invalid
+/// values.
 template <class T, class IsValid>
 void add_axes(OptionTable& table, const std::string& key, std::optional<image::Axes<T>>& axes_option,
               const IsValid& is_valid, const std::string& expected, const std::string& doc) {
@@ -59,10 +61,11 @@ void add_axes(OptionTable& table, const std::string& key, std::optional<image::A
       doc);
 }
 
-/// Limit of the ends of a window. Voxels are computed in fp32, where larger ends may overflow in
-/// the window's width.
+/// Maximum absolute value of the ends of a window. Voxels are computed in fp32, where a larger
+/// width may overflow.
 constexpr double kMaxWindowValue = 1e30;
 
+/// Returns whether the value is a list of two increasing numbers.
 bool is_range(const ordered_json& value) {
   const auto is_in_bounds = [](const ordered_json& number) {
     return number.is_number() && std::abs(number.get<double>()) <= kMaxWindowValue;

@@ -70,7 +70,8 @@ TEST_F(DataOptionsTest, RejectsInvalidValues) {
               HasSubstr("greater than 0 and at most 1e+15, not -1"));
   EXPECT_THAT(get_error("data.train=[{path: a.json, weight: .nan}]"), HasSubstr("at most 1e+15, not nan"));
   EXPECT_THAT(get_error("data.train=[{path: a.json, weight: 1, repeat: 2}]"), HasSubstr("both weight and repeat"));
-  EXPECT_THAT(get_error("data.train=[{path: a.json, weight: 1}, b.json]"), HasSubstr("give each one"));
+  EXPECT_THAT(get_error("data.train=[{path: a.json, weight: 1}, b.json]"),
+              HasSubstr("only some sources have a weight"));
   EXPECT_THAT(get_error("data.train=[[a.json]]"), HasSubstr("a source is a path"));
   EXPECT_THAT(get_error("data.task_shares={vqa: -0.5}"), HasSubstr("numbers from 0 to"));
   EXPECT_THAT(get_error("data.task_shares={vqa: 1e308, caption: 1e308}"), HasSubstr("numbers from 0 to 1e+15"));

@@ -12,14 +12,16 @@
 
 namespace vlmtrain::data {
 
-/// The concatenated records of all sources of a data set. Source::task overrides the records'
-/// tasks. Thread-safe.
+/// The concatenated records of all sources of a data set. Source::task overrides the tasks of the
+/// records. Thread-safe.
 class DataSet final : public io::Records {
  public:
+  /// A source with its records.
   struct SourceRecords {
     Source source;
     std::shared_ptr<const io::Records> records;
   };
+  /// REQUIRES: at least one source.
   explicit DataSet(std::vector<SourceRecords> sources);
 
   int64_t size() const override { return ends_.back(); }
@@ -33,24 +35,30 @@ class DataSet final : public io::Records {
   std::pair<int64_t, int64_t> record_range(size_t source_index) const;
 
  private:
+  /// The location of a record: its source, and its index in the records of the source.
   struct RecordLocation {
     size_t source_index;
     int64_t index;
   };
+  /// REQUIRES: 0 <= index < size().
   RecordLocation locate(int64_t index) const;
+  /// Returns the record with the task of its source, if it has one, and with the source in its
+  /// location if there are several.
   io::Record apply_source(io::Record record, size_t source_index) const;
 
   std::vector<SourceRecords> sources_;
   std::vector<int64_t> ends_;  // ends of the sources' index ranges
 };
 
-/// Moves the samples that are larger than a pack from the usable samples to the problems.
+/// Marks the usable samples that are larger than a pack as bad: moves them from `shapes` to
+/// `problems`.
 void reject_oversized_samples(const PackLimits& limits, SampleIndex& sample_index);
 
 /// Returns the order in which the samples of a data set are drawn: one mixture source, or one for
 /// each source or task if they have shares. Packs hold the usable samples of `sample_index`. Throws
-/// UserError: kUsage if both sources and tasks have shares, or if the task shares do not match the
-/// tasks; kBadData if a mixture source has no usable sample.
+/// UserError: kUsage if both sources and tasks have shares, if the task shares do not match the
+/// tasks, or if packing, a curriculum or task shares need a complete index; kBadData if a mixture
+/// source has no usable sample.
 SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& task_shares,
                               const SampleIndex& sample_index, OrderSettings settings);
 

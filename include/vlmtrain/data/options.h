@@ -15,10 +15,11 @@
 
 namespace vlmtrain::data {
 
-/// data.outside_image_root: whether samples may name files outside of data.image_root.
+/// Values of data.outside_image_root: whether samples may name files outside of data.image_root.
 enum class OutsideImageRoot { kAllow, kRefuse };
 
-/// The section `data` of the configuration.
+/// The section `data` of the configuration. Each member is the value of the key data.<member>;
+/// declare() documents their meaning and checks their values.
 struct DataOptions {
   Sources train;
   std::string eval;        ///< a data set, or the share of `train` that is held out
@@ -49,16 +50,18 @@ struct DataOptions {
   std::string chat_template_date = "auto";
 };
 
-/// Returns data.eval as a share; nothing if it is a data set or empty.
+/// Returns data.eval as a share of the training data to hold out; nothing if it is a data set or
+/// empty.
 std::optional<double> parse_hold_out_share(const DataOptions& options);
 
 /// Returns the augmentation of images and masks in training.
 image::AugmentSettings make_augment_settings(const DataOptions& options);
 
-/// Declares the keys data.* with their types, defaults and checks.
+/// Declares the keys data.* with their types, defaults, checks and descriptions. `options` must
+/// outlive `table`.
 void declare(OptionTable& table, DataOptions& options);
 
-/// Returns the settings of the sample order, except block_starts.
+/// Returns the settings of the sample order. The caller sets block_starts.
 OrderSettings make_order_settings(const DataOptions& options, uint64_t seed);
 
 }  // namespace vlmtrain::data

@@ -13,13 +13,13 @@ namespace vlmtrain::data {
 
 /// A source of data.train.
 struct Source {
-  std::string path;  ///< as io::open_records takes it
-  /// Its share of the draws relative to the weights of the other sources, on any scale.
+  std::string path;  ///< a path or pattern as in io::open_records()
+  /// Share of the draws relative to the weights of the other sources, on any scale.
   std::optional<double> weight = std::nullopt;
-  /// Passes over its samples in an epoch.
+  /// Number of passes over its samples in an epoch. Excludes `weight`.
   std::optional<double> repeat = std::nullopt;
-  std::string task;        ///< overrides the tasks of its samples; empty: the samples' own tasks
-  std::string image_root;  ///< empty: data.image_root, or else the folder of `path`
+  std::string task;        ///< overrides the tasks of its samples; empty: the tasks of the records
+  std::string image_root;  ///< empty: data.image_root or, if that is empty too, the folder of `path`
 
   bool operator==(const Source&) const = default;
 };
@@ -42,14 +42,14 @@ class Sources {
   std::string name() const;
 
   nlohmann::ordered_json to_json() const;
-  /// Sets the sources. Returns an error message if `value` is invalid.
+  /// Sets the sources. Returns an error message and changes nothing if `value` is invalid.
   std::optional<std::string> set(const nlohmann::ordered_json& value);
 
  private:
   std::vector<Source> sources_;
 };
 
-/// The shares of the tasks in the draws, from a step on.
+/// The shares of the tasks in the draws from a step on.
 struct TaskShares {
   int64_t from_step = 0;
   std::vector<std::pair<std::string, double>> shares;  ///< of each task, on any scale
@@ -65,7 +65,7 @@ class TaskShareSchedule {
   bool empty() const { return changes_.empty(); }
 
   nlohmann::ordered_json to_json() const;
-  /// Sets the shares. Returns an error message if `value` is invalid.
+  /// Sets the shares. Returns an error message and changes nothing if `value` is invalid.
   std::optional<std::string> set(const nlohmann::ordered_json& value);
 
  private:

@@ -11,32 +11,37 @@
 
 namespace vlmtrain::data {
 
-/// data.volume.use: the conversion of scans for the model.
+/// Values of data.volume.as: the form in which the model receives scans.
 enum class VolumeUse {
   kVolume,  ///< volumes, for families that take them
   kSlices,  ///< 2D images, for families that take images
 };
 
-/// The section `data.volume` of the configuration: the conversion of NIfTI files.
+/// The section `data.volume` of the configuration: the conversion of NIfTI files. declare()
+/// documents the values.
 struct VolumeOptions {
   VolumeUse use = VolumeUse::kVolume;
-  std::optional<image::Axes<int64_t>> size;    ///< voxels; nothing: the model's own size
-  std::optional<image::Axes<double>> spacing;  ///< mm; nothing: the whole field of view is resized to `size`
+  std::optional<image::Axes<int64_t>> size;    ///< voxels; nothing: the size of the model
+  std::optional<image::Axes<double>> spacing;  ///< mm; nothing: the whole field of view is resampled to `size`
   image::VolumeNormalization normalization = image::VolumeNormalization::kZScore;
   std::array<double, 2> percentiles{0.5, 99.5};
-  std::vector<std::array<double, 2>> windows;  ///< none, one, or for slices three: of red, green and blue
+  /// Windows [black, white]: none, one, or for slices one each for red, green and blue.
+  std::vector<std::array<double, 2>> windows;
   image::SeriesUse series = image::SeriesUse::kRefused;
   int64_t max_frames = 8;
   at::ScalarType dtype = at::kFloat;
   int64_t slices = 32;
   image::SlicePlane plane = image::SlicePlane::kAxial;
 
-  /// Returns the settings of the volume reader, with `default_size` if `size` is not set.
+  /// Returns the settings of the volume reader, with `default_size` if `size` is not set. Throws
+  /// UserError (kUsage) if `normalization` is kWindow and there is not exactly one window.
   image::VolumeSettings volume_settings(image::Axes<int64_t> default_size) const;
+  /// Returns the settings for slices.
   image::SliceSettings slice_settings() const;
 };
 
-/// Declares the keys data.volume.* with their types, defaults and checks.
+/// Declares the keys data.volume.* with their types, defaults, checks and descriptions. `options`
+/// must outlive `table`.
 void declare(OptionTable& table, VolumeOptions& options);
 
 }  // namespace vlmtrain::data

@@ -22,13 +22,13 @@
 
 namespace vlmtrain::report {
 
-/// A source of data.train.
+/// A source of data.train, with counts of its samples.
 struct InspectedSource {
   data::Source source;
   int64_t num_records = 0;
   int64_t num_usable = 0;
-  int64_t shrunk = 0;
-  int64_t without_media = 0;  ///< of the usable samples
+  int64_t shrunk = 0;         ///< usable samples whose media are shrunk to fit data.max_length
+  int64_t without_media = 0;  ///< usable samples without image, video or volume
 };
 
 /// A source or task that is sampled with a share of its own.
@@ -36,8 +36,8 @@ struct InspectedMixtureSource {
   std::string name;
   double share = 0;  ///< of the first step, from 0 to 1
   int64_t num_usable = 0;
-  double repeat = 1;
-  double epochs = 0;  ///< over its own samples, in the whole run
+  double repeat = 1;  ///< passes over its samples in an epoch
+  double epochs = 0;  ///< passes over its samples in the whole run
 };
 
 /// The usable samples of a task.
@@ -53,28 +53,28 @@ struct LargeSample {
   int64_t index = 0;
   std::string id;
   data::SampleShape shape;
-  int64_t predicted_bytes = 0;  ///< of a step with this sample only; 0: not predicted
+  int64_t predicted_bytes = 0;  ///< peak of a step with this sample only; 0 if not predicted
 };
 
-/// The GPU for which memory was predicted.
+/// The GPU for which memory was predicted, and the plan of the run for it.
 struct PredictionTarget {
-  std::string gpu;
-  std::string plan_headline;  ///< headline of the plan
-  bool fits = false;
+  std::string gpu;            ///< description of the GPU
+  std::string plan_headline;  ///< format_plan_headline() of the plan
+  bool fits = false;          ///< whether the plan fits
 };
 
-/// Groups of equal samples or files.
+/// Groups of duplicate samples, by id, or of files with equal content, by path.
 template <class Name>
 using DuplicateGroups = std::vector<std::vector<Name>>;
 
 /// The content of data.eval, and its overlap with data.train.
 struct InspectedEvaluation {
-  std::string name;
+  std::string name;  ///< value of data.eval
   data::Ledger ledger;
   int64_t without_media = 0;  ///< samples without image, video or volume
   std::vector<data::MissingFile> missing_files = {};
-  std::vector<std::pair<std::string, std::string>> train_duplicates =
-      {};                                              ///< ids of equal samples in data.eval and data.train
+  /// Pairs (id in data.eval, id in data.train) of equal samples.
+  std::vector<std::pair<std::string, std::string>> train_duplicates = {};
   std::vector<std::string> ids_with_train_media = {};  ///< ids of samples whose media also occur in training
   bool has_subjects = false;                           ///< whether any sample names the subject of its media
   std::vector<std::string> train_subjects = {};  ///< subjects that also occur in training, possibly with other scans
@@ -86,8 +86,8 @@ struct SamplePreview {
   int64_t index = 0;
   std::string id;
   std::string task;
-  std::string problem = {};      ///< why there is no preview
-  text::RenderedChat chat = {};  ///< before media become tokens, with the spans of labels
+  std::string problem = {};      ///< reason why there is no preview; empty if there is one
+  text::RenderedChat chat = {};  ///< rendered text with media placeholders, and the spans of the responses
   std::string label_text = {};   ///< the label tokens, decoded
   data::SampleShape shape = {};
   std::optional<data::ShrinkInfo> shrunk = {};
@@ -98,35 +98,36 @@ struct SamplePreview {
 struct Inspection {
   std::string dataset;        ///< data.train
   std::string model;          ///< as the user wrote it
-  std::string chat_template;  ///< its source
-  /// The ledger at the start of a run; with `decoded`, at the end of its first epoch.
+  std::string chat_template;  ///< source of the template
+  /// The ledger at the start of a run; if `decoded`, the ledger at the end of its first epoch.
   data::Ledger ledger;
-  bool stops_training = false;              ///< training stops before or at a bad sample
-  std::string order_error = {};             ///< another reason why training would not start
+  bool stops_training = false;   ///< whether a bad sample stops training
+  std::string order_error = {};  ///< reason why the samples cannot be ordered, so that training would not start
   ExitCode exit_code = ExitCode::kSuccess;  ///< of training, if it stops
   int64_t steps = 0;                        ///< of the run
   int64_t global_batch_size = 0;
-  double epochs = 0;  ///< over all sources, in the run
+  double epochs = 0;  ///< of the run, over all sources
 
   std::vector<InspectedSource> sources = {};
   std::vector<InspectedMixtureSource> mixture_sources = {};  ///< empty if all samples are drawn uniformly
   std::vector<InspectedTask> tasks = {};
 
-  // Histograms over the usable samples; video_frames only over samples with a video.
+  // Histograms over the usable samples; video_frames over the samples with a video only.
   data::Histogram tokens = {}, label_tokens = {}, images = {}, volumes = {}, pixel_rows = {}, video_frames = {};
-  bool has_patches = false;  ///< pixel rows are patches of native resolution
-  bool has_grids = false;    ///< pixel rows are grids of volumes, or of the frames of a series; otherwise tiles
+  bool has_patches = false;  ///< pixel rows are patches of images in native resolution
+  bool has_grids = false;    ///< pixel rows are grids of volumes, or of the frames of a series
 
-  std::vector<LargeSample> largest_samples = {};  ///< in decreasing order of memory
+  std::vector<LargeSample> largest_samples = {};  ///< in decreasing order of predicted memory, or of size
   std::optional<PredictionTarget> prediction_target = {};
 
   int64_t without_media = 0;              ///< usable samples without image, video or volume
-  std::vector<std::string> remarks = {};  ///< settings without effect
+  std::vector<std::string> remarks = {};  ///< sentences about settings without effect
 
   int64_t media = 0;     ///< number of different images, videos and volumes
   bool decoded = false;  ///< all media were decoded; otherwise only their headers were read
   std::vector<data::MissingFile> missing_files = {};
-  std::vector<std::string> missing_file_sample_ids = {};  ///< ids of the first samples that name them
+  /// For each missing file, the id of the first sample that names it.
+  std::vector<std::string> missing_file_sample_ids = {};
   DuplicateGroups<std::string> duplicate_samples = {};
   int64_t repeated_ids = 0;  ///< number of ids that several samples have
   std::string first_repeated_id = {};
@@ -138,14 +139,15 @@ struct Inspection {
   std::vector<std::string> largest_pack_ids = {};  ///< ids of the samples in the largest pack
 
   std::vector<SamplePreview> shown_samples = {};
-  double seconds = 0;
+  double seconds = 0;  ///< duration of the inspection
 
+  /// Returns the number of samples that cannot be used.
   int64_t num_bad() const {
     return ledger.count(data::SampleStatus::kDropped) + ledger.count(data::SampleStatus::kFailed);
   }
   bool has_no_media() const { return num_usable() > 0 && without_media == num_usable(); }
   int64_t num_usable() const { return ledger.samples() - num_bad(); }
-  /// Returns "tiles", "patches" or "grids".
+  /// Returns the name of the pixel rows: "tiles", "patches" or "grids".
   const char* pixel_row_name() const { return has_patches ? "patches" : has_grids ? "grids" : "tiles"; }
   /// Returns the family's word for media: "volumes" or "images".
   const char* media_name() const { return has_grids ? "volumes" : "images"; }
@@ -158,23 +160,23 @@ struct Inspection {
   nlohmann::ordered_json to_json() const;
 };
 
-/// Returns the data's summary in one sentence without line break: "3,064 samples, all of which can
-/// be used".
+/// Returns the result in one sentence without line break: "3,064 samples, all of which can be
+/// used".
 std::string format_inspection_headline(const Inspection& inspection);
 
-/// Returns the inspection as text for a terminal, with the first entries of lists. Ends with a line
-/// break.
+/// Returns the inspection as text for a terminal. Lists are shortened to their first entries. Ends
+/// with a line break.
 std::string format_inspection(const Inspection& inspection, const TextStyle& style);
 
-/// Returns the rendered text with `open` and `close` around the trained responses. `escape` is
-/// applied to each piece of the text.
+/// Returns the rendered text with `open` and `close` around the responses that are trained on.
+/// `escape`, if not null, is applied to each piece of the text.
 std::string mark_answers(const text::RenderedChat& chat, std::string_view open = "⟦", std::string_view close = "⟧",
                          std::string (*escape)(std::string_view) = nullptr);
 
-/// The end of the page's title, after the name of the data set.
+/// The end of the page's title, after the name of the data set. Identifies the page in a file.
 inline constexpr const char* kInspectionTitle = ": what is trained on</title>";
 
-/// Returns the inspection as one HTML file without external resources and scripts, including the
+/// Returns the inspection as one HTML file without scripts and external resources. It contains the
 /// media of the previewed samples.
 std::string render_inspection_page(const Inspection& inspection);
 

@@ -19,50 +19,53 @@ namespace vlmtrain::report {
 void read_json_lines(const std::filesystem::path& path,
                      const std::function<void(const nlohmann::json& object)>& callback);
 
-/// A reader of the JSON lines of a growing file.
+/// A reader of a growing file of JSON lines. Not thread-safe.
 class AppendedJsonLines {
  public:
   explicit AppendedJsonLines(std::filesystem::path path) : path_(std::move(path)) {}
 
-  /// Calls `callback` with each object among the complete lines that were appended since the last
-  /// call. Skips other lines. A last line without line break is read once it is complete. Does
-  /// nothing if the file does not exist.
+  /// Calls `callback` with each JSON object among the complete lines that were appended after the
+  /// last call. Skips lines that are not objects. A last line without line break is read once it is
+  /// complete. Does nothing if the file does not exist. Throws UserError (kBadData) if the path is
+  /// not a regular file.
   void read(const std::function<void(const nlohmann::json& object)>& callback);
 
-  /// Returns whether the file was replaced or truncated, so that what was read is obsolete.
+  /// Returns whether the file was replaced, removed or truncated after the last read(), so that the
+  /// lines read are obsolete. Returns false before the first line was read.
   bool was_replaced() const;
 
  private:
   std::filesystem::path path_;
-  std::streamoff read_bytes_ = 0;
-  ino_t inode_ = 0;
+  std::streamoff read_bytes_ = 0;  // end of the lines read so far
+  ino_t inode_ = 0;                // of the file read last; 0: none
 };
 
-// Fields of files that may be damaged or of another version: a missing field, or one of another
-// type, counts as absent.
+// The following functions read a field of a file that may be damaged or written by another program
+// version. They treat a field of another type as missing.
 
-/// Returns NaN if the field is not a number, such as null.
+/// Returns the number; NaN if the field is missing or not a number, such as null.
 inline double get_number(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_number() ? entry->get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-/// Returns 0 if the field is not a number.
+/// Returns the number as an integer; 0 if the field is missing or not a number.
 inline int64_t get_count(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_number() ? entry->get<int64_t>() : 0;
 }
 
-/// Returns an empty string if the field is not a string.
+/// Returns the string; empty if the field is missing or not a string.
 inline std::string get_text(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);
   return entry != object.end() && entry->is_string() ? entry->get<std::string>() : std::string();
 }
 
-/// Returns the UTF-8 text if it has at most `size` bytes; otherwise its beginning, cut between
-/// characters, and " …".
+/// Returns the UTF-8 text if it has at most `max_bytes` bytes. Otherwise returns its first
+/// characters in at most `max_bytes` bytes, followed by " …".
 inline std::string truncate_utf8(const std::string& text, size_t size) {
   if (text.size() <= size) return text;
+  // Bytes of the form 10xxxxxx continue a character.
   while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) --size;
   return text.substr(0, size) + " …";
 }

@@ -9,11 +9,12 @@
 
 namespace vlmtrain::report {
 
-/// Returns one HTML file without external resources: the memory of the plan's last dry-run step by
-/// component, over the allocator's events, with peak, reserved bytes and limit. REQUIRES: the plan
-/// has a timeline.
+/// Returns one HTML file without external resources. It shows the memory of the plan's last dry-run
+/// step by component after each event of the allocator, with the peak, the reserved bytes and the
+/// limit. REQUIRES: the plan has a timeline.
 std::string render_plan_timeline(const planner::Plan& plan);
 
+/// The memory after each allocation and free of a step, in order.
 using Timeline = std::vector<planner::TimelinePoint>;
 
 /// Returns the allocated bytes of all components.
@@ -25,18 +26,18 @@ size_t find_peak_event(const Timeline& timeline);
 /// A phase of a step.
 struct Phase {
   size_t first_event = 0;
-  int micro_batch = 0;  ///< from 1; 0 for the optimizer
+  int micro_batch = 0;  ///< from 1; 0 for the optimizer step
   std::string pass;     ///< "forward", "backward" or "optimizer"
 };
 
 /// Returns the phases of a step. A micro-batch begins with the first event of input, model or loss
-/// after a backward pass. Events outside of passes, such as frees between them, belong to the
+/// after a backward pass. An event outside of passes, such as a free between them, belongs to the
 /// previous phase.
 std::vector<Phase> find_phases(const Timeline& timeline);
 
-/// Returns the indices of the events to draw, in ascending order: all of them or, for more than
-/// `max_points`, the first, the last, and the minimum and maximum of stretches of equal length.
-/// REQUIRES: max_points >= 4.
+/// Returns the indices of the events to draw, in ascending order. If there are more than
+/// `max_points` events, these are the first, the last, and the minimum and maximum of intervals of
+/// equal length. REQUIRES: max_points >= 4.
 std::vector<size_t> downsample(const Timeline& timeline, size_t max_points);
 
 }  // namespace vlmtrain::report

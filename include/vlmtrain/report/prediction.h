@@ -10,11 +10,11 @@
 
 namespace vlmtrain::report {
 
-/// A predicted mask of a sample, with teacher forcing.
+/// A mask that the model predicted for a sample with teacher forcing.
 struct PredictedMask {
   std::string structure{};  ///< name of the structure; may be empty
-  double dice = 0;
-  std::string overlay{};  ///< from make_overlay_uri()
+  double dice = 0;          ///< Dice coefficient, 0 to 1
+  std::string overlay{};    ///< from make_overlay_uri()
 };
 
 /// The model's answer to a sample after a step, a line of predictions.jsonl.
@@ -26,7 +26,7 @@ struct Prediction {
   std::string expected{};
   std::string answer{};
   std::vector<std::string> images{};    ///< thumbnails as data URIs
-  std::vector<std::string> captions{};  ///< captions of volumes, by image; empty without volumes
+  std::vector<std::string> captions{};  ///< captions of `images` that show volumes, by image; empty without volumes
   std::vector<PredictedMask> masks{};
 
   /// Returns {"step", "id", "task", "question", "expected", "answer", "images"}, for volumes
@@ -37,20 +37,22 @@ struct Prediction {
 /// Pixels of the longest side of a thumbnail. Smaller images keep their size.
 inline constexpr int64_t kThumbnailPixels = 160;
 
-/// Returns a thumbnail of an image, uint8 [3, height, width] on the CPU, as
-/// "data:image/jpeg;base64,…".
+/// Returns a thumbnail of an image, uint8 [3, height, width] on the CPU, as a data URI
+/// ("data:image/jpeg;base64,…").
 std::string make_thumbnail_uri(const at::Tensor& image);
 
-/// Does the same for a JPEG, PNG or WebP file; a volume becomes its three central slices side by
+/// Returns a thumbnail of a JPEG, PNG or WebP file, or the three central slices of a volume side by
 /// side, with kThumbnailPixels for the longest axis. Throws the exceptions of image::decode_image()
 /// and image::render_scan_slices().
 std::string make_thumbnail_uri(const io::MediaRef& image);
 
-/// Larger than a thumbnail, so that contours can be distinguished.
+/// Pixels of the longest side of an overlay. Larger than a thumbnail, so that contours can be
+/// distinguished.
 inline constexpr int64_t kOverlayPixels = 240;
 
-/// Returns a small image with the mask `predicted` filled in orange and the outline of `truth` in
-/// green. Masks are uint8 [height, width] of the image's size.
+/// Returns an overlay as a data URI: the image with the mask `predicted` filled in orange and the
+/// outline of `truth` in green. `image` is uint8 [3, height, width]; the masks are uint8 [height,
+/// width]. REQUIRES: all are on the CPU and have the same size.
 std::string make_overlay_uri(const at::Tensor& image, const at::Tensor& predicted, const at::Tensor& truth);
 
 }  // namespace vlmtrain::report

@@ -10,21 +10,22 @@
 
 namespace vlmtrain::report {
 
-/// An estimate of a run's remaining time from its last steps, so that a long step, such as the
-/// first, is soon forgotten.
+/// An estimator of a run's remaining time from its last steps, so that a long step, such as the
+/// first, soon has no effect.
 class RemainingTimeEstimator {
  public:
-  /// Records the end of a step. The time between two calls includes checkpoints and evaluations.
+  /// Records the end of a step. The time between two calls may include checkpoints and evaluations.
   void record_step(std::chrono::steady_clock::time_point now);
-  /// Returns the seconds for that many more steps; nullopt before the second step.
+  /// Returns the estimated seconds of `num_remaining_steps` steps; nullopt before the second step.
   std::optional<double> estimate_seconds(int64_t num_remaining_steps) const;
 
  private:
   std::deque<std::chrono::steady_clock::time_point> times_;  // of the last steps
 };
 
-/// Returns one line about a step: "step 12/100  loss 1.2345  lr 1.00e-04  …". Less important parts
-/// are omitted if the line exceeds `columns`; `remaining_seconds` and incidents are omitted last.
+/// Returns one line about a step: "step 12/100  loss 1.2345  lr 1.00e-04  …". `oom_splits` is the
+/// number in the run so far. If the line exceeds `columns`, its less important parts are omitted;
+/// the remaining time and incidents (OOM splits, skipped steps) are omitted last.
 std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps,
                                  std::optional<double> remaining_seconds, int64_t oom_splits, size_t columns);
 
@@ -36,28 +37,30 @@ struct EvaluationBaseline {
   std::optional<double> dice{};
 };
 
-/// Returns the baseline for later evaluations.
+/// Returns the baseline for comparing later evaluations with this one.
 EvaluationBaseline make_evaluation_baseline(int64_t step, const EvaluationScore& score);
 
 /// The metric by which evaluations are compared.
 enum class BestMetric : uint8_t { kLoss, kExactMatch, kDice };
 
 /// Returns "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match
-/// 41.2 %, Dice 0.873, 12 s". `best` is the best evaluation before it. REQUIRES: the step has an
-/// evaluation.
+/// 41.2 %, Dice 0.873, 12 s". `best` is the best earlier evaluation; the comparison with it follows
+/// the score of `metric`. REQUIRES: the step has an evaluation.
 std::string format_evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBaseline>& best = {},
                                    BestMetric metric = BestMetric::kLoss);
 
-/// The progress of a run on stderr: a bar that is redrawn in place on a terminal, otherwise a plain
-/// line now and then.
+/// The progress of a run on stderr: a bar that is redrawn in place on a terminal; otherwise one
+/// plain line at most every five seconds. Shows nothing if `quiet`. Not thread-safe.
 class Progress {
  public:
+  /// `total_steps` is the number of steps of the run, `quiet` suppresses all output.
   Progress(int64_t total_steps, bool quiet);
   /// Ends the line of the bar.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  /// Shows the progress after a step. REQUIRES: called once for each step.
   void show(const StepMetrics& metrics);
   /// Clears the bar before other output. The next show() draws it again.
   void clear();
@@ -73,8 +76,9 @@ class Progress {
   Clock::time_point last_shown_{};
 };
 
-/// The progress of a count on stderr: a line that is redrawn in place on a terminal, otherwise a
-/// plain line every five seconds. Shows nothing within the first half second.
+/// The progress of a count on stderr: a line that is redrawn in place on a terminal; otherwise one
+/// plain line every five seconds. Shows nothing in the first half second, or if `quiet`. Not
+/// thread-safe.
 class CountProgress {
  public:
   /// `label` is the beginning of the line: "checking the data".
@@ -84,6 +88,7 @@ class CountProgress {
   CountProgress(const CountProgress&) = delete;
   CountProgress& operator=(const CountProgress&) = delete;
 
+  /// Shows "label: count of total samples", if the last line is old enough.
   void show(int64_t count);
 
  private:

@@ -6,20 +6,18 @@
 
 namespace vlmtrain::report {
 
-/// The report of a run folder: one HTML file without external resources, with the content of
-/// config.yaml, plan.json, metrics.jsonl, events.jsonl, predictions.jsonl, ledger.json and
-/// environment.json. Any of them may be missing, incomplete or damaged; the page then lacks that
-/// content. An open page of a running run reloads its file.
-///
-/// The report remembers what it has read, so that each write costs only the additions. Not
+/// The report keeps the parsed content, so that each call reads only the additions. Not
 /// thread-safe.
 class RunReport {
  public:
+  /// Reads nothing yet.
   explicit RunReport(std::filesystem::path run_dir);
   RunReport(RunReport&&) noexcept;
   RunReport& operator=(RunReport&&) noexcept;
   ~RunReport();
 
+  /// Reads the additions to the files and returns the page. Throws UserError (kBadData) if one of
+  /// the JSON Lines files is not a regular file.
   std::string html();
   /// Writes `report.html` into the run folder atomically. Throws UserError (kFailed).
   void write();
@@ -30,8 +28,10 @@ class RunReport {
 };
 
 /// Returns the page for the current content. Throws UserError (kUsage) if `run_dir` is not a run
-/// folder.
+/// folder, (kBadData) if one of the JSON Lines files is not a regular file.
 std::string render_run_report(const std::filesystem::path& run_dir);
+/// Writes the result of render_run_report() to `report.html` in the run folder. Throws UserError,
+/// also kFailed if the file cannot be written.
 void write_run_report(const std::filesystem::path& run_dir);
 
 }  // namespace vlmtrain::report

@@ -10,9 +10,10 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Samples named in the error message, so that it stays readable; ledger.json lists all of them.
+/// Samples listed in the error message, so that it stays readable; ledger.json lists all of them.
 constexpr size_t kMaxListedSamples = 5;
 
+/// Returns the error for bad samples that stop the run, with the first of them and their locations.
 UserError make_unusable_samples_error(const std::string& dataset, const io::Records& records,
                                       const std::map<int64_t, SampleProblem>& problems) {
   std::string list;
@@ -30,7 +31,7 @@ UserError make_unusable_samples_error(const std::string& dataset, const io::Reco
                     problems.size(), records.size(), list);
 }
 
-/// Dropped samples that are logged one by one.
+/// Dropped samples that are logged one by one, so that they do not flood the log. Not tuned.
 constexpr int64_t kMaxLogged = 20;
 
 }  // namespace

@@ -20,11 +20,12 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Bytes that are compared before whole files are. A smaller number reads more files in full; a
-/// larger one reads more of files that differ anyway.
+/// Bytes at the beginning of files that are compared first. With fewer bytes, more files are read
+/// in full; with more, more bytes of different files are read. Chosen without measurement.
 constexpr size_t kHeadBytes = size_t{64} << 10;
 
-/// Returns a hash of the first `max_bytes` bytes of a file, or nothing if it cannot be read.
+/// Returns a hash of the first bytes of a file; nothing if it cannot be read. `max_bytes` is a
+/// multiple of kHeadBytes, or kWholeFile.
 std::optional<uint64_t> hash_file(const std::string& path, size_t max_bytes) {
   std::ifstream file(path, std::ios::binary);
   std::string chunk(kHeadBytes, '\0');
@@ -36,7 +37,8 @@ std::optional<uint64_t> hash_file(const std::string& path, size_t max_bytes) {
   return file.bad() || (!file && !file.eof()) ? std::nullopt : std::optional{hash.value()};
 }
 
-/// Returns the hash that hash_file() gives for a file with these bytes.
+/// Returns the result of hash_file() for a file with these bytes. ContentHash depends on the
+/// division into chunks, which must be the same.
 uint64_t hash_bytes(std::string_view bytes, size_t max_bytes) {
   ContentHash hash;
   for (size_t offset = 0; offset < max_bytes; offset += kHeadBytes) {
@@ -46,6 +48,7 @@ uint64_t hash_bytes(std::string_view bytes, size_t max_bytes) {
   return hash.value();
 }
 
+/// No limit. Half the maximum, so that offsets do not overflow.
 constexpr size_t kWholeFile = std::numeric_limits<size_t>::max() / 2;
 
 /// Returns the media of a record. The frames of a frame list count as media.
@@ -60,7 +63,7 @@ std::vector<const io::MediaRef*> list_media(const io::Record& record) {
   return media;
 }
 
-/// Returns a hash of a record without the contents of its media.
+/// Returns a hash of a record without the contents of its images and videos.
 uint64_t hash_text(const io::Record& record) {
   ContentHash hash;
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
@@ -160,7 +163,7 @@ std::string ContentIndex::find_path(const MediaEntry& medium) const {
   const io::Record record = datasets_[medium.dataset]->at_without_bytes(medium.record);
   const auto media = list_media(record);
   const auto media_index = static_cast<size_t>(medium.media_index);
-  return media_index < media.size() ? media[media_index]->path : "";  // empty if the data set changed meanwhile
+  return media_index < media.size() ? media[media_index]->path : "";  // empty if the data set was changed meanwhile
 }
 
 void ContentIndex::hash_candidate_files(int64_t workers) {
@@ -179,6 +182,8 @@ void ContentIndex::hash_candidate_files(int64_t workers) {
   for (auto& [key, medium] : media_) {
     if (medium.bytes > 0) nonempty.push_back(&medium);
   }
+  // Candidates have the size of another file. Their first bytes are hashed, then whole files if the
+  // first bytes are equal too.
   std::vector<MediaEntry*> candidates, pending;
   const auto size_key = [](const MediaEntry* medium) { return medium->bytes; };
   for_each_group(std::move(nonempty), size_key, [&](const std::vector<MediaEntry*>& group) {

@@ -20,6 +20,7 @@ void hash_names(ContentHash& hash, const io::MediaRef& medium) {
   for (const auto& frame : medium.frames) hash_names(hash, frame);
 }
 
+/// Returns the split with these held-out samples. REQUIRES: `held_out` is ascending.
 HoldOutSplit make_split(int64_t samples, std::vector<int64_t> held_out) {
   HoldOutSplit split{.train = {}, .held_out = std::move(held_out)};
   split.train.reserve(static_cast<size_t>(samples) - split.held_out.size());
@@ -34,6 +35,7 @@ HoldOutSplit make_split(int64_t samples, std::vector<int64_t> held_out) {
   return split;
 }
 
+/// Returns whether the records with a saved hash are still at their indices.
 bool is_order_unchanged(const HoldOutState& state, const io::Records& records, int64_t workers) {
   if (records.size() < state.samples) return false;
   std::vector<char> is_same(state.content_hashes.size());
@@ -44,13 +46,14 @@ bool is_order_unchanged(const HoldOutState& state, const io::Records& records, i
   return std::ranges::all_of(is_same, [](char same) { return same != 0; });
 }
 
-/// Returns the split of a source to which records were appended: the appended records are split by
-/// themselves.
+/// Returns the split of a source to which records may have been appended. The appended records are
+/// split separately.
 RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_t seed) {
   RestoredHoldOut restored{.split = make_split(samples, state.indices), .change = {}};
   const int64_t added = samples - state.samples;
   if (added == 0) return restored;
   const auto first_added = static_cast<uint64_t>(state.samples);
+  // The names of random streams must not change: runs of earlier versions would get another split.
   auto order = random_permutation(added, derive_stream_seed(seed, "held out of what was added", {first_added}));
   const auto count = std::clamp<int64_t>(std::llround(state.share * static_cast<double>(added)), 0, added);
   auto held_out = state.indices;
@@ -63,12 +66,16 @@ RestoredHoldOut extend_split(const HoldOutState& state, int64_t samples, uint64_
   return restored;
 }
 
-/// Returns the split of a source whose records moved.
+/// Returns the split of a source whose records moved: records with the content of a held-out sample
+/// are held out. Throws UserError (kUsage) if more records have that content than were held out,
+/// since it is unknown which of them were.
 RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& records, uint64_t seed, int64_t workers) {
   std::vector<uint64_t> record_hashes(static_cast<size_t>(records.size()));
   parallel_for(records.size(), workers, [&](int64_t index) {
     record_hashes[static_cast<size_t>(index)] = hash_content(records.at_without_bytes(index), index);
   });
+  // Numbers of held-out samples by content hash: when the state was saved, and in the changed
+  // source.
   std::unordered_map<uint64_t, int64_t> expected_counts;
   for (const auto& [index, content_hash] : state.content_hashes) ++expected_counts[content_hash];
   std::unordered_map<uint64_t, int64_t> actual_counts;
@@ -86,9 +93,9 @@ RestoredHoldOut find_by_content(const HoldOutState& state, const io::Records& re
         state.share, state.path, count, expected_counts.at(content_hash));
   }
   if (held_out.empty() || held_out.size() == record_hashes.size()) {
-    return {.split = hold_out(records.size(), state.share, seed),
-            .change = fmt::format("none of the {} samples that were held out exists, so others are drawn",
-                                  state.indices.size())};
+    return {
+        .split = hold_out(records.size(), state.share, seed),
+        .change = fmt::format("none of the {} held-out samples exists; a new split is drawn", state.indices.size())};
   }
   const auto num_found = held_out.size();
   return {.split = make_split(records.size(), std::move(held_out)),
@@ -113,7 +120,7 @@ HoldOutSplit hold_out(int64_t samples, double share, uint64_t seed) {
 
 uint64_t hash_content(const io::Record& record, int64_t index) {
   ContentHash hash;
-  // A record without an id is named by its file and index.
+  // The id of a record without its own is "<file>:<index>", which changes if records move.
   if (!record.id.ends_with(fmt::format(":{}", index))) hash.add(record.id);
   hash.add(record.task).add(record.turns.size());
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);

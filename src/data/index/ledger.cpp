@@ -12,6 +12,7 @@ namespace vlmtrain::data {
 
 namespace {
 
+/// Returns an entry of "shrunk" in ledger.json.
 nlohmann::ordered_json shrink_info_to_json(int64_t index, const std::string& id, const ShrinkInfo& shrunk) {
   return {{"index", index},
           {"id", id},
@@ -21,6 +22,7 @@ nlohmann::ordered_json shrink_info_to_json(int64_t index, const std::string& id,
           {"frame_max_pixels", shrunk.frame_max_pixels}};
 }
 
+/// Parses the result of shrink_info_to_json().
 ShrinkInfo shrink_info_from_json(const nlohmann::ordered_json& json) {
   return {.tokens = json.at("tokens").at(0),
           .pixels = json.at("pixels").at(0),
@@ -51,7 +53,8 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
       if (problem.at("status") != "dropped") continue;
       const auto index = problem.at("index").get<int64_t>();
       if (index < 0 || index >= samples)
-        throw data_error("the checkpoint's ledger has a sample {} of {}", index, samples);
+        throw data_error("the checkpoint's ledger names sample {} of a data set of {}; resume from another checkpoint",
+                         index, samples);
       ledger.mark_dropped(index, problem.at("id"), problem.at("reason"), problem.at("message"));
     }
     // Ledgers of older program versions have no list of shrunk samples.
@@ -59,7 +62,8 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
     for (const auto& sample : shrunk.value("each", nlohmann::ordered_json::array())) {
       const auto index = sample.at("index").get<int64_t>();
       if (index < 0 || index >= samples)
-        throw data_error("the checkpoint's ledger has a sample {} of {}", index, samples);
+        throw data_error("the checkpoint's ledger names sample {} of a data set of {}; resume from another checkpoint",
+                         index, samples);
       ledger.mark_shrunk(index, sample.at("id"), shrink_info_from_json(sample));
     }
     if (saved.contains("notices")) {
@@ -71,6 +75,7 @@ Ledger Ledger::restore(const nlohmann::ordered_json& saved, std::string dataset,
     throw data_error("the checkpoint's ledger cannot be read: {}; resume from another checkpoint",
                      io::describe_json_exception(error));
   }
+  // A sample is used once it was drawn in its first epoch.
   for (size_t source = 0; source < next.sources.size(); ++source) {
     const auto [epoch, offset] = next.sources[source];
     const auto first_epoch = order.epoch(static_cast<int64_t>(source), 0);
@@ -126,7 +131,7 @@ nlohmann::ordered_json Ledger::to_json() const {
   VLMTRAIN_CHECK(std::accumulate(counts_.begin(), counts_.end(), int64_t{0}) == samples(),
                  "the counts do not sum to {} samples", samples());
   VLMTRAIN_CHECK(count(SampleStatus::kDropped) + count(SampleStatus::kFailed) == std::ssize(problems_),
-                 "{} problems are named", problems_.size());
+                 "{} problems do not match the counts of dropped and failed samples", problems_.size());
   auto problems = nlohmann::ordered_json::array();
   std::map<std::string, int64_t> reasons;
   for (const auto& [index, problem] : problems_) {
@@ -161,6 +166,8 @@ const EpochProgress::SourceProgress& EpochProgress::update_progress(int64_t sour
   const int64_t dropped = ledger_.count(SampleStatus::kDropped);
   const auto is_usable = [this](int64_t sample) { return ledger_.status(sample) != SampleStatus::kDropped; };
   if (position.epoch != progress.epoch) progress.order = order_.epoch(source, position.epoch);
+  // The counts are continued if the cursor moved forward within the epoch. Otherwise they start
+  // again at its beginning.
   if (position.epoch != progress.epoch || dropped != progress.dropped || position.offset < progress.offset) {
     progress.offset = progress.usable_before = 0;
     progress.usable = std::max<int64_t>(1, std::ranges::count_if(progress.order->samples, is_usable));
@@ -181,6 +188,7 @@ double EpochProgress::get_source_progress(int64_t source, const Cursor& cursor) 
 
 double EpochProgress::at(const Cursor& cursor) {
   if (order_.num_sources() == 1) return get_source_progress(0, cursor) / order_.source(0).repeat;
+  // All samples drawn, relative to the samples of an epoch of all sources.
   double seen = 0, usable = 0;
   for (int64_t source = 0; source < order_.num_sources(); ++source) {
     const SourceProgress& progress = update_progress(source, cursor);

@@ -13,10 +13,13 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Calls in a row on one thread. Records that follow each other are often in one block of a file.
+/// Consecutive calls on one thread. Consecutive records are often in one block of a file. Chosen
+/// without measurement.
 constexpr int64_t kChunkSize = 16;
+/// Time between calls of `on_progress`. Not tuned.
 constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
+/// The state of one parallel_for().
 class ParallelFor {
  public:
   ParallelFor(int64_t count, const std::function<void(int64_t)>& task) : count_(count), task_(task) {}
@@ -29,7 +32,7 @@ class ParallelFor {
         for (int64_t i = 0; i < workers; ++i) threads.emplace_back([this] { run_worker(); });
         wait_and_report(workers, on_progress);
       } catch (...) {
-        stop_ = true;  // before the threads are joined
+        stop_ = true;  // before the destructor of `threads` joins them
         throw;
       }
     }

@@ -18,29 +18,31 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Samples that are checked in parallel before their results are stored. A larger chunk needs fewer
-/// synchronizations and more memory.
+/// Samples that are checked in parallel before their results are stored. With larger chunks,
+/// threads wait for each other less often, and more results are held in memory. Chosen without
+/// measurement.
 constexpr int64_t kChunkSamples = 8192;
 
+/// The result of checking a sample.
 enum class EntryState : char {
   kNotChecked,
-  kUnchanged,  ///< equal to the cache
+  kUnchanged,  ///< taken from the cache
   kUpdated,    ///< differs from the cache, or is not in it
   kBad
 };
 
 /// A sample of the current chunk.
 struct Entry {
-  std::string line{};  // of the cache: the line that was read, then the line to write
+  std::string line{};  // line of the cache: first the one read, then the one to write
   EntryState state = EntryState::kNotChecked;
-  bool was_cached = false;
+  bool was_cached = false;  // the cache had a line for the sample
   CachedSample sample{};
-  std::vector<io::Notice> notices{};  // of a sample that was checked
-  SampleProblem problem{};            // of a bad sample
+  std::vector<io::Notice> notices{};  // notices of a checked sample
+  SampleProblem problem{};            // problem of a bad sample
 };
 
-/// The state of index_samples(). Worker threads check the samples of a chunk; each entry is used by
-/// one thread.
+/// The state of index_samples(). Worker threads check the samples of a chunk; only one thread
+/// accesses each entry.
 class SampleIndexer {
  public:
   SampleIndexer(const io::Records& records, const SampleProcessor& processor, const SampleIndexSettings& settings)
@@ -78,6 +80,7 @@ class SampleIndexer {
   }
 
  private:
+  /// Returns `max_samples` evenly spaced indices, or all if it is 0.
   static std::vector<int64_t> select_indices(int64_t samples, int64_t max_samples) {
     const int64_t count = max_samples > 0 ? std::min(max_samples, samples) : samples;
     std::vector<int64_t> indices(static_cast<size_t>(count));
@@ -97,6 +100,8 @@ class SampleIndexer {
     parallel_for(std::ssize(indices), settings_.workers, check_one, on_progress);
   }
 
+  /// Takes the result from the cache if record and files are unchanged; otherwise checks the
+  /// sample.
   void check_sample(int64_t index, Entry& entry) const {
     auto cached_sample = entry.line.empty() ? std::nullopt : parse_cache_line(entry.line, kinds_.size());
     const bool is_record_unchanged = cached_sample && stamp_ != 0 && stamp_ == cache_.stamp();
@@ -152,7 +157,8 @@ class SampleIndexer {
         [&](const io::Notice& notice, const CachedNotice& cached) { return is_same_kind(cached, notice); });
   }
 
-  /// Gives ids to new kinds, in data set order. Only the first sample of a kind keeps its example.
+  /// Assigns ids to new kinds, in data set order. Only the first sample of a kind keeps its
+  /// example.
   void assign_notice_kinds(std::vector<Entry>& entries) {
     for (Entry& entry : entries) {
       for (const auto& [kind, example] : entry.notices) {
@@ -164,7 +170,7 @@ class SampleIndexer {
     }
   }
 
-  /// Writes the entries to the new cache file, which is started at the first chunk that differs
+  /// Writes the entries to the new cache file. The file is started at the first chunk that differs
   /// from the old one.
   void write(std::vector<Entry>& entries) {
     if (settings_.cache.empty() || !settings_.write_cache) return;
@@ -181,13 +187,15 @@ class SampleIndexer {
     for (const Entry& entry : entries) writer_->add(entry.line);
   }
 
-  /// `num_unused_lines`: lines that were read from the old cache and belong to the current chunk.
+  /// Starts a new cache file with the lines that were read from the old one, except the last
+  /// `num_unused_lines`, which belong to the current chunk.
   void start_writing(int64_t num_unused_lines) {
     if (!settings_.write_cache) return;
     writer_.emplace(settings_.cache, settings_.processor, stamp_, records_.size());
     cache_.copy_lines(*writer_, num_unused_lines);
   }
 
+  /// Moves the result to sample_index_.
   void store(int64_t index, Entry& entry) {
     if (entry.state == EntryState::kNotChecked) return;
     sample_index_.num_changed += entry.was_cached && entry.state != EntryState::kUnchanged ? 1 : 0;
@@ -226,15 +234,16 @@ class SampleIndexer {
   const SampleProcessor& processor_;
   const SampleIndexSettings& settings_;
   const uint64_t stamp_;                // of the records; 0: unknown
-  const std::vector<int64_t> indices_;  // of the samples to check, ascending
+  const std::vector<int64_t> indices_;  // indices of the samples to check, ascending
   SampleIndexCacheReader cache_;        // of an earlier call
-  NoticeKindTable kinds_;               // of the cache, then new ones
+  NoticeKindTable kinds_;               // kinds of the cache, then new ones
   std::optional<SampleIndexCacheWriter> writer_;
   SampleIndex sample_index_;
 };
 
 using MediaKeys = std::unordered_set<uint64_t>;
 
+/// Decodes samples on several threads and collects the problems of those that fail.
 class SampleDecoder {
  public:
   SampleDecoder(const io::Records& records, const SampleProcessor& processor)
@@ -308,6 +317,7 @@ std::map<int64_t, SampleProblem> find_undecodable_samples(
     return sample_index.shapes.has(sample) && !sample_index.problems.contains(sample);
   };
   MediaKeys seen, seen_masks;
+  // First pass: decode samples that have a medium or mask which no earlier sample has.
   std::vector<int64_t> representatives;
   std::vector<char> is_decoded(static_cast<size_t>(records.size()));
   for (int64_t sample = 0; sample < records.size(); ++sample) {
@@ -324,6 +334,8 @@ std::map<int64_t, SampleProblem> find_undecodable_samples(
   decoder.decode(representatives, workers, on_progress);
   if (decoder.problems().empty()) return {};
 
+  // Second pass: any medium of a failed sample may be the cause, so that the other samples with
+  // these media are decoded too.
   MediaKeys suspect_media;
   for (const auto& [sample, problem] : decoder.problems()) {
     const auto& media = content_index.get_media_keys(dataset, sample);

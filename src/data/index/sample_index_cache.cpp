@@ -20,15 +20,16 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// Increase it whenever a sample of an unchanged record and unchanged files may get another shape.
+/// Version of the format. Increase it whenever a sample of an unchanged record and unchanged files
+/// may get another shape.
 constexpr int64_t kFormatVersion = 10;
 
 uint64_t to_nanoseconds(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
 }
 
-/// Adds name, size and times of a file. The ctime cannot be set by programs, so that it also
-/// reveals a replacement of equal size and mtime.
+/// Adds the name, size and times of a file or, for a folder, of the files in it. Programs cannot
+/// set the ctime, so that it also reveals a replacement with equal size and mtime.
 void hash_file_state(ContentHash& hash, const fs::path& file) {
   struct stat status {};
   hash.add(file.native());
@@ -87,8 +88,8 @@ void parse_notices(const Json& json, CachedSample& cached) {
   for (size_t i = 0; i + 1 < kinds.size(); i += 2) cached.notices.push_back({kinds[i], kinds[i + 1]});
 }
 
-/// Returns a sample as an array. Lines of common samples are short: the fields of rows other than
-/// RGB bytes, of masks and of notices are appended only if they are set, in this order.
+/// Returns a sample as an array. To keep most lines short, the fields of rows that are not RGB
+/// bytes, of masks and of notices are appended only if they are set, in this order.
 Json to_json_array(const CachedSample& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
@@ -107,6 +108,7 @@ Json to_json_array(const CachedSample& cached) {
   return numbers;
 }
 
+/// Parses the result of to_json_array(). Throws nlohmann::json::exception for other values.
 CachedSample sample_from_json(const Json& numbers) {
   CachedSample cached{.fingerprint = numbers.at(0), .file_state = numbers.at(1)};
   SampleShape& shape = cached.shape;
@@ -146,8 +148,9 @@ Json make_header(const std::string& key, uint64_t stamp, int64_t samples) {
   return {{"format", kFormatVersion}, {"key", key}, {"stamp", stamp}, {"samples", samples}};
 }
 
-/// The body after the header is hashed in blocks of this size. The hash, 16 hex digits, is the last
-/// line.
+/// The body of a file, after the header, is hashed in blocks of this size, which are part of the
+/// format, since ContentHash depends on them. The hash is the last line: 16 hexadecimal digits and
+/// a line break.
 constexpr size_t kHashBlockBytes = size_t{1} << 20U;
 constexpr std::streamoff kHashLineBytes = 17;
 
@@ -248,6 +251,7 @@ void SampleIndexCacheReader::read_header(const fs::path& file, const std::string
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return;
   stream_.open(file, std::ios::binary);
+  // A longer line is not the header of a cache file.
   std::string line(10'000, '\0');
   if (!stream_.getline(line.data(), std::ssize(line))) return;
   line.resize(static_cast<size_t>(stream_.gcount()) - 1);
@@ -288,7 +292,7 @@ bool SampleIndexCacheReader::verify_hash() {
   return read_kinds(last_line);
 }
 
-/// Reads the last line of the body, after the lines of the samples.
+/// Reads the kinds from the last line of the body, after the lines of the samples.
 bool SampleIndexCacheReader::read_kinds(std::streamoff offset) {
   stream_.seekg(offset);
   std::string line;
@@ -353,7 +357,7 @@ void SampleIndexCacheWriter::try_write(const Action& action) {
     action();
   } catch (const std::exception& error) {
     file_.reset();
-    spdlog::info("the index of the data is not cached for the next start: {}", error.what());
+    spdlog::info("the index of the data cannot be cached for the next start: {}", error.what());
   }
 }
 

@@ -16,10 +16,11 @@
 
 namespace vlmtrain::data {
 
-/// A table of notice kinds and their ids, numbered in the order in which they were added.
+/// A table of notice kinds. The id of a kind is its index, in the order in which kinds were added.
 class NoticeKindTable {
  public:
   NoticeKindTable() = default;
+  /// `names` are the kinds by id.
   explicit NoticeKindTable(std::vector<std::string> names);
 
   int64_t size() const { return std::ssize(names_); }
@@ -27,6 +28,7 @@ class NoticeKindTable {
   const std::vector<std::string>& names() const { return names_; }
   /// Returns the id of a kind; adds it if it is new.
   int64_t find_or_add(const std::string& name);
+  /// Returns the id of a kind; nothing if the table does not have it.
   std::optional<int64_t> find(const std::string& name) const;
 
  private:
@@ -37,7 +39,7 @@ class NoticeKindTable {
 /// A notice of a cached sample.
 struct CachedNotice {
   int64_t kind = 0;       ///< id in the cache's NoticeKindTable
-  std::string example{};  ///< only of the first sample with this kind
+  std::string example{};  ///< set only in the first sample with this kind
 
   bool operator==(const CachedNotice&) const = default;
 };
@@ -52,51 +54,57 @@ struct CachedSample {
   std::optional<ShrinkInfo> shrunk{};
   std::string id{};
   std::string task{};
-  std::vector<CachedNotice> notices{};  ///< of the record, then of the sample
-  int64_t num_record_notices = 0;       ///< the number of notices that are of the record
+  std::vector<CachedNotice> notices{};  ///< notices of the record, then of the processing
+  int64_t num_record_notices = 0;       ///< number of `notices` that come from the record
 };
 
 /// Returns a hash of a record's conversation and media names, or media bytes if they are embedded.
 /// Independent of id, task and notices.
 uint64_t compute_fingerprint(const io::Record& record);
-/// Returns the files and folders of a record's media, without embedded media.
+/// Returns the paths of a record's media files and folders. Embedded media are omitted.
 std::vector<std::string> list_files(const io::Record& record);
 /// Returns a hash of the names, sizes and times of files, and of the files in folders. Opens no
 /// file.
 uint64_t compute_file_state(const std::vector<std::string>& files);
 
-/// Returns an absolute path without ".", ".." and repeated slashes. Does not resolve links.
+/// Returns an absolute path without ".", ".." and repeated slashes; empty if `path` is empty. Does
+/// not resolve links.
 std::string normalize_path(const std::string& path);
 
-/// Returns a line of JSON without the line break; "null" without a sample.
+/// Returns the sample as a line of JSON without line break; "null" without a sample.
 std::string to_cache_line(const std::optional<CachedSample>& sample);
 /// Parses the result of to_cache_line(). Returns nothing for other text, or if a notice has a kind
-/// id that is not below `kinds`.
+/// id of at least `kinds`.
 std::optional<CachedSample> parse_cache_line(std::string_view line, int64_t kinds = 0);
 
 class SampleIndexCacheWriter;
 
-/// A reader of cache files, one line at a time, since a data set may have millions of samples.
-/// Missing and damaged files, and those of another key, have no lines. Verifies the hash of the
-/// whole file first, so that damaged content never reaches the parser.
+/// A reader of cache files. Reads one line at a time, since a data set may have millions of
+/// samples. Verifies the hash of the whole file first, so that the parser never reads damaged
+/// content. A missing or damaged file, or one with another key, has no lines.
 class SampleIndexCacheReader {
  public:
-  SampleIndexCacheReader() = default;  ///< no lines
+  SampleIndexCacheReader() = default;  ///< a reader without lines
+  /// `key` identifies the settings that the samples depend on.
   SampleIndexCacheReader(const std::filesystem::path& file, const std::string& key);
 
-  uint64_t stamp() const { return stamp_; }     ///< io::Records::stamp() of the data set
-  int64_t samples() const { return samples_; }  ///< total number of lines
+  uint64_t stamp() const { return stamp_; }     ///< io::Records::stamp() of the data set; 0 without lines
+  int64_t samples() const { return samples_; }  ///< number of lines
   const NoticeKindTable& kinds() const { return kinds_; }
 
   /// Returns the next line, or "" after the last one.
   std::string next();
 
-  /// Copies all lines that were read so far, except the last `num_skipped`, to `writer`.
+  /// Copies the lines read so far, except the last `num_skipped`, to `writer`.
   void copy_lines(SampleIndexCacheWriter& writer, int64_t num_skipped);
 
  private:
+  /// Opens the file. Sets stamp_, samples_ and body_offset_ if the header is valid and has this
+  /// key.
   void read_header(const std::filesystem::path& file, const std::string& key);
+  /// Returns whether the hash of the body is correct and its kinds can be read.
   bool verify_hash();
+  /// Reads the kinds from the line at `offset`. Returns false if it is invalid.
   bool read_kinds(std::streamoff offset);
 
   std::ifstream stream_;
@@ -108,23 +116,25 @@ class SampleIndexCacheReader {
 };
 
 /// A writer of cache files: one line for each sample of a data set, in order. The file appears
-/// atomically with commit(). A file that cannot be written is logged and is not an error.
+/// atomically with commit(). If it cannot be written, that is logged and the writer does nothing.
 class SampleIndexCacheWriter {
  public:
   SampleIndexCacheWriter(const std::filesystem::path& file, const std::string& key, uint64_t stamp, int64_t samples);
 
+  /// Adds the line of the next sample, without line break.
   void add(std::string_view line);
-  /// Completes the file. `kinds`: the table that the lines' kind ids refer to.
+  /// Completes the file. `kinds` is the table with the kind ids of the lines.
   void commit(const NoticeKindTable& kinds = {});
 
  private:
+  /// Calls `action`. If it throws, logs the error and gives up the file.
   template <class Action>
   void try_write(const Action& action);
   void write_block();
 
   std::optional<io::AtomicFile> file_;  // empty after an error
   ContentHash hash_;
-  std::string block_;  // not written yet
+  std::string block_;  // lines that are not written yet
 };
 
 }  // namespace vlmtrain::data

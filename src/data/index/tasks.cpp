@@ -9,6 +9,7 @@ namespace vlmtrain::data {
 
 namespace {
 
+/// Display name of the samples without a task.
 constexpr std::string_view kNoTask = "none";
 
 std::string_view get_display_name(std::string_view task) {

@@ -13,6 +13,7 @@ namespace vlmtrain::data {
 
 namespace {
 
+/// Sets the notices of a sample of another rank. `entry`: [seed, [kind, example], …].
 void apply_remote_notices(GlobalBatch& batch, const nlohmann::json& entry) {
   const auto sample = std::ranges::find(batch.remote_samples, entry.at(0).get<uint64_t>(), &RemoteSample::seed);
   if (sample == batch.remote_samples.end()) return;
@@ -20,6 +21,7 @@ void apply_remote_notices(GlobalBatch& batch, const nlohmann::json& entry) {
   for (size_t i = 1; i < entry.size(); ++i) sample->notices.push_back({entry[i].at(0), entry[i].at(1)});
 }
 
+/// Sets the shrink info of a sample of another rank. `entry`: [seed, numbers].
 void apply_remote_shrink_info(GlobalBatch& batch, const nlohmann::json& entry) {
   const auto sample = std::ranges::find(batch.remote_samples, entry.at(0).get<uint64_t>(), &RemoteSample::seed);
   if (sample != batch.remote_samples.end()) sample->shrunk = parse_shrink_info(entry.at(1));

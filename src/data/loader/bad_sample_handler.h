@@ -12,7 +12,7 @@
 
 namespace vlmtrain::data {
 
-/// The treatment of bad samples in a Loader: applies the policy, writes the ledger, and makes all
+/// A handler of the bad samples of a Loader. Applies the policy, writes the ledger, and makes all
 /// ranks drop the same samples. Not thread-safe.
 class BadSampleHandler {
  public:
@@ -26,24 +26,29 @@ class BadSampleHandler {
   /// that the sample did not cause. REQUIRES: a single rank.
   void handle(int64_t index, const std::exception_ptr& error);
 
-  // With several ranks, a bad sample of this rank stays in the batch until all ranks have received its index.
+  // With several ranks, a bad sample of this rank stays in the batch until sync() has sent its
+  // index to all ranks.
 
   /// Adds a bad sample of this rank. Rethrows errors that the sample did not cause.
   void add(int64_t index, const std::exception_ptr& error);
+  /// Forgets a bad sample, because another rank processes it.
   void remove(int64_t index) { bad_samples_.erase(index); }
+  /// Returns whether the sample is a bad one of this rank that sync() has not sent yet.
   bool contains(int64_t index) const { return bad_samples_.contains(index); }
 
-  /// Exchanges the bad samples, shrink infos and notices of a batch with the other ranks and
-  /// removes all bad samples from it. Returns whether there were any. A collective; returns false
-  /// for a single rank.
+  /// Exchanges the bad samples, shrink infos and notices of a batch with the other ranks, and
+  /// removes all bad samples from it. Returns whether there were any; false for a single rank. A
+  /// collective. Throws UserError (kBadData) on all ranks if the policy stops the run.
   bool sync(GlobalBatch& batch);
 
-  /// Logs how many samples are dropped, if some of them were not logged.
+  /// Logs the number of dropped samples if some of them were not logged.
   void summarize() { log_.summarize(ledger_.count(SampleStatus::kDropped), ledger_.samples()); }
 
  private:
   bool record_failure(int64_t index, const LoadFailure& failure);
+  /// Returns the error for a bad sample that stops the run.
   UserError make_stop_error(int64_t index, const LoadFailure& failure) const;
+  /// Returns the message of this rank for sync().
   std::string serialize_status(const GlobalBatch& batch) const;
 
   const io::Records& records_;

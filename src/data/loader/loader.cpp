@@ -21,13 +21,12 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Returns whether this rank processed the sample. A placeholder has no tokens; every processed
-/// sample has.
+/// Returns whether this rank processed the sample. Only placeholders have no tokens.
 bool is_loaded(const Sample& sample) {
   return !sample.token_ids.empty();
 }
 
-/// Returns a sample that another rank processes.
+/// Returns a placeholder for a sample that another rank processes.
 Sample make_placeholder(int64_t index, uint64_t seed) {
   Sample sample;
   sample.index = index;
@@ -58,7 +57,7 @@ class Loader::Impl {
     source_states_.reserve(cursor_.sources.size());
     for (int64_t source = 0; source < order.num_sources(); ++source) {
       const EpochPosition position = cursor_.sources[static_cast<size_t>(source)];
-      // The part of the epoch before a resume is assumed to have had a usable sample.
+      // The part of the epoch before the cursor is assumed to have had a usable sample.
       source_states_.push_back({.iterator = SourceIterator(order, source, position),
                                 .first_position = position,
                                 .has_usable = position.offset > 0,
@@ -118,9 +117,9 @@ class Loader::Impl {
   /// Returns the rank that processes a unit of a batch.
   int64_t get_unit_rank(int64_t unit_index) const { return unit_index % settings_.shard.world_size; }
 
-  /// Returns the next sample for the worker threads, or ~index for a sample that another rank is
-  /// expected to process. The expectation is wrong only after a batch lost units; the sample is
-  /// then processed when it is drawn.
+  /// Returns the next sample for the worker threads. The index is ~index if another rank is
+  /// expected to process the sample; workers then return an empty sample. The expectation can be
+  /// wrong only after a batch lost units; the sample is then processed when it is drawn.
   SampleRequest next_prefetch_request() {
     const PrefetchQueue::Next next = prefetch_queue_->next();
     const bool is_local =
@@ -143,15 +142,15 @@ class Loader::Impl {
 
   struct SourceState {
     SourceIterator iterator;
-    EpochPosition first_position;
-    bool has_usable = false;               // whether the current epoch had a usable sample so far
-    std::deque<StreamItem> ready_items;    // processed, not taken yet
-    std::deque<LoadedUnit> pending_units;  // units that come before the iterator's next, in order
+    EpochPosition first_position;          // position at the start of the run
+    bool has_usable = false;               // the current epoch had a usable sample so far
+    std::deque<StreamItem> ready_items;    // processed samples that are not drawn yet
+    std::deque<LoadedUnit> pending_units;  // units to draw before the next one of `iterator`, in order
   };
 
   SourceState& get_source_state(int64_t source) { return source_states_[static_cast<size_t>(source)]; }
 
-  /// Returns the dropped samples by index, as a copy for the worker threads, which must not read
+  /// Returns 1 for each dropped sample, by index. A copy, since the worker threads must not read
   /// the ledger.
   std::vector<char> collect_dropped_samples() const {
     std::vector<char> dropped(static_cast<size_t>(records_.size()));
@@ -163,9 +162,9 @@ class Loader::Impl {
 
   void check_arguments() const {
     VLMTRAIN_CHECK(ledger_.samples() == records_.size() && order_.samples() == records_.size(),
-                   "a ledger of {} samples and an order of {} for {} records", ledger_.samples(), order_.samples(),
-                   records_.size());
-    VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "a global batch of {}", settings_.global_batch_size);
+                   "the ledger has {} samples and the order {}, but there are {} records", ledger_.samples(),
+                   order_.samples(), records_.size());
+    VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "the global batch size is {}", settings_.global_batch_size);
     if (records_.size() == 0) {
       throw data_error("{}: has no samples; set data.train to another file", ledger_.dataset());
     }
@@ -233,7 +232,7 @@ class Loader::Impl {
     batch.units.push_back(unit.info);
   }
 
-  /// Returns the units without samples and marks them as replaced.
+  /// Returns the units of the batch without samples, and marks them as replaced.
   static std::vector<BatchUnit> take_lost_units(GlobalBatch& batch) {
     std::vector<char> is_present(batch.units.size());
     const auto mark_present = [&](uint64_t seed) { is_present[static_cast<size_t>(batch.unit_by_seed.at(seed))] = 1; };
@@ -259,15 +258,15 @@ class Loader::Impl {
            (settings_.global_batch_tokens && tokens >= *settings_.global_batch_tokens);
   }
 
-  /// Returns whether the batch is nearer to its target of tokens without the unit.
+  /// Returns whether the batch is nearer to its target number of tokens without the unit.
   bool should_defer_unit(const GlobalBatch& batch, int64_t tokens, int64_t unit_tokens) const {
     if (!settings_.global_batch_tokens || batch.samples.empty()) return false;
     const int64_t target = *settings_.global_batch_tokens;
     return tokens + unit_tokens - target > target - tokens;
   }
 
-  /// Returns the next unit of a source that has a usable sample. Its samples are processed if this
-  /// is `rank`.
+  /// Returns the next unit of a source that has a usable sample. `rank` processes the unit. Adds
+  /// the time spent waiting for worker threads to `wait_seconds`.
   LoadedUnit draw_unit(int64_t source, int64_t rank, double& wait_seconds) {
     SourceState& state = this->get_source_state(source);
     while (true) {
@@ -286,9 +285,9 @@ class Loader::Impl {
     }
   }
 
-  /// Replaces samples of other ranks by placeholders, and processes placeholders of this rank. Both
-  /// are needed only after a batch lost units, when the expectation of next_prefetch_request() was
-  /// wrong.
+  /// Replaces the samples of a unit by placeholders if another rank processes it; otherwise
+  /// processes its placeholders. Both are needed only after a batch lost units, when
+  /// next_prefetch_request() expected the wrong rank.
   void assign_to_rank(LoadedUnit& unit) {
     for (Sample& sample : unit.samples) {
       const bool is_local = unit.info.rank == settings_.shard.rank;
@@ -316,7 +315,7 @@ class Loader::Impl {
     EpochPosition position = epoch_unit.begin;
     for (const int64_t index : epoch_unit.samples) {
       StreamItem item = take_item(source, wait_seconds);
-      VLMTRAIN_CHECK(item.index == index, "the stream gave sample {} for {}", item.index, index);
+      VLMTRAIN_CHECK(item.index == index, "the stream returned sample {} instead of {}", item.index, index);
       const uint64_t seed = order_.make_sample_seed(source, position);
       ++position.offset;
       if (bad_samples_.is_dropped(index)) continue;
@@ -334,8 +333,8 @@ class Loader::Impl {
     return loaded_unit;
   }
 
-  /// Returns the next processed sample of a source. Samples of other sources that come first are
-  /// kept.
+  /// Returns the next processed sample of a source. Samples of other sources that the stream
+  /// returns before it are kept.
   StreamItem take_item(int64_t source, double& wait_seconds) {
     std::deque<StreamItem>& ready_items = get_source_state(source).ready_items;
     while (ready_items.empty()) {
@@ -351,7 +350,8 @@ class Loader::Impl {
     return item;
   }
 
-  /// Checks that the previous epoch of a source had a usable sample.
+  /// Starts an epoch of a source. Throws UserError (kBadData) if the previous one had no usable
+  /// sample.
   void start_epoch(int64_t source, EpochPosition position) {
     SourceState& state = this->get_source_state(source);
     if (position == state.first_position) return;

@@ -10,12 +10,12 @@
 
 namespace vlmtrain::data {
 
-/// The sequence of samples that loader threads process ahead of the draws. It equals the sequence
-/// of the draws as long as no sample is dropped. A source that has to replace dropped samples gets
-/// its next unit earlier.
+/// The sequence of samples that loader threads process ahead of the draws. As long as no sample is
+/// dropped, it equals the sequence of the draws. A source whose dropped samples must be replaced
+/// gets extra units.
 class PrefetchQueue {
  public:
-  /// `batch_units`: units in a global batch. `order` must outlive the queue.
+  /// `batch_units` is the number of units in a global batch. `order` must outlive the queue.
   PrefetchQueue(const SampleOrder& order, Cursor start, int64_t batch_units);
 
   /// A sample to process.
@@ -23,7 +23,7 @@ class PrefetchQueue {
     int64_t sample = 0;
     int64_t source = 0;
     EpochPosition position{};  ///< in the order of its source
-    /// Expected index of its unit in the batch; nothing for an extra unit.
+    /// Expected index of its unit in the batch; nothing for an extra unit, whose rank is unknown.
     std::optional<int64_t> unit_position{};
   };
   /// REQUIRES: one caller at a time.
@@ -32,21 +32,22 @@ class PrefetchQueue {
   void request_extra_unit(int64_t source) { ++(*extra_units_)[static_cast<size_t>(source)]; }
 
  private:
+  /// Returns the source of the next unit and sets unit_position_.
   int64_t choose_next_source();
 
   const SampleOrder* order_;
   Cursor cursor_;
   int64_t batch_units_;
-  int64_t units_in_batch_ = 0;  // units of the current batch that were chosen
+  int64_t units_in_batch_ = 0;  // units of the current batch that were queued
   std::vector<SourceIterator> iterators_;
   // The current unit.
   std::vector<int64_t> unit_samples_;
   int64_t source_ = 0;
   EpochPosition unit_begin_{};
   std::optional<int64_t> unit_position_;
-  size_t unit_offset_ = 0;  // of its samples, how many were returned
+  size_t unit_offset_ = 0;  // number of its samples that were returned
 
-  std::unique_ptr<std::vector<std::atomic<int64_t>>> extra_units_;  // requested, by source
+  std::unique_ptr<std::vector<std::atomic<int64_t>>> extra_units_;  // requested units by source
 };
 
 }  // namespace vlmtrain::data

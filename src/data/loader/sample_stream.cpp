@@ -35,7 +35,8 @@ SampleStream::SampleStream(RequestSource source, MakeRequestedSample make, Setti
 }
 
 SampleStream::~SampleStream() {
-  // Stop all threads before joining the first, so that none starts another sample meanwhile.
+  // Request all threads to stop before joining the first, so that no other one starts a sample
+  // meanwhile.
   for (auto& worker : workers_) worker.request_stop();
 }
 
@@ -85,6 +86,7 @@ void SampleStream::run_worker(const std::stop_token& stop) {
 bool SampleStream::can_start_sample() {
   if (slots_.size() >= max_prefetch_samples_) return false;
   if (max_prefetch_bytes_ == 0 || slots_.empty()) return true;
+  // Samples that are being processed, and the one to start, count as the largest one so far.
   const int64_t num_in_progress = std::ssize(slots_) - ready_samples_;
   if (ready_bytes_ + (num_in_progress + 1) * largest_bytes_ <= max_prefetch_bytes_) return true;
   was_memory_limited_ = true;

@@ -13,14 +13,14 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// The size of a group of blocks whose samples are mixed: at least both limits. Larger groups mix
-/// better and take more memory, since io::RowGroupCache holds a group's blocks while its samples
-/// are drawn.
+/// Minimum size of a group of blocks whose samples are mixed; both limits apply. Larger groups mix
+/// better and take more memory, since io::RowGroupCache holds the blocks of a group while its
+/// samples are drawn. Chosen without measurement.
 constexpr size_t kMinShuffledBlocks = 2;
 constexpr int64_t kMinShuffledSamples = 512;
 
-/// Returns the seed of an epoch. Source 0 has the seed of a data set without mixture, so that older
-/// runs resume with the same order.
+/// Returns the seed of an epoch. Source 0 has the same seed as a data set without mixture, so that
+/// runs of earlier versions resume with the same order.
 uint64_t make_order_seed(uint64_t seed, int64_t epoch, int64_t source) {
   if (source == 0) return derive_stream_seed(seed, "order", {static_cast<uint64_t>(epoch)});
   return derive_stream_seed(seed, "order", {static_cast<uint64_t>(epoch), static_cast<uint64_t>(source)});
@@ -86,8 +86,9 @@ int64_t MixtureSampler::choose_source(Cursor& cursor) const {
   if (num_sources() == 1) return 0;
   const auto& share = shares(cursor.num_batches);
   VLMTRAIN_CHECK(cursor.deficits.size() == share.size(), "a cursor of {} sources", cursor.deficits.size());
-  // Among the sources that may be drawn without exceeding their share, choose the one whose
-  // deadline comes first. kRounding absorbs the rounding of the sums, which grow by one share for
+  // Tijdeman's algorithm: among the sources with a deficit of at least min_deficit, which another
+  // draw does not put ahead of their share, draw the one whose deficit would reach 1 - min_deficit
+  // first. The tolerance absorbs rounding errors of the deficits, which are sums of one share for
   // each draw.
   constexpr double kRounding = 1e-9;
   const double min_deficit = 1.0 / static_cast<double>(2 * num_sources() - 2);
@@ -103,8 +104,7 @@ int64_t MixtureSampler::choose_source(Cursor& cursor) const {
     }
   }
   if (selected == share.size()) {
-    // Possible only after a change of shares, when the deficit belongs to a source whose share is
-    // now 0.
+    // Only possible after a change of shares, when a source whose share is now 0 has the deficit.
     selected = 0;
     for (size_t source = 1; source < share.size(); ++source) {
       const bool is_drawn = share[source] > 0 || share[selected] == 0;

@@ -12,7 +12,7 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// The remaining capacity of an open pack.
+/// The capacity that remains in an open pack.
 struct RemainingCapacity {
   int64_t tokens = 0;
   int64_t num_media = 0;
@@ -45,8 +45,8 @@ class OpenPacks {
     RemainingCapacity& remaining = remaining_[pack];
     remaining.subtract(size);
     samples_by_pack_[pack].push_back(sample);
-    // Packs at their limit of media are kept apart, so that samples with media need not search
-    // them.
+    // Packs that have reached a limit of media are kept separately, so that samples with media do
+    // not search them.
     (remaining.has_media_capacity() ? packs_with_media_capacity_ : packs_full_of_media_)
         .emplace(remaining.tokens, pack);
   }
@@ -56,6 +56,8 @@ class OpenPacks {
  private:
   using ByTokens = std::set<std::pair<int64_t, size_t>>;
 
+  /// Removes the pack with the fewest remaining tokens that the sample fits into from its set and
+  /// returns its index. Opens a new pack if it fits into none.
   size_t take_best_fit(const SampleSize& size) {
     const auto media_fit = find_first_fit(packs_with_media_capacity_, size);
     const auto full_fit = size.num_media == 0 ? find_first_fit(packs_full_of_media_, size) : packs_full_of_media_.end();
@@ -74,6 +76,7 @@ class OpenPacks {
     return pack;
   }
 
+  /// Returns the pack of `packs` with the fewest remaining tokens that the sample fits into.
   ByTokens::const_iterator find_first_fit(const ByTokens& packs, const SampleSize& size) const {
     auto pack = packs.lower_bound({size.tokens, 0});
     while (pack != packs.end() && !remaining_[pack->second].fits(size)) ++pack;
@@ -83,7 +86,7 @@ class OpenPacks {
   const PackLimits& limits_;
   std::vector<RemainingCapacity> remaining_;
   std::vector<std::vector<int64_t>> samples_by_pack_;
-  ByTokens packs_with_media_capacity_;  // remaining tokens and index of each pack
+  ByTokens packs_with_media_capacity_;  // (remaining tokens, index) of each pack
   ByTokens packs_full_of_media_;
 };
 

@@ -14,8 +14,8 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Stages of a curriculum, with a random order within each. Fewer stages mix lengths more; with
-/// many, a batch holds samples of a single length.
+/// Stages of a curriculum, with a random order within each. With fewer stages, lengths are mixed
+/// more; with many, a batch holds samples of a single length. Not tuned.
 constexpr int64_t kCurriculumStages = 16;
 
 MixtureSource make_single_source(int64_t samples) {
@@ -24,7 +24,8 @@ MixtureSource make_single_source(int64_t samples) {
   return source;
 }
 
-/// Returns the indices in `samples`, a source's samples, at which the blocks of the data set start.
+/// Returns the indices in `samples`, the samples of a source, at which the blocks of the data set
+/// start.
 std::vector<int64_t> find_block_starts(const std::vector<int64_t>& block_starts, const std::vector<int64_t>& samples) {
   std::vector<int64_t> starts;
   for (size_t i = 0, block = 0; i < samples.size(); ++i) {
@@ -35,7 +36,7 @@ std::vector<int64_t> find_block_starts(const std::vector<int64_t>& block_starts,
   return starts;
 }
 
-/// Sorts `order` into stages of ascending `key`. Samples of a stage keep their order.
+/// Sorts `order` into stages of ascending `key(sample)`. Samples of a stage keep their order.
 template <class Key>
 std::vector<int64_t> sort_into_stages(std::vector<int64_t> order, const Key& key) {
   std::vector<size_t> order_index(order.size());
@@ -199,8 +200,8 @@ std::string SampleOrder::fingerprint() const {
 
 uint64_t SampleOrder::make_sample_seed(int64_t source, EpochPosition position) const {
   const auto epoch = static_cast<uint64_t>(position.epoch), offset = static_cast<uint64_t>(position.offset);
-  // Source 0 has the seeds of a data set without mixture, so that older runs resume with the same
-  // samples.
+  // Source 0 has the same seeds as a data set without mixture, so that runs of earlier versions
+  // resume with the same samples.
   if (source == 0) return derive_stream_seed(settings_.seed, "sample", {epoch, offset});
   return derive_stream_seed(settings_.seed, "sample", {epoch, offset, static_cast<uint64_t>(source)});
 }

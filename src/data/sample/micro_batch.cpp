@@ -32,13 +32,14 @@ int64_t count_patches(const std::vector<PatchGrid>& grids) {
   return patches;
 }
 
+/// Throws InternalError if parts of the sample do not match.
 void check_sample(const Sample& sample) {
-  VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label marks for {} tokens", sample.id,
+  VLMTRAIN_CHECK(std::ssize(sample.is_label) == sample.tokens(), "sample {}: {} label flags for {} tokens", sample.id,
                  sample.is_label.size(), sample.tokens());
   VLMTRAIN_CHECK(sample.is_label.empty() || sample.is_label.front() == 0,
                  "sample {}: its first token is a label, but no token precedes it", sample.id);
   VLMTRAIN_CHECK(!sample.pixel_values.defined() || !sample.image_token_positions.empty(),
-                 "sample {}: pixels, but no image tokens", sample.id);
+                 "sample {}: has pixels, but no image tokens", sample.id);
   VLMTRAIN_CHECK(sample.grids.empty() || !sample.pixel_values.defined() ||
                      count_patches(sample.grids) == sample.pixel_values.size(0),
                  "sample {}: grids of {} patches, but {} rows of pixels", sample.id, count_patches(sample.grids),
@@ -51,8 +52,8 @@ void check_sample(const Sample& sample) {
                  "sample {}: {} positions for {} tokens", sample.id, sample.position_ids.size(), sample.tokens());
 }
 
-/// Adds one dropout unit for each pixel row or frame, since a forward pass of the tower may end
-/// after any of them.
+/// Adds one dropout unit for each pixel row or frame, since a forward pass of the vision tower may
+/// end after any of them.
 void add_pixel_units(const Sample& sample, std::vector<nn::DropoutSegment>& units) {
   if (!sample.pixel_values.defined()) return;
   uint64_t unit_index = 0;
@@ -67,6 +68,7 @@ void add_pixel_units(const Sample& sample, std::vector<nn::DropoutSegment>& unit
   }
 }
 
+/// Returns [rows, …] of all samples; undefined if no sample has pixels.
 at::Tensor concat_pixels(const Samples& samples) {
   std::vector<at::Tensor> pixels;
   for (const Sample& sample : samples) {
@@ -103,7 +105,7 @@ at::Tensor concat_positions(const Samples& samples) {
 
 at::Tensor move_tensor(const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) return tensor;
-  // In a dry run, pixels have a shape and no values.
+  // In a dry run, pixels have a shape, but no values.
   if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
   return memory::copy_to_device(tensor, device);
 }
@@ -121,6 +123,7 @@ MaskBatch concat_masks(const Samples& samples) {
           std::ssize(masks.image_indices) == masks.count() && std::ssize(masks.valid_regions) == masks.count(),
           "sample {}: {} masks, but {} image indices and {} valid regions", sample.id, masks.count(),
           masks.image_indices.size(), masks.valid_regions.size());
+      // The hidden state before a token predicts it.
       for (const int64_t position : masks.token_positions) positions.push_back(tokens + position - 1);
       for (const int64_t image : masks.image_indices) image_indices.push_back(image_offset + image);
       batch.valid_regions.insert(batch.valid_regions.end(), masks.valid_regions.begin(), masks.valid_regions.end());
@@ -139,7 +142,7 @@ MaskBatch concat_masks(const Samples& samples) {
 }
 
 MicroBatch collate(const Samples& samples, bool with_tasks) {
-  VLMTRAIN_CHECK(!samples.empty(), "a micro-batch without samples");
+  VLMTRAIN_CHECK(!samples.empty(), "a micro-batch needs at least one sample");
   MicroBatch batch;
   std::vector<int64_t> lengths;
   std::vector<int64_t> token_ids;
@@ -156,6 +159,7 @@ MicroBatch collate(const Samples& samples, bool with_tasks) {
     for (const int64_t position : sample.image_token_positions) image_positions.push_back(offset + position);
     for (int64_t position = 1; position < sample.tokens(); ++position) {
       if (sample.is_label[static_cast<size_t>(position)] == 0) continue;
+      // The hidden state before a label predicts it.
       label_positions.push_back(offset + position - 1);
       labels.push_back(sample.token_ids[static_cast<size_t>(position)]);
     }

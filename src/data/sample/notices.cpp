@@ -17,8 +17,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Kinds that are logged, so that a data set of many kinds does not flood the log; ledger.json
-/// lists all of them.
+/// Kinds that are logged, so that many kinds do not flood the log; ledger.json lists all of them.
+/// Not tuned.
 constexpr size_t kMaxLoggedKinds = 20;
 
 /// Returns a phrase such as `sample a: "web"`.

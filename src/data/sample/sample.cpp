@@ -8,7 +8,7 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Returns the number of positions on the axis with the most.
+/// Returns the number of positions on the axis that has the most.
 int64_t count_positions(const Sample& sample) {
   if (sample.position_ids.empty()) return sample.tokens();
   return 1 + *std::ranges::max_element(sample.position_ids);
@@ -22,7 +22,7 @@ void add_position_notice(const PositionLimit& limit, Sample& sample) {
        .example = fmt::format("{} positions of {} tokens", positions, sample.tokens())});
 }
 
-/// Returns the result of `make`, after the checks that all samples share.
+/// Returns the result of `make()`, after the checks and with the notices that all samples share.
 template <class Make>
 Sample make_checked_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
                            const Make& make) {
@@ -30,7 +30,7 @@ Sample make_checked_sample(const SampleProcessor& processor, const io::Record& r
     throw SampleError("unusable record", fmt::format("sample {} ({}): {}", record.id, record.location, record.problem));
   }
   Sample sample = make();
-  VLMTRAIN_CHECK(sample.index == index, "sample {} came back as {}", index, sample.index);
+  VLMTRAIN_CHECK(sample.index == index, "sample {} was returned as sample {}", index, sample.index);
   if (sample.label_tokens() == 0) {
     throw SampleError("no label tokens",
                       fmt::format("sample {} ({}) has no label tokens; give it a non-empty assistant turn", record.id,

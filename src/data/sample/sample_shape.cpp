@@ -17,8 +17,8 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Describes volumes. Each frame of a series is a pixel row, so that there may be more rows than
-/// volumes.
+/// Returns "2 volumes of 96x96x96". Each frame of a series is a pixel row, so that there may be
+/// more rows than volumes.
 std::string describe_volumes(const SampleShape& shape) {
   std::string description = pluralize(shape.num_volumes, "volume");
   if (shape.row.depth == 0) return description;
@@ -26,6 +26,8 @@ std::string describe_volumes(const SampleShape& shape) {
   return description + fmt::format(" of {}x{}x{}", shape.row.depth, shape.row.height, shape.row.width);
 }
 
+/// Returns masks without values for the last tokens. Each of the first masks has its own image; the
+/// others share the last image.
 Masks make_meta_masks(const SampleShape& shape) {
   VLMTRAIN_CHECK(shape.masks <= shape.label_tokens && shape.mask_images <= shape.masks, "{} masks of {} label tokens",
                  shape.masks, shape.label_tokens);
@@ -43,6 +45,7 @@ Masks make_meta_masks(const SampleShape& shape) {
   return masks;
 }
 
+/// Returns a hash of the shape without its tokens and label tokens.
 uint64_t hash_media_shape(const SampleShape& media) {
   ContentHash hash;
   const auto add = [&hash](int64_t value) { hash.add(static_cast<uint64_t>(value)); };

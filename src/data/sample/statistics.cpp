@@ -7,10 +7,11 @@ namespace vlmtrain::data {
 
 namespace {
 
-/// Limit of the regular bins, so that a histogram stays readable as a table and as a small figure.
+/// Maximum number of regular bins, so that a histogram is readable as a table and as a small
+/// figure. Not tuned.
 constexpr int64_t kMaxBins = 14;
 
-/// Returns the smallest number that at least `percent` of the sorted numbers do not exceed.
+/// Returns the smallest number that at least `percent` % of the sorted numbers do not exceed.
 int64_t quantile(const std::vector<int64_t>& sorted, int64_t percent) {
   const auto index = (std::ssize(sorted) * percent + 99) / 100 - 1;
   return sorted[static_cast<size_t>(std::max<int64_t>(index, 0))];
@@ -21,7 +22,7 @@ int64_t round_down(int64_t number, int64_t width) {
   return number - (remainder < 0 ? remainder + width : remainder);
 }
 
-/// Returns the smallest bin width for which [min, max] fits into kMaxBins bins.
+/// Returns the smallest bin width with which [min, max] fits into kMaxBins bins.
 int64_t choose_bin_width(int64_t min, int64_t max) {
   for (int64_t power = 1;; power *= 10) {
     for (const int64_t factor : {1, 2, 5}) {
@@ -46,6 +47,7 @@ Histogram make_histogram(std::vector<int64_t> numbers) {
 
   const int64_t percentile_99 = quantile(numbers, 99);
   const int64_t fine_width = choose_bin_width(histogram.min, percentile_99);
+  // A tail bin is worth it if the other bins become less than half as wide.
   const bool has_tail = choose_bin_width(histogram.min, histogram.max) > 2 * fine_width;
   const int64_t width = has_tail ? fine_width : choose_bin_width(histogram.min, histogram.max);
   auto next = numbers.begin();

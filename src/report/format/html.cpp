@@ -39,7 +39,7 @@ std::string escape_script_json(const nlohmann::json& value) {
   std::string escaped;
   escaped.reserve(json.size());
   for (const char character : json) {
-    if (character == '<') {
+    if (character == '<') {  // begins each sequence that could end or nest the element
       escaped += "\\u003c";
     } else {
       escaped += character;
@@ -50,7 +50,7 @@ std::string escape_script_json(const nlohmann::json& value) {
 
 std::string fill_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values) {
   const auto resource = resources().find(name);
-  VLMTRAIN_CHECK(resource != resources().end(), "no page {}", name);
+  VLMTRAIN_CHECK(resource != resources().end(), "page {} does not exist", name);
   std::string_view remaining = resource->second;
   std::string page;
   while (true) {
@@ -58,7 +58,7 @@ std::string fill_page(std::string_view name, const std::map<std::string, std::st
     page += remaining.substr(0, open);
     if (open == std::string_view::npos) return page;
     const size_t close = remaining.find("}}", open);
-    VLMTRAIN_CHECK(close != std::string_view::npos, "{}: a key without end", name);
+    VLMTRAIN_CHECK(close != std::string_view::npos, "{}: a key has no closing braces", name);
     const std::string_view key = remaining.substr(open + 2, close - open - 2);
     const auto value = values.find(key);
     VLMTRAIN_CHECK(value != values.end(), "{}: no value for {}", name, key);
@@ -77,6 +77,8 @@ std::string base64_encode(std::string_view bytes) {
   std::string text;
   text.reserve((bytes.size() + 2) / 3 * 4);
   for (size_t i = 0; i < bytes.size(); i += 3) {
+    // Three bytes become four characters. The last group may have fewer bytes: a character without
+    // any of their bits becomes padding.
     uint32_t group = 0;
     for (size_t k = i; k < i + 3; ++k)
       group = group << 8 | (k < bytes.size() ? static_cast<unsigned char>(bytes[k]) : 0U);

@@ -10,23 +10,24 @@
 
 namespace vlmtrain::report {
 
-/// Returns the files of src/report/pages.
+/// Returns the files of src/report/pages by name.
 const io::Resources& resources();
 
-/// Escapes text for HTML elements and quoted attributes.
+/// Returns the text escaped for HTML elements and quoted attributes. Control characters other than
+/// line breaks become visible escapes (to_printable_lines()).
 std::string escape_html(std::string_view text);
 
-/// Returns JSON for a <script type="application/json">; it cannot end the element. Invalid UTF-8 is
-/// replaced.
+/// Returns the value as JSON for a <script type="application/json"> element; the JSON cannot end
+/// the element. Invalid UTF-8 is replaced.
 std::string escape_script_json(const nlohmann::json& value);
 
 /// Returns the page `name` with each {{key}} replaced by its value. Values are not searched for
-/// keys. Throws InternalError for a key without value.
+/// keys. Throws InternalError if the page does not exist or a key has no value.
 std::string fill_page(std::string_view name, const std::map<std::string, std::string, std::less<>>& values);
 
-/// RFC 4648, section 4.
+/// Returns the bytes in base64 with padding (RFC 4648, section 4).
 std::string base64_encode(std::string_view bytes);
-/// Returns the bytes; empty if `text` is not base64.
+/// Returns the decoded bytes; empty if `text` is not base64.
 std::string base64_decode(std::string_view text);
 
 }  // namespace vlmtrain::report

@@ -14,6 +14,7 @@ struct Glyphs {
   const char* right_half;
 };
 
+/// Replaces a bar that is shorter than half a column.
 constexpr const char* kStroke = "▏";
 
 Glyphs select_glyphs(BarFill fill, bool unicode) {
@@ -31,6 +32,7 @@ Glyphs select_glyphs(BarFill fill, bool unicode) {
 }  // namespace
 
 std::string draw_bar(int64_t offset, int64_t bytes, BarFill fill, const BarScale& scale) {
+  // Without block characters, ends are rounded to whole columns.
   const auto to_half_column = [&](int64_t byte_offset) {
     const double cells = static_cast<double>(byte_offset) / static_cast<double>(std::max<int64_t>(1, scale.bytes)) *
                          (scale.unicode ? 2 : 1) * scale.columns;
@@ -55,6 +57,7 @@ std::string draw_bar(int64_t offset, int64_t bytes, BarFill fill, const BarScale
 }
 
 int count_columns(const std::string& text) {
+  // Bytes of the form 10xxxxxx continue a character.
   return static_cast<int>(
       std::count_if(text.begin(), text.end(), [](unsigned char byte) { return (byte & 0xc0) != 0x80; }));
 }

@@ -92,6 +92,7 @@ ordered_json make_largest_json(const Inspection& inspection) {
   return largest_json;
 }
 
+/// Returns the statistics of packs; null without packing.
 ordered_json make_packs_json(const Inspection& inspection) {
   if (!inspection.pack_limits) return {};
   const data::PackStatistics& packs = inspection.packs;
@@ -108,6 +109,7 @@ ordered_json make_packs_json(const Inspection& inspection) {
       {"most_tiles_ids", inspection.largest_pack_ids}};
 }
 
+/// Returns the content of data.eval; null without one.
 ordered_json make_evaluation_json(const Inspection& inspection) {
   if (!inspection.evaluation) return {};
   const InspectedEvaluation& evaluation = *inspection.evaluation;
@@ -125,6 +127,7 @@ ordered_json make_evaluation_json(const Inspection& inspection) {
   return json;
 }
 
+/// Returns the GPU for which memory was predicted; null if none was.
 ordered_json make_prediction_target_json(const Inspection& inspection) {
   const auto& target = inspection.prediction_target;
   if (!target) return {};

@@ -157,10 +157,10 @@ std::string format_pixels(int64_t pixels) {
 
 namespace {
 
-/// In units of the SVG's view box.
+/// Size of the chart in units of the SVG's view box. Not tuned.
 constexpr double kWidth = 460, kHeight = 168;
 constexpr double kTopMargin = 16, kBottomMargin = 18;  // space for labels above and below the bars
-/// Keeps the bars of few bins from filling the chart.
+/// Maximum width of a bar, so that a few bins do not fill the chart.
 constexpr double kMaxBarWidth = 64;
 
 /// Returns "640", "12k", "1.3M", short enough for the width of a bar.
@@ -183,12 +183,14 @@ std::string render_histogram_svg(const data::Histogram& histogram) {
   for (const auto& bin : bins) max_count = std::max(max_count, bin.count);
   const double step = std::min(kMaxBarWidth, kWidth / static_cast<double>(std::max<size_t>(bins.size(), 1)));
   const double baseline = kHeight - kBottomMargin, max_bar_height = baseline - kTopMargin;
+  // With more bins, neighboring labels would overlap: only every second one is drawn.
   const bool is_crowded = bins.size() > 9;
   for (size_t i = 0; i < bins.size(); ++i) {
     const auto& bin = bins[i];
     const double fraction = static_cast<double>(bin.count) / static_cast<double>(max_count);
     const double height = bin.count > 0 ? std::max(1.0, fraction * max_bar_height) : 0;
     const double bar_left = static_cast<double>(i) * step, bar_center = bar_left + step / 2;
+    // The last bin may be wider (data::Histogram).
     const bool is_tail = i > 0 && bin.last - bin.first > bins.front().last - bins.front().first;
     svg += fmt::format(R"(<g><title>{}: {}</title><rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{}"/>)",
                        format_bin(bin), pluralize(bin.count, "sample"), bar_left, step, kHeight);
@@ -209,7 +211,8 @@ std::string render_histogram_svg(const data::Histogram& histogram) {
 
 namespace {
 
-constexpr int64_t kMaxFrames = 16;  // of a video or a series
+/// Frames of a video or series that are shown, so that the page stays small. Not tuned.
+constexpr int64_t kMaxFrames = 16;
 
 std::string render_tile_lines(const models::MediaPreview& preview) {
   const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);

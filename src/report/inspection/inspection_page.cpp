@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
+/// Returns one line of text, escaped for HTML.
 std::string escape(std::string_view text) {
   return escape_html(to_printable(text));
 }
@@ -31,7 +32,7 @@ std::string make_details(const std::string& summary, const std::string& content)
   return fmt::format("<details><summary>{}</summary>{}</details>\n", escape_html(summary), content);
 }
 
-/// A table whose columns `num_text_columns` are text and the others numbers.
+/// An HTML table whose first `num_text_columns` columns are text and whose others are numbers.
 class PageTable {
  public:
   explicit PageTable(const std::vector<std::string>& headers, size_t num_text_columns = 1)
@@ -55,9 +56,11 @@ class PageTable {
   std::string html_;
 };
 
-/// Returns a table whose rows after the first kOpenRows are collapsed.
+/// Rows of a long table that are visible before the reader expands it. Not tuned.
 constexpr size_t kOpenRows = 8;
 
+/// Returns a table with a row `cells(entry)` for each entry. Rows after the first kOpenRows are
+/// collapsed.
 template <class Entries, class Cells>
 std::string make_long_table(const std::vector<std::string>& headers, size_t num_text_columns, const Entries& entries,
                             const Cells& cells) {
@@ -68,6 +71,7 @@ std::string make_long_table(const std::vector<std::string>& headers, size_t num_
   return first.html() + make_details(with_commas(static_cast<int64_t>(number - kOpenRows)) + " more", remaining.html());
 }
 
+/// Returns an HTML list of the groups. Groups after the first kOpenRows are collapsed.
 std::string make_group_list(const DuplicateGroups<std::string>& groups) {
   const auto list = [&](size_t begin, size_t end) {
     std::string html = "<ul class=\"groups\">\n";
@@ -81,6 +85,7 @@ std::string make_group_list(const DuplicateGroups<std::string>& groups) {
          (num_remaining > 0 ? make_details(with_commas(num_remaining) + " more", list(num_open, groups.size())) : "");
 }
 
+/// A builder of the sections of the page.
 class InspectionPageBuilder {
  public:
   explicit InspectionPageBuilder(const Inspection& inspection)
@@ -278,7 +283,8 @@ class InspectionPageBuilder {
     return make_panel("Evaluation", html) + render_notices(evaluation.ledger, "Notices of data.eval");
   }
 
-  /// Patients in both sets make scores look better than they are.
+  /// Returns the overlap of subjects. Subjects, such as patients, in both data sets make scores
+  /// look better than they are.
   static std::string render_subjects(const InspectedEvaluation& evaluation) {
     if (!evaluation.has_subjects) return {};
     std::string html = make_hint(fmt::format("{} are of a subject in the training data.",

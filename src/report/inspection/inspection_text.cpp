@@ -14,20 +14,23 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Entries of a list in the terminal; --json and --html have all of them.
+/// Entries that a list shows in the terminal; --json and --html show all.
 constexpr size_t kMaxListed = 5;
 constexpr size_t kMaxListedNotices = 20;
-/// Tables need 64 columns; text wider than 100 is hard to read.
+/// Characters of a listed message, so that it takes a few lines. Not tuned.
+constexpr size_t kMaxMessageCharacters = 300;
+/// Tables need 64 columns. Text wider than 100 is hard to read.
 constexpr int kMinInspectionColumns = 64;
 constexpr int kMaxInspectionColumns = 100;
+/// Characters of a name or path in a table.
 constexpr size_t kNameCharacters = 32;
 
-/// Shortens to kNameCharacters columns.
+/// Returns the beginning of the text in at most kNameCharacters characters.
 std::string shorten_name(const std::string& text) {
   return make_excerpt(text, kNameCharacters - 1);
 }
 
-/// Shortens to the end of the path.
+/// Returns the end of the path in at most kNameCharacters characters.
 std::string shorten_path(const std::string& path) {
   const std::string text = to_printable(path);
   size_t begin = text.size();
@@ -38,11 +41,12 @@ std::string shorten_path(const std::string& path) {
   return begin == 0 ? text : fmt::format("…{}", text.substr(begin));
 }
 
-/// Pads to `columns` columns, whatever the number of bytes.
+/// Pads the text with spaces to `columns` columns, regardless of its number of bytes.
 std::string pad_text(const std::string& text, int columns) {
   return text + std::string(static_cast<size_t>(std::max(0, columns - count_columns(text))), ' ');
 }
 
+/// A builder of the text. Single use: text() moves the result out.
 class InspectionTextBuilder {
  public:
   InspectionTextBuilder(const Inspection& inspection, const TextStyle& style)
@@ -82,6 +86,8 @@ class InspectionTextBuilder {
   }
 
  private:
+  /// Returns `text` with ANSI color codes, which end before a final line break. `color`: parameters
+  /// of Select Graphic Rendition, such as "1" for bold, "2" for faint, "1;31" for bold red.
   std::string colorize(const char* color, const std::string& text) const {
     if (!style_.color) return text;
     const bool ends_line = text.ends_with('\n');
@@ -97,6 +103,7 @@ class InspectionTextBuilder {
   void add_fact(const char* name, const std::string& text) {
     text_ += wrap_text(fmt::format("  {:<6} ", name), to_printable(text), columns_);
   }
+  /// Adds the number of entries that are not listed, of `all_groups` entries.
   void add_more(size_t all_groups) {
     if (all_groups > kMaxListed)
       add_faint("  ",
@@ -146,6 +153,7 @@ class InspectionTextBuilder {
     add_heading(fmt::format("{}: {}", histogram.name, histogram.text));
     const auto& bins = histogram.histogram->bins;
     if (bins.size() == 1) return;
+    // Columns for the bin, the count and spaces; one column remains free at the end.
     constexpr int kLabelColumns = 32;
     BarScale scale{.bytes = 1, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
     for (const auto& bin : bins) scale.bytes = std::max(scale.bytes, bin.count);
@@ -173,7 +181,7 @@ class InspectionTextBuilder {
     size_t listed = 0;
     for (const auto& problem : ledger["problems"]) {
       if (listed++ == kMaxListed) break;
-      add_faint("            ", make_excerpt(problem["message"].get<std::string>(), 300));
+      add_faint("            ", make_excerpt(problem["message"].get<std::string>(), kMaxMessageCharacters));
     }
     add_more(ledger["problems"].size());
   }
@@ -265,7 +273,7 @@ class InspectionTextBuilder {
   }
 
   void add_groups(const DuplicateGroups<std::string>& all_groups) {
-    // Keeps groups of equal samples on one or two lines.
+    // Limits a group to one or two lines.
     constexpr size_t kMaxNamesPerGroup = 6;
     for (size_t i = 0; i < std::min(kMaxListed, all_groups.size()); ++i) {
       std::vector<std::string> names(
@@ -330,6 +338,7 @@ class InspectionTextBuilder {
     }
   }
 
+  /// Ends the line without trailing spaces.
   void end_line() {
     text_.erase(text_.find_last_not_of(' ') + 1);
     text_ += "\n";

@@ -34,7 +34,7 @@ const words = {
   difference: (ratio) => `${ratio > 1 ? "+" : ratio < 1 ? "−" : ""}${(100 * Math.abs(ratio - 1)).toFixed(1)} %`,
   dice: (value) => (words.known(value) ? value.toFixed(3) : "–"),
   percent: (share) => (words.known(share) ? `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %` : "–"),
-  // As the planner's texts have them: GB of 10⁹ bytes.
+  // GB of 10⁹ bytes, as in the texts of the planner.
   bytes: (value) => {
     if (!words.known(value)) return "–";
     if (value === 0) return "0";
@@ -52,7 +52,7 @@ const words = {
     if (minutes < 48 * 60) return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
     return `${(minutes / 1440).toFixed(1)} days`;
   },
-  /// `images` counts all media; `volumes` of them are volumes.
+  /// `images` is the number of all media, `volumes` the number of volumes among them.
   media: ({ images, volumes }) => (volumes > 0 && volumes === images ? words.counted(volumes, "volume")
     : `${words.counted(images, "image")}${volumes > 0 ? `, ${words.counted(volumes, "volume")} among them` : ""}`),
   counted: (number, noun) => `${words.grouped(number)} ${noun}${number === 1 ? "" : "s"}`,

@@ -1,4 +1,4 @@
-// Curves over the steps of a run. All charts share what is in view and where the cursor is.
+// Curves over the steps of a run. All charts share the visible range and the position of the cursor.
 
 const view = { from: 0, to: 0, whole: true, cursor: -1, first: 1, width: 1, bins: 0, smooth: true, logarithmic: false, changed: () => {} };
 
@@ -14,7 +14,7 @@ const niceStep = (range, ticks) => {
   return [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= raw * 0.999) || raw;
 };
 
-/// A centered mean over a sixtieth of the visible range, over the values that exist.
+/// Returns a centered mean over a sixtieth of the visible range. Missing values are ignored. Not tuned.
 function smoothed(values, from, to) {
   const reach = Math.floor((to - from) / 60);
   if (reach < 1) return values;
@@ -158,7 +158,7 @@ class LineChart {
     if (view.to - view.from < 1) label(words.grouped(stepOf(view.from)), x(view.from), bottom + 17, "middle");
   }
 
-  /// Points joined by a line, the best of them with a ring and a label.
+  /// Draws points joined by a line; the best one has a ring and a label.
   joined(group, series, x, y) {
     const inView = series.points.filter((point, i) => (series.points[i + 1] || point).at >= view.from && (series.points[i - 1] || point).at <= view.to);
     group.append(svg("path", { class: "join", stroke: series.colour, d: inView.map((point, i) => `${i === 0 ? "M" : "L"}${x(point.at).toFixed(1)} ${y(point.value).toFixed(1)}`).join("") }));
@@ -214,7 +214,7 @@ class LineChart {
     group.append(svg("path", { class: "line", d: path(series.line), stroke: series.colour, "stroke-dasharray": series.dash }));
   }
 
-  /// The cursor, and in the legend the values at it, or the last ones.
+  /// Draws the cursor. The legend shows the values at the cursor, or the last ones without a cursor.
   point() {
     if (!this.box) return;
     const { x, y, top, bottom } = this.box;
@@ -235,7 +235,7 @@ class LineChart {
     }
   }
 
-  /// The newest point at the cursor, or of all.
+  /// Returns the newest point up to the cursor, or the newest of all points.
   pointOf(series) {
     return view.cursor < 0 ? series.points[series.points.length - 1] : series.points.findLast((point) => point.at <= view.cursor + 1e-9);
   }

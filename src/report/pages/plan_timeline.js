@@ -58,7 +58,7 @@
     return view[0] + Math.min(1, Math.max(0, share)) * (view[1] - view[0]);
   };
 
-  /// The last point that is not after the event.
+  /// Returns the last point that is not after the event.
   function pointAt(event) {
     let low = 0;
     let high = count - 1;
@@ -97,7 +97,7 @@
     return chosen;
   }
 
-  /// From the least to the most that is allocated in view, and some more.
+  /// Returns the range of the allocated bytes in view, with some space above and below.
   function rangeInView() {
     let least = Infinity;
     let most = 0;

@@ -65,7 +65,7 @@ function tiles() {
       incidents.length === 0 ? "no splits, no skipped steps" : incidents.map(([count, noun]) => plural(count, noun)).join(", "), incidents.length === 0 ? "quiet" : "warned")];
 }
 
-/// The best evaluation so far with its scores.
+/// Returns a line about the best evaluation so far, with its scores; null without one.
 function bestLine() {
   const { best, newest } = data.evaluations || {};
   if (!best) return null;
@@ -83,7 +83,7 @@ function lossTile(firstLoss) {
     `${steps}; ${words.counted(evaluations.count, "evaluation")} in ${words.seconds(evaluations.seconds)}${words.known(evaluations.newest.dice) ? `; Dice ${words.dice(evaluations.newest.dice)}` : ""}`);
 }
 
-/// Points of an evaluation's curve at their steps in LineChart's format; empty without values.
+/// Returns the points of an evaluation's curve in the format of LineChart; empty without values.
 function evaluated(name, colour, values, more) {
   const { steps, best } = data.evaluations;
   const points = steps.map((step, i) => ({ step, at: stretchOf(step), value: values[i], best: Boolean(more && more.best && best && best.step === step) })).filter((point) => words.known(point.value));

@@ -1,4 +1,4 @@
-// The sections below the curves: each function makes the content of a section, or null if it has no data.
+// The sections below the curves. Each function returns the content of a section, or null without data.
 
 function table(head, rows, style) {
   return html("div", { class: "scroll" }, html("table", { class: style },
@@ -117,7 +117,7 @@ function ledgerSection(data) {
       ledger.more_problems > 0 ? html("p", { class: "hint" }, `${words.grouped(ledger.more_problems)} more are in ledger.json.`) : null) : null];
 }
 
-/// Normalizes an answer as the scores of closed questions do: without case, outer spaces and a full stop.
+/// Normalizes an answer like the exact-match score: lower case, without outer spaces and a final period.
 const plain = (text) => text.trim().toLowerCase().replace(/[.\s]+$/, "");
 
 function predictionsSection(data) {
@@ -175,7 +175,7 @@ function environmentSection(data) {
     ["command", Array.isArray(place.command) ? html("code", {}, place.command.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`)).join(" ")) : ""]])];
 }
 
-/// config.yaml as the program writes it: sections, and in them "key: value".
+/// Parses config.yaml as the program writes it: sections with lines "key: value".
 function configSection(data) {
   if (!data.config) return null;
   return [html("h2", {}, "Configuration"), html("details", { open: "" }, html("summary", {}, "config.yaml, resolved"), html("pre", {}, data.config))];

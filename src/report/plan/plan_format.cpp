@@ -18,6 +18,7 @@ namespace {
 
 using memory::Component;
 
+/// Returns "vision all" or "vision 9".
 std::string format_tower(const char* tower, int64_t recomputed, int64_t blocks) {
   return recomputed == blocks ? fmt::format("{} all", tower) : fmt::format("{} {}", tower, recomputed);
 }
@@ -88,7 +89,7 @@ std::string format_context(const planner::Plan& plan) {
   return text;
 }
 
-/// Predicted communication, and the rank that needs the most memory.
+/// Returns the predicted communication, and the rank that needs the most memory.
 std::string format_ranks(const planner::Plan& plan) {
   const planner::Communication& communication = *plan.communication;
   std::string text = fmt::format("{}{} over {}; a step reduces {}{} in {}: predicted {}, of which {} not overlapped",
@@ -206,11 +207,12 @@ std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
 
 namespace {
 
+/// The cells of a row of the alternatives.
 struct TableCells {
   std::string mark, micro_batch, recomputed, memory, step, tokens_per_second, fits;
 };
 
-/// Width of a line with tokens per second.
+/// Columns of a row with tokens per second, which narrower tables omit.
 constexpr int kMinColumnsForSpeed = 74;
 
 std::string format_row(const TableCells& cells, int columns) {
@@ -219,7 +221,8 @@ std::string format_row(const TableCells& cells, int columns) {
                      cells.memory, cells.step, speed, cells.fits);
 }
 
-/// Returns the alternatives and the best one, which may differ, for example by smaller passes.
+/// Returns the plan's alternatives, with the best estimate inserted by micro-batch size if it is
+/// not among them. It may differ from them, for example in smaller vision passes.
 std::vector<planner::StepEstimate> list_alternatives(const planner::Plan& plan) {
   std::vector<planner::StepEstimate> estimates = plan.alternatives;
   const auto is_best = [&](const planner::StepEstimate& estimate) {
@@ -233,7 +236,8 @@ std::vector<planner::StepEstimate> list_alternatives(const planner::Plan& plan) 
   return estimates;
 }
 
-/// Returns the indices of the rows to show, in ascending order.
+/// Returns the indices of the rows to show, in ascending order: the best config, then those with
+/// the closest micro-batch sizes by ratio.
 std::vector<size_t> select_rows(const std::vector<planner::StepEstimate>& estimates,
                                 const planner::StepConfig& best_config, size_t max_rows) {
   const auto distance = [&](size_t index) {
@@ -263,7 +267,7 @@ TableCells make_cells(const planner::StepEstimate& estimate, const planner::Plan
           .fits = estimate.fits ? "yes" : "no"};
 }
 
-/// Returns the difference of the best config from the others, which have the passes of the first.
+/// Returns the passes of the best config if any estimate has others; empty if all are equal.
 std::string describe_smaller_passes(const std::vector<planner::StepEstimate>& estimates, const planner::Plan& plan) {
   const planner::StepConfig& best_config = plan.best.step_config;
   const auto differs = [&](const planner::StepEstimate& estimate) {

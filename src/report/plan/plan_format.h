@@ -15,8 +15,8 @@ std::string format_gigabytes(int64_t bytes);
 /// Returns "37 ms", "2.76 s", "20.8 s" or "135 s".
 std::string format_seconds(double seconds);
 
-/// Returns "none", "all", "vision 9" or "vision all, language 12"; "all" refers to the model's
-/// blocks.
+/// Returns "none", "all", "vision 9" or "vision all, language 12". "all" means all blocks of the
+/// model. "language 12/4": 4 of the 12 blocks keep their attention outputs.
 std::string format_recompute(const models::RecomputeBlocks& blocks, const planner::DryRunDetail& detail);
 
 /// Returns "all tiles in one vision pass" or "4 tiles per vision pass". Patches of one image or
@@ -35,32 +35,34 @@ struct PlanFact {
   std::string text;
 };
 
-/// Returns the facts of a plan: model, sample, GPU, margin, context, settings of the step.
+/// Returns the facts of a plan: model, sample, average step, GPU, margin, context, settings of the
+/// step, ranks. Facts that do not apply are omitted.
 std::vector<PlanFact> list_plan_facts(const planner::Plan& plan);
 
 /// A line of the table of alternatives.
 struct AlternativeLine {
   std::string text;
-  bool is_best = false;
-  bool fits = false;
-  bool from_dry_run = false;
+  bool is_best = false;       ///< whether it is the config that the plan chose
+  bool fits = false;          ///< whether its memory fits
+  bool from_dry_run = false;  ///< false: interpolated between dry runs
 };
 
 /// The table of alternatives, as text.
 struct AlternativesTable {
   std::string header;
   std::vector<AlternativeLine> lines;
-  size_t num_hidden = 0;        ///< alternatives that are not in `lines`
-  std::string best_difference;  ///< difference of the best config's passes: "1 tile per vision pass and …"; empty if
-                                ///< they are equal
+  size_t num_hidden = 0;  ///< alternatives that are not in `lines`
+  /// Passes of the best config if the alternatives have others: "1 tile per vision pass and …";
+  /// empty if all are equal.
+  std::string best_difference;
 };
 
-/// Returns the best config and the alternatives with the closest micro-batch sizes, at most
-/// `max_rows` in the plan's order. Lines have up to 74 columns, or up to 64 without tokens per
-/// second if `columns` is smaller. REQUIRES: max_rows > 0.
+/// Returns the best config and the alternatives with the closest micro-batch sizes: at most
+/// `max_rows` rows in the order of the plan. Lines have up to 74 columns, or up to 64, without
+/// tokens per second, if `columns` is smaller. REQUIRES: max_rows > 0.
 AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows, int columns);
 
-/// A part of the GPU's memory at the peak of the step.
+/// A range of the GPU's memory at the peak of the step.
 struct MemoryRow {
   enum class Kind { kUsed, kFree, kMargin };
 
@@ -69,8 +71,8 @@ struct MemoryRow {
   Kind kind = Kind::kUsed;
 };
 
-/// Returns the parts from the first to the last byte of the GPU. The used ones sum to
-/// plan.total_bytes(), all of them to the GPU's memory, or to more if the plan does not fit.
+/// Returns the ranges from the first to the last byte of the GPU. The used ones sum up to
+/// plan.total_bytes(). All of them sum up to the GPU's memory, or to more if the plan does not fit.
 std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan);
 
 /// Returns the memory that the GPU lacks, the margin included; 0 if the plan fits.

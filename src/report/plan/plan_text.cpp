@@ -15,9 +15,9 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Keeps the table short; --json has all rows.
+/// Rows of the table of alternatives, so that it stays short; --json has all rows.
 constexpr size_t kMaxAlternatives = 15;
-/// Tables need 64 columns; text wider than 100 is hard to read.
+/// Tables need 64 columns. Text wider than 100 is hard to read.
 constexpr int kMinPlanColumns = 64;
 constexpr int kMaxPlanColumns = 100;
 
@@ -30,6 +30,7 @@ constexpr const char* kGreen = "32";
 constexpr const char* kBoldGreen = "1;32";
 constexpr const char* kBoldRed = "1;31";
 
+/// A builder of the text. Single use: text() moves the result out.
 class PlanTextBuilder {
  public:
   PlanTextBuilder(const planner::Plan& plan, const TextStyle& style)
@@ -46,7 +47,7 @@ class PlanTextBuilder {
   }
 
  private:
-  /// Escape sequences end before a final line break.
+  /// Returns `text` with ANSI color codes, which end before a final line break.
   std::string colorize(const char* color, const std::string& text) const {
     if (!style_.color || color == kPlain) return text;
     const bool ends_line = text.ends_with('\n');
@@ -67,6 +68,7 @@ class PlanTextBuilder {
   }
 
   void add_memory() {
+    // Columns before the bars (kBarIndent), and one that remains free at the end.
     constexpr int kLabelColumns = 36;
     const auto& peak = plan_.detail.peak;
     add_heading(fmt::format("Memory at the peak: {}", format_memory_tag(peak.tag, peak.backward)));
@@ -84,8 +86,8 @@ class PlanTextBuilder {
     }
   }
 
-  /// The mark above the bars at the end of the GPU's memory. Bars continue after it if the plan
-  /// does not fit.
+  /// Adds the mark above the bars at the end of the GPU's memory. Bars continue after it if the
+  /// plan does not fit.
   void add_gpu_mark(const BarScale& scale) {
     const int end =
         static_cast<int>(static_cast<double>(plan_.limit.gpu_bytes) / static_cast<double>(scale.bytes) * scale.columns);
@@ -140,7 +142,7 @@ class PlanTextBuilder {
         const char* const mark = suggestion.makes_it_fit ? "  + " : "  - ";
         text_ += colorize(color, wrap_text(mark, to_printable(suggestion.note), columns_));
       } else {
-        // A separate unbroken line, for copying.
+        // A line of its own without breaks, so that the user can copy it.
         text_ += colorize(color,
                           fmt::format("  {}\n", to_printable(fmt::format("{}", fmt::join(suggestion.arguments, " ")))));
         text_ += colorize(kFaint, wrap_text("      ", to_printable(suggestion.note), columns_));
@@ -157,7 +159,9 @@ class PlanTextBuilder {
     text_ += colorize(kFaint, wrap_text("", note, columns_));
   }
 
+  /// Columns before the bars: name, bytes and spaces (add_memory_row()).
   static constexpr int kBarIndent = 35;
+  /// Colors of the used ranges, in the order of make_memory_rows().
   static constexpr std::array kBarColors{"34", "36", "35", "32", "33", "31", "90", "90", "90", "90", "90"};
 
   const planner::Plan& plan_;
@@ -212,7 +216,7 @@ std::string format_constraints(const planner::StepConstraints& constraints) {
   return keys.empty() ? "" : fmt::format(" with {}", fmt::join(keys, " and "));
 }
 
-/// Describes the settings that need the least memory.
+/// Returns the settings that need the least memory: "micro-batch 1, recomputing all blocks".
 std::string format_min_memory_config(const planner::Plan& plan) {
   const planner::StepConfig& step_config = plan.best.step_config;
   std::string text = fmt::format("micro-batch {}", step_config.micro_batch_size);
@@ -224,6 +228,7 @@ std::string format_min_memory_config(const planner::Plan& plan) {
   return text;
 }
 
+/// Returns the headline of a plan that does not fit.
 std::string format_unfit_headline(const planner::Plan& plan) {
   const int64_t usable = plan.limit.gpu_bytes - plan.limit.margin_bytes;
   const std::string other_processes =
@@ -237,6 +242,7 @@ std::string format_unfit_headline(const planner::Plan& plan) {
       format_gigabytes(compute_missing_bytes(plan)));
 }
 
+/// Returns an addition to the number of ranks.
 const char* format_sharding(engine::Sharding sharding) {
   switch (sharding) {
     case engine::Sharding::kNone:
@@ -285,6 +291,7 @@ std::string format_plan_error(const planner::Plan& plan) {
 
 namespace {
 
+/// Returns "micro-batch 2, 61.2 GB, 2.76 s, recompute vision 9" or "does not fit".
 std::string format_best_plan(const planner::SavingsRow& row) {
   if (!row.best_estimate) return "does not fit";
   const auto& step_config = row.best_estimate->step_config;
@@ -298,7 +305,7 @@ std::string format_best_plan(const planner::SavingsRow& row) {
 }  // namespace
 
 std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, const TextStyle& style) {
-  const int columns = std::clamp(style.width, 64, 100);
+  const int columns = std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns);
   const auto bold = [&](const std::string& line) {
     return fmt::format(fmt::runtime(style.color ? "\n\x1b[1m{}\x1b[0m\n" : "\n{}\n"), line);
   };

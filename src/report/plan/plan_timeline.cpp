@@ -19,15 +19,18 @@ namespace {
 
 using memory::Component;
 
-/// More points cannot be distinguished, even zoomed in. With this limit the file stays below 1 MB.
+/// Maximum number of points drawn. More cannot be distinguished, even zoomed in; with this limit
+/// the file stays below 1 MB.
 constexpr size_t kMaxTimelinePoints = 20'000;
 
+/// A layer of the chart: the memory of one component.
 struct Layer {
   Component component;
   const char* key;  ///< names its color in plan_timeline.css
 };
 
-/// From the bottom of the chart to the top: first the components that persist through a step.
+/// Layers from the bottom of the chart to the top. Components that persist through a step come
+/// first.
 constexpr std::array kLayers{Layer{Component::kWeights, "weights"},     Layer{Component::kOptimizer, "optimizer"},
                              Layer{Component::kGradients, "gradients"}, Layer{Component::kWorkspace, "workspace"},
                              Layer{Component::kOther, "other"},         Layer{Component::kInput, "input"},
@@ -58,7 +61,8 @@ class StringTable {
   std::vector<std::string> strings_;
 };
 
-/// Returns rows in the format of plan_timeline.js.
+/// Returns rows in the format of data.points in plan_timeline.js: differences from the previous
+/// row, which keeps the file small.
 nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_t>& events, StringTable& tags) {
   auto rows = nlohmann::json::array();
   planner::TimelinePoint previous;
@@ -80,6 +84,7 @@ nlohmann::json make_point_rows(const Timeline& timeline, const std::vector<size_
   return rows;
 }
 
+/// Returns the data that plan_timeline.js reads.
 nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<size_t>& events) {
   const Timeline& timeline = plan.detail.timeline;
   auto components = nlohmann::json::array();
@@ -99,6 +104,8 @@ nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<s
           {"gpu_bytes", plan.limit.gpu_bytes - overhead_bytes}};
 }
 
+/// Returns table rows: the bytes of each component at the peak, in the order of the layers from top
+/// to bottom.
 std::string make_component_rows(const planner::TimelinePoint& peak) {
   const int64_t allocated = sum_allocated_bytes(peak);
   std::string rows;
@@ -121,7 +128,7 @@ std::string make_component_rows(const planner::TimelinePoint& peak) {
   return rows;
 }
 
-/// Returns rows of PyTorch's memory by use, and of the memory outside of it.
+/// Returns table rows: the memory of PyTorch, the memory outside of it, and the free memory.
 std::string make_gpu_rows(const planner::Plan& plan) {
   std::string rows;
   const auto add = [&](const char* style, const std::string& name, int64_t bytes) {
@@ -151,6 +158,7 @@ std::string make_fact_rows(const planner::Plan& plan) {
   return rows;
 }
 
+/// Returns a note if an earlier step of the dry run had a higher peak than the step of the chart.
 std::string format_peak_note(const planner::Plan& plan, const planner::TimelinePoint& peak) {
   if (sum_allocated_bytes(peak) == plan.detail.peak.allocated_bytes) return {};
   return fmt::format(" An earlier step had a higher peak, {}: {}.", format_gigabytes(plan.detail.peak.allocated_bytes),
@@ -205,6 +213,7 @@ bool has_less_allocated(const planner::TimelinePoint& left, const planner::Timel
   return sum_allocated_bytes(left) < sum_allocated_bytes(right);
 }
 
+/// Returns whether the event begins a forward pass if it follows a backward pass.
 bool is_forward_start(const planner::TimelinePoint& point) {
   const Component component = point.tag.component;
   return !point.backward &&
@@ -246,6 +255,7 @@ std::vector<size_t> downsample(const Timeline& timeline, size_t max_points) {
     std::iota(indices.begin(), indices.end(), size_t{0});
     return indices;
   }
+  // Two points for each range, besides the first and the last.
   const size_t num_ranges = (max_points - 2) / 2;
   indices.push_back(0);
   for (size_t i = 0; i < num_ranges; ++i) {

@@ -23,7 +23,8 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Returns the content of a file; empty if it does not exist. Files in /proc and /sys have no size.
+/// Returns the content of a file; empty if it does not exist. Reads until the end, since files in
+/// /proc and /sys report a size of 0.
 std::string read_content(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

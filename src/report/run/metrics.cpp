@@ -11,7 +11,7 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Returns the lines up to `last_step` without truncated ones.
+/// Returns the lines of a file whose step is at most `last_step`, without truncated lines.
 std::string filter_lines(const std::filesystem::path& path, int64_t last_step) {
   std::ifstream file(path);
   std::string lines;
@@ -45,7 +45,7 @@ nlohmann::ordered_json score_json(const EvaluationScore& score) {
   return json;
 }
 
-/// Returns the text with `transform` applied to each line.
+/// Returns the content of a file with `transform` applied to each line.
 template <class Transform>
 std::string transform_lines(const std::filesystem::path& path, const Transform& transform) {
   std::ifstream file(path);
@@ -85,7 +85,7 @@ std::string EvaluationMetrics::to_json() const {
 }
 
 std::string StepMetrics::to_json_line() const {
-  // nlohmann writes numbers that are not finite as null.
+  // nlohmann::json writes numbers that are not finite as null.
   nlohmann::ordered_json json{{"step", step},
                               {"total_steps", total_steps},
                               {"epoch", epoch},

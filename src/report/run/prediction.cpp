@@ -18,12 +18,12 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// JPEG quality of thumbnails, whose details are not examined.
+/// JPEG quality of thumbnails, whose details are not examined. Not tuned.
 constexpr int kJpegQuality = 85;
-/// Quality of overlays: keeps contours of one pixel visible.
+/// JPEG quality of overlays, so that contours of one pixel stay visible. Not tuned.
 constexpr int kOverlayQuality = 92;
 
-/// Returns the size whose longest side is at most `max_side` pixels.
+/// Returns the size, scaled down so that the longest side has at most `max_side` pixels.
 image::ImageSize limit_size(image::ImageSize size, int64_t max_side) {
   const int64_t longest_side = std::max(size.height, size.width);
   if (longest_side <= max_side) return size;

@@ -18,17 +18,20 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// A terminal is redrawn smoothly without slowing down the run; a log gets a line now and then.
+/// Time between redraws on a terminal, which looks smooth and does not slow down the run.
 constexpr auto kRedrawInterval = std::chrono::milliseconds(100);
+/// Time between lines in a log. Not tuned.
 constexpr auto kLineInterval = std::chrono::seconds(5);
-/// Short counts show nothing.
+/// Delay before the first update of CountProgress, so that short counts show nothing.
 constexpr auto kFirstUpdateDelay = std::chrono::milliseconds(500);
 
+/// Returns the width of the terminal; 80 if it is unknown.
 size_t terminal_columns() {
   winsize size{};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+/// Returns "1:02:03" or "2:03".
 std::string format_clock(double seconds) {
   const auto whole_seconds = static_cast<int64_t>(std::llround(seconds));
   if (whole_seconds >= 3600)
@@ -36,8 +39,8 @@ std::string format_clock(double seconds) {
   return fmt::format("{}:{:02}", whole_seconds / 60, whole_seconds % 60);
 }
 
-/// Returns "12.3/12.9 GB", measured and planned; without a plan, the memory of the device or
-/// process.
+/// Returns the measured and planned peak, "12.3/12.9 GB". Without a plan, returns the measured peak
+/// of the device, or of the process on the CPU.
 std::string format_memory(const StepMetrics& metrics) {
   if (metrics.reserved_peak_bytes == 0) return format_bytes(metrics.host_peak_bytes);
   const double measured = to_gigabytes(metrics.reserved_peak_bytes);
@@ -52,7 +55,8 @@ std::string format_incidents(const StepMetrics& metrics, int64_t oom_splits) {
   return text;
 }
 
-/// A dry run has no values, which is no anomaly, unlike NaN in a run.
+/// Returns the number, or "-" in a dry run, which computes no values. A run shows NaN, since there
+/// it is an anomaly.
 std::string format_value(double value, int digits, bool is_dry_run) {
   return is_dry_run ? "-" : fmt::format("{:.{}f}", value, digits);
 }
@@ -109,7 +113,7 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
 }
 
 void RemainingTimeEstimator::record_step(std::chrono::steady_clock::time_point now) {
-  // Averages over variation between steps. A longer window adapts later to changes.
+  // Steps of the average. Fewer vary more; more adapt later to changes. Not tuned.
   constexpr size_t kSteps = 50;
   times_.push_back(now);
   if (times_.size() > kSteps + 1) times_.pop_front();
@@ -123,7 +127,7 @@ std::optional<double> RemainingTimeEstimator::estimate_seconds(int64_t num_remai
 
 std::string format_progress_line(const StepMetrics& metrics, int64_t total_steps,
                                  std::optional<double> remaining_seconds, int64_t oom_splits, size_t columns) {
-  // The last parts are omitted first.
+  // The least important parts are omitted first.
   const std::string step = fmt::format("step {}/{}", metrics.step, total_steps);
   const std::string loss = "  loss " + format_value(metrics.loss, 4, metrics.is_dry_run);
   const std::string remaining =
@@ -171,7 +175,7 @@ void Progress::show(const StepMetrics& metrics) {
 
   const auto remaining_seconds = remaining_time_.estimate_seconds(total_steps_ - metrics.step);
   if (!is_terminal_) {
-    // Columns of a line in a log.
+    // Lines in a log are not shortened.
     constexpr size_t kNoLimit = 1000;
     std::fprintf(stderr, "%s\n",
                  format_progress_line(metrics, total_steps_, remaining_seconds, oom_splits_, kNoLimit).c_str());
@@ -179,6 +183,7 @@ void Progress::show(const StepMetrics& metrics) {
   }
   const size_t columns = terminal_columns() - 1;  // some terminals wrap in the last column
   const std::string text = format_progress_line(metrics, total_steps_, remaining_seconds, oom_splits_, columns);
+  // A bar has more than 10 and at most 30 cells, and 3 columns for brackets and a space.
   std::string bar;
   if (columns > text.size() + 13) {
     const size_t width = std::min<size_t>(30, columns - text.size() - 3);

@@ -10,15 +10,16 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Limit for untrusted task names. More names are not tasks.
+/// Maximum number of tasks, since the names in the file are untrusted. A real data set has fewer.
 constexpr size_t kMaxEpochTasks = 200;
-/// Tolerance of an epoch's end, which is a sum of fractions.
+/// Tolerance of rounding at an epoch's end, where the number of epochs is a sum of fractions.
 constexpr double kEpochRounding = 1e-9;
 
 double round_down_epochs(double epochs) {
   return std::floor(epochs + kEpochRounding);
 }
 
+/// Returns a rate per second; null if no time was measured.
 nlohmann::ordered_json divide(double count, double seconds) {
   return seconds > 0 ? nlohmann::ordered_json(count / seconds) : nlohmann::ordered_json();
 }
@@ -82,7 +83,7 @@ void EpochSummaries::accumulate(const nlohmann::json& line) {
   if (skipped != line.end() && skipped->is_boolean() && skipped->get<bool>()) ++epoch_.skipped_steps;
   if (const double seconds = get_number(line, "step_seconds"); std::isfinite(seconds)) epoch_.seconds += seconds;
   const auto add_memory = [&](MemoryStats& memory, const char* peak, const char* mean) {
-    // The kernel's resident size may be ahead of its peak.
+    // The kernel updates the peak later than the resident size.
     memory.peak = std::max({memory.peak, get_count(line, peak), get_count(line, mean)});
     memory.sum += static_cast<double>(get_count(line, mean));
   };

@@ -10,16 +10,19 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// More points cannot be distinguished in a chart of the usual width.
+/// Maximum number of points. More cannot be distinguished in a chart of the usual width.
 constexpr size_t kMaxEvaluationPoints = 1024;
-/// Limits for untrusted names of tasks and structures. More of them are not names.
+/// Limits for tasks and structures, whose names in the file are untrusted. A real data set has
+/// fewer.
 constexpr size_t kMaxEvaluatedTasks = 200;
 constexpr size_t kMaxStructures = 200;
 constexpr size_t kMaxNameBytes = 200;
-/// As many as the training curves by task. Other tasks have rows only.
+/// Tasks or structures with curves, as many as tasks with training curves (kMaxTaskCurves). The
+/// others have table rows only.
 constexpr size_t kMaxEvaluationCurves = 12;
 
-/// Five digits keep pages with thousands of points small.
+/// Returns the value with five significant digits, which keeps pages with thousands of points
+/// small; null if it is not finite.
 nlohmann::json round_value(double value) {
   if (!std::isfinite(value) || value == 0) return std::isfinite(value) ? nlohmann::json(0) : nlohmann::json();
   const double unit = std::pow(10.0, 4 - std::floor(std::log10(std::abs(value))));
@@ -72,7 +75,8 @@ void RunEvaluations::add_structures(const nlohmann::json& evaluation, Point& poi
   }
 }
 
-/// Returns the task's index, or the number of tasks if there are too many.
+/// Returns the index of the task, which is added if it is new; the number of tasks if there are too
+/// many.
 size_t RunEvaluations::find_task_index(const std::string& name) {
   const auto entry = std::ranges::find(tasks_, name, &Task::name);
   if (entry == tasks_.end() && tasks_.size() < kMaxEvaluatedTasks) {
@@ -115,6 +119,7 @@ void RunEvaluations::add(int64_t step, const nlohmann::json& line) {
   std::erase_if(points_, [this](const Point& other) { return other.number % stride_ != 0; });
 }
 
+/// Returns the kept points, the best and the newest in ascending order of their steps.
 std::vector<const RunEvaluations::Point*> RunEvaluations::list_points() const {
   std::vector<const Point*> points;
   for (const auto& point : points_) points.push_back(&point);
@@ -126,6 +131,7 @@ std::vector<const RunEvaluations::Point*> RunEvaluations::list_points() const {
   return points;
 }
 
+/// Adds the values of masks to the result of to_json(). Does nothing without masks.
 void RunEvaluations::append_masks(nlohmann::json& json) const {
   const auto points = list_points();
   const auto make_list = [&](const auto& get_value) {

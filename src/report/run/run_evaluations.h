@@ -10,30 +10,33 @@
 
 namespace vlmtrain::report {
 
-/// Evaluations in metrics.jsonl: one point for each. If there are thousands, only every second, fourth, … is
-/// kept, and the best and newest ones.
+/// The evaluations in metrics.jsonl, one point for each. Beyond 1,024 points, only every second,
+/// fourth, … evaluation is kept, besides the best and the newest one.
 class RunEvaluations {
  public:
   /// Adds a step's line. Lines without an evaluation are ignored.
   void add(int64_t step, const nlohmann::json& line);
 
-  /// Returns {"count", "seconds": of all, "oom_splits", "best": {"step", "loss", "exact_match"} or
-  /// null, "newest": the same with "seconds", "batch_size" and "samples", "steps": [of the points,
-  /// ascending], "loss": […], "exact_match": […], "tasks": [{"name", "newest_loss",
+  /// Returns {"count", "seconds": sum of all, "oom_splits", "best": {"step", "loss", "exact_match"}
+  /// or null, "newest": the same with "seconds", "batch_size" and "samples", "steps": [of the
+  /// points, ascending], "loss": […], "exact_match": […], "tasks": [{"name", "newest_loss",
   /// "newest_exact_match", and for those with the most label tokens "loss": […], "exact_match":
   /// […]}, by decreasing label tokens]}; null without evaluations.
   ///
   /// With masks: "dice" in "best" and "newest", "dice": […], "masks": {"masks", "dice", "iou",
-  /// "hausdorff95", "empty_truths", "empty_predictions"} of the newest evaluation, and "structures": [the
-  /// same with "name", and for the first of them "dice_curve": […], by decreasing number of masks].
+  /// "hausdorff95", "empty_truths", "empty_predictions"} of the newest evaluation, and
+  /// "structures": [the same with "name", and for the first of them "dice_curve": […], by
+  /// decreasing number of masks].
   nlohmann::json to_json() const;
 
  private:
+  /// The scores of a task or of all samples; NaN if unknown.
   struct Score {
     double loss = std::numeric_limits<double>::quiet_NaN();
     double exact_match = std::numeric_limits<double>::quiet_NaN();
     double dice = std::numeric_limits<double>::quiet_NaN();
   };
+  /// The scores of masks; NaN if unknown.
   struct Masks {
     int64_t masks = 0;  // 0 without masks
     double dice = std::numeric_limits<double>::quiet_NaN();
@@ -42,6 +45,7 @@ class RunEvaluations {
     int64_t empty_truths = 0;
     int64_t empty_predictions = 0;
   };
+  /// The scores of one evaluation.
   struct Point {
     int64_t step = 0;
     int64_t number = 0;  // from 0, over all evaluations
@@ -71,9 +75,10 @@ class RunEvaluations {
   std::vector<Structure> structures_;
   Masks newest_masks_;
   std::vector<Point> points_;
-  int64_t stride_ = 1;
+  int64_t stride_ = 1;  // points_ has the evaluations whose number is a multiple of it
   std::optional<Point> best_;
   std::optional<Point> newest_;
+  // Of all evaluations.
   int64_t count_ = 0;
   double seconds_ = 0;
   int64_t oom_splits_ = 0;

@@ -10,7 +10,7 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// Limits that keep the page small: an event takes at most about 6 kB.
+/// Limits that keep the page small: an event takes at most about 6 kB. Not tuned.
 constexpr size_t kMaxEventsPerKind = 40;
 constexpr size_t kMaxEventKinds = 40;
 constexpr size_t kMaxIds = 8;
@@ -67,12 +67,12 @@ nlohmann::json RunEvents::to_json() const {
 
 namespace {
 
-/// Limits of the size of the page.
+/// Limits that keep the page small. Not tuned.
 constexpr size_t kMaxPredictedSamples = 24;
-/// The first answer and the newest ones: the start and the current state.
+/// Answers kept per sample: the first, which shows the state before training, and the newest.
 constexpr size_t kMaxAnswers = 4;
 constexpr size_t kMaxImages = 6;
-/// Ten times the size of a thumbnail of 160 pixels.
+/// Maximum length of a data URI, about ten times the length of a thumbnail with 160 pixels.
 constexpr size_t kMaxImageBytes = 200'000;
 constexpr size_t kMaxTextBytes = 2000;
 
@@ -80,7 +80,7 @@ std::string get_short_text(const nlohmann::json& line, const char* key) {
   return truncate_utf8(get_text(line, key), kMaxTextBytes);
 }
 
-/// Accepts only images within the text, so that the page loads nothing.
+/// Returns whether the URI contains a small image, so that the page loads nothing from elsewhere.
 bool is_image_uri(const std::string& uri) {
   constexpr std::string_view kPrefixes[] = {"data:image/jpeg;base64,", "data:image/png;base64,"};
   for (const auto prefix : kPrefixes) {
@@ -89,7 +89,7 @@ bool is_image_uri(const std::string& uri) {
   return false;
 }
 
-/// Returns null without masks.
+/// Returns the valid masks as {"structure", "dice", "overlay"}; null without masks.
 nlohmann::json parse_mask_list(const nlohmann::json& line) {
   nlohmann::json masks_json;
   const auto masks = line.find("masks");
@@ -131,7 +131,7 @@ void RunPredictions::add(const nlohmann::json& line) {
   add_images(line, sample);
   samples_.push_back(std::move(sample));
   if (samples_.size() > kMaxPredictedSamples) {
-    // The sample that was not answered for the longest time.
+    // Drops the sample whose newest answer is the oldest.
     samples_.erase(
         std::min_element(samples_.begin(), samples_.end(), [](const PredictedSample& a, const PredictedSample& b) {
           return a.answers.back().step < b.answers.back().step;

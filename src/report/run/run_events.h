@@ -10,35 +10,40 @@
 
 namespace vlmtrain::report {
 
-/// The events of events.jsonl.
+/// The events of events.jsonl. Keeps the newest of each kind.
 class RunEvents {
  public:
+  /// Adds a line. Ignores lines without a kind.
   void add(const nlohmann::json& line);
 
-  /// Returns the last event that ended the run, "stopped" or "failed", with its step; empty if the
-  /// run resumed since.
+  /// Returns the kind of the last event that ended the run, "stopped" or "failed"; empty if the run
+  /// has resumed since.
   const std::string& end_state() const { return end_state_; }
+  /// Returns the step and the message of that event.
   int64_t end_step() const { return end_step_; }
   const std::string& end_message() const { return end_message_; }
+  /// Returns the Unix time of the newest event in seconds; 0 without events.
   double last_time() const { return last_time_; }
 
-  /// Returns {"counts": {kind: events}, "shown": [{"step", "time", "kind", "message", "ids",
-  /// "more_ids"}, newest first]}.
+  /// Returns {"counts": {kind: number of events}, "shown": [{"number", "step", "time", "kind",
+  /// "message", "ids", "more_ids": number of ids that are not shown}, newest first]}.
   nlohmann::json to_json() const;
 
  private:
   std::map<std::string, int64_t> counts_;
   std::map<std::string, std::deque<nlohmann::json>> newest_;  // by kind, so that frequent kinds do not hide rare ones
-  int64_t number_ = 0;
+  int64_t number_ = 0;                                        // events so far; numbers the next one
   std::string end_state_;
   std::string end_message_;
   int64_t end_step_ = 0;
   double last_time_ = 0;
 };
 
-/// The predictions of predictions.jsonl: the most recently answered samples with their answers.
+/// The predictions of predictions.jsonl. Keeps the most recently answered samples, each with its
+/// first and its newest answers.
 class RunPredictions {
  public:
+  /// Adds a line. Lines with the same id and question belong to one sample.
   void add(const nlohmann::json& line);
 
   /// Returns {"samples": [{"id", "task", "question", "expected", "images", for volumes "captions",
@@ -52,6 +57,7 @@ class RunPredictions {
     std::string text;
     nlohmann::json masks;  // null without masks
   };
+  /// A sample with its answers, oldest first.
   struct PredictedSample {
     std::string id;
     std::string task;
@@ -62,6 +68,7 @@ class RunPredictions {
     std::vector<Answer> answers;
   };
 
+  /// Adds the valid images of a line, with their captions, to `sample`.
   static void add_images(const nlohmann::json& line, PredictedSample& sample);
 
   std::deque<PredictedSample> samples_;  // in the order of their first answer

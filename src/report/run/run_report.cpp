@@ -23,11 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Limits that keep the page small; the files have everything.
+/// Limits that keep the page small; the files of the run have the complete data. Not tuned.
 constexpr size_t kMaxProblems = 50;
 constexpr size_t kMaxEpochRows = 100;
 constexpr size_t kMaxConfigBytes = 100'000;
-/// Keys of the plan. Its alternatives are in plan.json only.
+/// Keys of plan.json that the page needs. The alternatives, which are long, are omitted.
 constexpr const char* kPlanKeys[] = {"device",
                                      "model",
                                      "precision",
@@ -53,16 +53,17 @@ constexpr const char* kPlanKeys[] = {"device",
                                      "tokens_per_second",
                                      "plan_seconds"};
 
-/// Keys of the plan that earlier versions named otherwise.
+/// Further keys of plan.json, with their names in files of earlier versions.
 constexpr io::FieldAlias kRenamedPlanKeys[] = {{"gpu", "card"}, {"gpu_bytes", "card_bytes"}};
 
+/// Returns the modification time as Unix time in seconds; 0 if the file does not exist.
 double get_modified_time(const fs::path& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) return 0;
   return static_cast<double>(status.st_mtim.tv_sec) + static_cast<double>(status.st_mtim.tv_nsec) * 1e-9;
 }
 
-/// A parsed file that is read again when it changes.
+/// A parsed file that is read again when its modification time changes.
 class CachedFile {
  public:
   using Parser = nlohmann::json (*)(const std::string& content);
@@ -82,7 +83,7 @@ class CachedFile {
   nlohmann::json value_;
 };
 
-/// Returns null if it is not an object.
+/// Returns the content as JSON; null if it is not an object.
 nlohmann::json parse_object(const std::string& content) {
   const auto json = io::try_parse_json(content).value_or(nlohmann::json());
   return json.is_object() ? json : nlohmann::json();
@@ -113,7 +114,7 @@ nlohmann::json parse_ledger(const std::string& content) {
   return ledger;
 }
 
-/// Tasks have their own curves.
+/// Returns the row without its tasks, which have their own curves.
 nlohmann::json trim_epoch(nlohmann::json row) {
   row.erase("tasks");
   if (row["evaluation"].is_object()) row["evaluation"].erase("tasks");
@@ -143,7 +144,7 @@ struct RunReport::State {
         config(folder / "config.yaml", parse_config) {}
 
   void read() {
-    // A run that resumed from a checkpoint has dropped the later lines.
+    // A run that resumes drops the lines after its checkpoint by replacing the file.
     if (step_lines.was_replaced() || event_lines.was_replaced() || prediction_lines.was_replaced())
       *this = State(folder);
     step_lines.read([this](const auto& line) {
@@ -158,10 +159,11 @@ struct RunReport::State {
     prediction_lines.read([this](const auto& line) { predictions.add(line); });
   }
 
-  /// Returns the folder's name with its parent's, since many runs are called "run".
+  /// Returns the names of the parent folder and the folder, since many runs are called "run".
   std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
 
-  /// A killed run is also "running"; the page checks the time of the last update.
+  /// Returns "stopped", "failed", "finished" or "running". A killed run counts as "running"; the
+  /// page compares the time of its last update with the clock.
   std::string find_state() const {
     if (!events.end_state().empty() && events.end_step() >= steps.last_step()) return events.end_state();
     return steps.total_steps() > 0 && steps.last_step() >= steps.total_steps() ? "finished" : "running";
@@ -194,7 +196,7 @@ struct RunReport::State {
         {"environment", environment.value()},
         {"config", config.value()}};
     std::string text = escape_script_json(json);
-    text.pop_back();
+    text.pop_back();  // the closing brace: appends the curves, which are already JSON text
     return text + ",\"curves\":" + steps.curves_json() + "}";
   }
 

@@ -13,19 +13,20 @@ namespace vlmtrain::report {
 
 namespace {
 
-/// More bins cannot be distinguished in a chart of the usual width.
+/// Maximum number of bins. More cannot be distinguished in a chart of the usual width.
 constexpr size_t kMaxCurveBins = 1024;
-/// Averages over variation between steps for the headline.
+/// Steps whose mean the headline shows, since single steps vary. Not tuned.
 constexpr size_t kRecentSteps = 20;
-/// Further tasks have rows, but no curves.
+/// Tasks with curves; further tasks have table rows only. Not tuned.
 constexpr size_t kMaxTaskCurves = 12;
 constexpr size_t kMaxTaskRows = 200;
-/// Limit for untrusted task names. More names are not tasks.
+/// Maximum number of tasks, since the names in the file are untrusted. A real data set has fewer.
 constexpr size_t kMaxTasks = 2000;
 
+/// A curve and the position of its values in a line of metrics.jsonl.
 struct CurveField {
-  const char* key;  // of the curve
-  bool is_summed = false;
+  const char* key;                   // of the curve
+  bool is_summed = false;            // the curve shows sums over steps instead of means
   const char* object_key = nullptr;  // key of the object that has the value; null: the line
   const char* field_name = nullptr;  // key of the value in that object; null: `key`
   const char* alias = nullptr;       // key of the value in lines of earlier versions; null: the same
@@ -57,7 +58,7 @@ constexpr CurveField kCurveFields[] = {{"loss"},
                                        {kForecastSplitsField.name, true, nullptr, nullptr, kForecastSplitsField.alias},
                                        {"oom_splits", true}};
 
-/// Returns NaN if the line has no value.
+/// Returns the value of the field; NaN if the line has none.
 double get_field_value(const nlohmann::json& line, const CurveField& field) {
   const char* const name = field.field_name != nullptr ? field.field_name : field.key;
   if (field.alias != nullptr) return get_number(line, io::find_field_name(line, {name, field.alias}));
@@ -81,6 +82,7 @@ void push_recent(std::deque<T>& values, const T& value) {
 
 }  // namespace
 
+/// Returns the bin of a step. Doubles the width of the bins until there are at most kMaxCurveBins.
 size_t RunSteps::find_bin(int64_t step) {
   if (first_step_ == 0) first_step_ = step;
   while (static_cast<size_t>((step - first_step_) / steps_per_bin_) >= kMaxCurveBins) {
@@ -96,7 +98,8 @@ size_t RunSteps::find_bin(int64_t step) {
   return static_cast<size_t>((step - first_step_) / steps_per_bin_);
 }
 
-/// The newest line counts from the run's last start.
+/// Replaces the waits by the values of the newest line, which are totals since the last start of
+/// the run.
 void RunSteps::set_wait_seconds(const nlohmann::json& line) {
   rank_wait_seconds_.clear();
   const auto entry = line.find("rank_wait_seconds");
@@ -106,7 +109,7 @@ void RunSteps::set_wait_seconds(const nlohmann::json& line) {
 
 void RunSteps::add(const nlohmann::json& line) {
   const int64_t step = get_count(line, "step");
-  if (step <= last_step_ || step > (int64_t{1} << 50)) return;  // not a line of this run
+  if (step <= last_step_ || step > (int64_t{1} << 50)) return;  // a line that was read already, or a damaged one
   const size_t bin = find_bin(step);
   static_assert(std::size(kCurveFields) <= kMaxCurveFields);
   for (size_t i = 0; i < std::size(kCurveFields); ++i) curves_[i].add(bin, get_field_value(line, kCurveFields[i]));
@@ -173,6 +176,7 @@ void RunSteps::add_task(size_t bin, const std::string& name, const nlohmann::jso
   if (std::isfinite(accuracy)) push_recent(task.recent_accuracy, accuracy);
 }
 
+/// Returns the tasks by decreasing label tokens.
 std::vector<const std::pair<const std::string, RunSteps::Task>*> RunSteps::sort_tasks() const {
   std::vector<const std::pair<const std::string, Task>*> tasks;
   for (const auto& entry : tasks_) tasks.push_back(&entry);
@@ -342,8 +346,7 @@ std::string Curve::to_json(size_t num_bins, bool is_summed) const {
                                                     [](const CurveBin& bin) { return bin.sum / bin.weight; });
   if (std::any_of(bins_.begin(), bins_.end(),
                   [](const CurveBin& bin) { return bin.weight > 0 && bin.min < bin.max; })) {
-    text +=
-        ",\"min\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.min; });
+    text += ",\"min\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.min; });
     text += ",\"max\":" + make_json_array(bins_, num_bins, kMissingValue, [](const CurveBin& bin) { return bin.max; });
   }
   return text + "}";

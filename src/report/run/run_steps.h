@@ -22,32 +22,35 @@ struct CurveBin {
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
 
+  /// Adds a value with its weight.
   void add(double value, double value_weight);
+  /// Adds the values of another bin.
   void add(const CurveBin& other);
 };
 
-/// A number over the steps of a run in a limited number of bins. Each bin has the mean, minimum and
-/// maximum of its steps, so that no spike is lost.
+/// A curve of a number over the steps of a run, in a limited number of bins. Each bin has the mean,
+/// minimum and maximum of its steps, so that no spike is lost.
 class Curve {
  public:
-  /// Adds a value to a bin. Values that are not finite are ignored.
+  /// Adds a value to a bin. Ignores values that are not finite, and weights that are not positive.
   void add(size_t bin, double value, double weight = 1);
-  /// Merges each two neighboring bins.
+  /// Merges neighboring bins 2i and 2i + 1 to bin i.
   void merge_pairs();
 
   bool empty() const { return bins_.empty(); }
-  /// Returns {"mean":[…],"min":[…],"max":[…]} for `num_bins` bins, null for bins without value;
-  /// without "min" and "max" if they equal the mean. `is_summed`: sums instead of means, and 0
-  /// instead of null.
+  /// Returns {"mean":[…],"min":[…],"max":[…]} for `num_bins` bins, with null for bins without a
+  /// value. "min" and "max" are omitted if they equal the mean. If `is_summed`, returns only
+  /// "mean", with sums instead of means and 0 instead of null.
   std::string to_json(size_t num_bins, bool is_summed = false) const;
 
  private:
   std::vector<CurveBin> bins_;
 };
 
-/// Steps in metrics.jsonl, in memory that does not grow with the number of steps.
+/// The steps in metrics.jsonl. The memory does not grow with the number of steps.
 class RunSteps {
  public:
+  /// Adds a line. Ignores steps that are not after the last one.
   void add(const nlohmann::json& line);
 
   int64_t last_step() const { return last_step_; }
@@ -55,16 +58,17 @@ class RunSteps {
 
   /// Returns totals of the run and means of its last steps, for the headline.
   nlohmann::json summary() const;
-  /// Returns rows by task: {"name", "samples", "label_tokens", "loss" and "accuracy" of the last
-  /// steps, "weight"}, by decreasing label tokens; the index of a row is that of its curves.
+  /// Returns the rows of the tasks by decreasing label tokens: {"name", "samples", "label_tokens",
+  /// "loss" and "accuracy" of the last steps, "weight"}. The curves have the same order.
   nlohmann::json tasks() const;
   nlohmann::json evaluations() const { return evaluations_.to_json(); }
-  /// Returns {"width": steps of a bin, "first": first step of the first bin, "bins": n,
-  /// "loss": {…}, …, "task_loss": [{…}, …], "task_accuracy": [{…}, …], "task_weight": [{…}, …] if
-  /// weights change} as JSON.
+  /// Returns the curves as JSON: {"width": steps per bin, "first": first step of the first bin,
+  /// "bins": number of bins, "loss": {…}, …, "task_loss": [{…}, …], "task_accuracy": [{…}, …], and
+  /// "task_weight": [{…}, …] if weights change}.
   std::string curves_json() const;
 
  private:
+  /// The curves and sums of a task.
   struct Task {
     Curve loss;
     Curve accuracy;
@@ -76,6 +80,7 @@ class RunSteps {
     std::deque<double> recent_loss{};
     std::deque<double> recent_accuracy{};
   };
+  /// The values of a recent step; NaN if the line has none.
   struct RecentStep {
     double loss;
     double tokens;

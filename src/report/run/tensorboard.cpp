@@ -23,8 +23,8 @@ std::string host_name_or_unknown() {
   return name.empty() ? "unknown" : name;
 }
 
-/// TensorBoard reads files in the order of their names. A number distinguishes files of one process
-/// and second.
+/// Returns a path that does not exist. TensorBoard reads files in the order of their names, which
+/// begin with the time. A number distinguishes files of one process and second.
 std::filesystem::path make_file_path(const std::filesystem::path& folder) {
   const std::string name = fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<int64_t>(unix_seconds()),
                                        host_name_or_unknown(), getpid());
@@ -33,6 +33,8 @@ std::filesystem::path make_file_path(const std::filesystem::path& folder) {
   return path;
 }
 
+/// Returns the text as a block quote in Markdown. Two spaces at the end of a line preserve the line
+/// break.
 std::string format_block_quote(std::string_view text) {
   std::string quoted = "> ";
   for (const char character : text) quoted += character == '\n' ? std::string("  \n> ") : std::string(1, character);
@@ -168,8 +170,8 @@ std::string to_little_endian(T value) {
   return bytes;
 }
 
-/// A protocol buffer message under construction. Fields are in the order of their numbers, as all
-/// writers do it.
+/// A protocol buffer message under construction. Fields must be added in ascending order of their
+/// numbers, as other writers do.
 class Message {
  public:
   Message& add_varint(int field, uint64_t value) {
@@ -223,7 +225,7 @@ constexpr int kImage = 4;
 constexpr int kTensor = 8;
 constexpr int kMetadata = 9;
 
-/// Zeros are omitted, as in protocol buffers.
+/// Returns an event without content. A step of 0 is omitted, as protocol buffers omit zeros.
 Message make_event(double time, int64_t step) {
   Message event;
   event.add_number(kWallTime, time);
@@ -231,9 +233,11 @@ Message make_event(double time, int64_t step) {
   return event;
 }
 
+/// Returns the CRC masked as in TensorFlow's crc32c.h: rotated by 15 bits, plus kMaskDelta.
 uint32_t mask_crc(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
-  return (crc >> 15 | crc << 17) + 0xa282ead8U;
+  constexpr uint32_t kMaskDelta = 0xa282ead8U;
+  return (crc >> 15 | crc << 17) + kMaskDelta;
 }
 
 }  // namespace
@@ -261,6 +265,9 @@ std::string make_text_event(double time, int64_t step, std::string_view tag, std
   // A TensorProto of one string, for the text plugin that the metadata names
   // (SummaryMetadata.plugin_data.plugin_name).
   constexpr uint64_t kString = 7;
+  // tensor.proto: dtype = 1 (DT_STRING = 7), tensor_shape = 2, string_val = 8. tensor_shape.proto:
+  // dim = 2, Dim.size = 1. summary.proto: SummaryMetadata.plugin_data = 1, PluginData.plugin_name =
+  // 1.
   const Message shape = Message().add_message(2, Message().add_varint(1, 1));
   const Message tensor =
       Message().add_varint(1, kString).add_message(2, shape).add_text(8, to_printable_lines(markdown));
@@ -272,6 +279,7 @@ std::string make_text_event(double time, int64_t step, std::string_view tag, std
 
 std::string make_image_event(double time, int64_t step, std::string_view tag, std::string_view bytes,
                              image::ImageSize size) {
+  // summary.proto, message Summary.Image: height, width, colorspace, encoded_image_string.
   constexpr uint64_t kRgb = 3;
   const Message image = Message()
                             .add_varint(1, static_cast<uint64_t>(size.height))
@@ -291,6 +299,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1EDC6F41 with its bits reversed
 
+/// CRCs of the 256 bytes, for computing a CRC byte by byte.
 constexpr std::array<uint32_t, 256> kTable = [] {
   std::array<uint32_t, 256> table{};
   for (uint32_t byte = 0; byte < 256; ++byte) {

@@ -17,15 +17,15 @@ enum class BadSamplePolicy { kFail, kSkip };
 
 /// data.on_too_long: the treatment of samples with more than data.max_length tokens.
 enum class LongSamplePolicy {
-  kShrink,  ///< shrink the media until the sample fits; a bad sample if it cannot fit
+  kShrink,  ///< shrink the media until the sample fits; treat it as a bad one if it cannot fit
   kDrop,    ///< drop the sample, regardless of the policy for bad samples
-  kFail,    ///< a bad sample
+  kFail,    ///< treat the sample as a bad one
 };
 
 /// The reason why a sample cannot be used.
 struct SampleProblem {
   std::string reason;       ///< a short fixed phrase that the ledger counts by
-  std::string message;      ///< a sentence
+  std::string message;      ///< a sentence that names the sample and the fix
   bool is_dropped = false;  ///< dropped regardless of the policy for bad samples
 
   bool operator==(const SampleProblem&) const = default;
@@ -39,7 +39,7 @@ struct LoadFailure {
   bool is_dropped = false;    ///< see SampleProblem::is_dropped
 };
 
-/// REQUIRES: `error` is not null.
+/// Describes an exception of any type. REQUIRES: `error` is not null.
 LoadFailure describe_failure(const std::exception_ptr& error);
 
 /// Returns the problem of a sample whose processing threw `error`. Rethrows errors that the sample
@@ -52,13 +52,13 @@ inline bool stops_run(const SampleProblem& problem, BadSamplePolicy policy) {
 }
 
 /// Writes bad samples to the ledger of their data set: as failed if they stop the run, else as
-/// dropped. `problems`: by index. `ids`: of all samples of the data set, by index.
+/// dropped. `problems` has the bad samples by index, `ids` the ids of all samples.
 void record_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, BadSamplePolicy policy,
                      Ledger& ledger);
 
-/// Writes bad samples to the ledger as record_problems() does, and logs the newly dropped ones.
-/// Throws UserError (kBadData) with the number of failed samples and the first of them, if there
-/// are any.
+/// Writes bad samples to the ledger like record_problems(), and logs the newly dropped ones. Throws
+/// UserError (kBadData) if any sample stops the run; the message names their number and the first
+/// of them. `records` is the data set.
 void report_problems(const std::map<int64_t, SampleProblem>& problems, const TextColumn& ids, Ledger& ledger,
                      BadSamplePolicy policy, const io::Records& records);
 
@@ -66,9 +66,10 @@ void report_problems(const std::map<int64_t, SampleProblem>& problems, const Tex
 /// samples does not flood the log.
 class BadSampleLog {
  public:
+  /// Logs a dropped sample, or counts it if the limit is reached.
   void warn(const std::string& message);
-  /// Logs how many samples were counted without a message since the last call. `dropped`: of the
-  /// `samples` of the data set, how many are dropped in total.
+  /// Logs the number of samples that were counted instead of logged after the last call, if any.
+  /// `dropped` is the total number of dropped samples, `samples` the size of the data set.
   void summarize(int64_t dropped, int64_t samples);
 
  private:
@@ -76,12 +77,12 @@ class BadSampleLog {
   int64_t num_suppressed_ = 0;
 };
 
-/// Returns whether the message of a bad sample is about a record key that earlier versions of the
+/// Returns whether the message of a bad sample mentions a record key that earlier versions of the
 /// program ignored.
 bool mentions_ignored_keys(std::string_view message);
 
-/// Returns the addition to such a message for a run that was started by an earlier version, to
-/// follow the message; empty for other messages.
+/// Returns the text to append to such a message if an earlier version started the run; empty for
+/// other messages.
 std::string explain_ignored_keys(std::string_view message);
 
 }  // namespace vlmtrain::data

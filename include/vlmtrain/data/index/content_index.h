@@ -27,18 +27,18 @@ struct SharedSubjects {
   std::vector<int64_t> records;       ///< records of these subjects
 };
 
-/// An index of the contents of several data sets, for finding duplicates. Stores 64-bit hashes,
-/// about a hundred bytes for each record and file.
+/// An index of the contents of several data sets that finds duplicates. Stores 64-bit hashes, about
+/// a hundred bytes for each record and file. Not thread-safe.
 ///
 /// Two records are duplicates if their conversations are equal and their media have the same
-/// contents; ids, tasks and file names are ignored. A file is read only if another one has the same
-/// size, and in full only if their first bytes are equal too. Folders of video frames are compared
-/// by name. Unusable records are ignored.
+/// contents; ids, tasks and file names are ignored. A file is read only if another file has the
+/// same size, and in full only if their first bytes are equal too. Folders of video frames are
+/// compared by name. Unusable records are ignored.
 class ContentIndex {
  public:
-  /// Adds a data set and returns its number, from 0. Reads all records on `workers` threads.
-  /// `on_progress`: called from time to time with the number of records read. `records` must
-  /// outlive the object.
+  /// Adds a data set and returns its number, from 0. Reads all records on `workers` threads. Calls
+  /// `on_progress`, if set, on the caller's thread from time to time with the number of records
+  /// read. Rethrows exceptions of `records`, which must outlive the object.
   size_t add(const io::Records& records, int64_t workers,
              const std::function<void(int64_t num_done)>& on_progress = {});
 
@@ -50,22 +50,23 @@ class ContentIndex {
   /// Returns the missing files of a data set, sorted by their first record.
   std::vector<MissingFile> find_missing_files(size_t dataset) const;
   /// Returns keys of a record's media. Equal keys mean the same file or the same embedded content.
+  /// The reference is valid until the next add().
   const std::vector<uint64_t>& get_media_keys(size_t dataset, int64_t record) const {
     return fingerprints_[dataset][static_cast<size_t>(record)].media;
   }
   /// Returns keys of a record's mask files. Equal keys mean the same path or embedded content, and
-  /// the same value in it.
+  /// the same value of the mask in it. The reference is valid until the next add().
   const std::vector<uint64_t>& get_mask_keys(size_t dataset, int64_t record) const {
     return fingerprints_[dataset][static_cast<size_t>(record)].masks;
   }
-  /// Returns the number of different media of all data sets: files, and embedded contents.
+  /// Returns the number of different media in all data sets: files and embedded contents.
   int64_t num_media() const { return std::ssize(media_); }
   /// Returns the groups of duplicate records in a data set. Groups and their records are ascending.
   std::vector<std::vector<int64_t>> find_duplicate_records(size_t dataset) const;
   /// Returns the groups of files with equal contents. Groups and their paths are sorted.
   std::vector<std::vector<std::string>> duplicate_files() const;
-  /// Returns the records of a data set that duplicate a record of another data set, and the first
-  /// such record.
+  /// Returns the records of a data set that duplicate a record of another data set, with the first
+  /// such record as the value.
   std::map<int64_t, int64_t> find_shared_records(size_t dataset, size_t other_dataset) const;
   /// Returns the records of a data set with an image, video or volume that is also in another data
   /// set.
@@ -77,6 +78,7 @@ class ContentIndex {
   SharedSubjects find_shared_subjects(size_t dataset, size_t other_dataset) const;
 
  private:
+  /// The hashes of a record.
   struct Fingerprint {
     bool is_usable = false;
     uint64_t text = 0;               ///< hash of the conversation
@@ -84,26 +86,32 @@ class ContentIndex {
     std::vector<uint64_t> masks;     ///< keys of mask files, in the record's order
     std::vector<uint64_t> subjects;  ///< hashes of names
   };
+  /// A media file or embedded content.
   struct MediaEntry {
-    size_t dataset = 0;  ///< data set and record of the first occurrence
-    int64_t record = 0;
-    int64_t media_index = 0;               ///< among the record's media
-    int64_t bytes = 0;                     ///< size; 0: not compared by content
+    size_t dataset = 0;                    ///< data set of the first occurrence
+    int64_t record = 0;                    ///< record of the first occurrence
+    int64_t media_index = 0;               ///< index among the record's media
+    int64_t bytes = 0;                     ///< size; 0 if it is not compared by content
     std::optional<uint64_t> head = {};     ///< hash of the first bytes; set if another file has this size
     std::optional<uint64_t> content = {};  ///< hash of all bytes; set if another file has this size and head
     std::string problem = {};              ///< the system's message if the file is missing
   };
 
+  /// Hashes a record and adds its media to media_.
   Fingerprint make_fingerprint(const io::Record& record, size_t dataset, int64_t index);
+  /// Adds a medium unless media_ has it, and returns its key in media_.
   uint64_t add_media(const io::MediaRef& medium, MediaEntry media_entry);
+  /// Returns a hash that media with equal contents share. `medium` is a key of media_.
   uint64_t get_content_hash(uint64_t medium) const;
+  /// Returns a hash that duplicate records share.
   uint64_t compute_record_key(const Fingerprint& fingerprint) const;
+  /// Returns the path of a file; reads the record that names it.
   std::string find_path(const MediaEntry& medium) const;
 
   std::vector<const io::Records*> datasets_;
   std::vector<std::vector<Fingerprint>> fingerprints_;  // by data set and record
   std::mutex mutex_;                                    // guards media_ in add()
-  std::unordered_map<uint64_t, MediaEntry> media_;
+  std::unordered_map<uint64_t, MediaEntry> media_;      // by a hash of the path or of the embedded content
 };
 
 }  // namespace vlmtrain::data

@@ -18,31 +18,34 @@
 
 namespace vlmtrain::data {
 
-/// The outcome of a sample. It only rises in this order, so that each sample is counted once: a
-/// sample that was used in the first epoch and failed in the second counts as dropped.
+/// The outcome of a sample. A status changes only to a later one in this order, so that each sample
+/// is counted once: a sample that was used in the first epoch and failed in the second counts as
+/// dropped.
 enum class SampleStatus : uint8_t {
   kNotReached,
   kUsed,
-  kDropped,  ///< bad, and the policy skips such samples
-  kFailed,   ///< bad, and it stopped the run
+  kDropped,  ///< bad and skipped by the policy
+  kFailed,   ///< bad and the cause that the run stopped
 };
 
 /// The account of every sample of a data set; the counts sum up to its size. Not thread-safe.
 class Ledger {
  public:
+  /// `dataset` is the name of the data set, `samples` its size.
   Ledger(std::string dataset, int64_t samples);
 
-  /// Returns the ledger of a run that resumes at `next`. Dropped samples and notices come from
-  /// `saved`, the to_json() of the checkpoint; used samples follow from the order, in O(samples).
-  /// Failed samples get another try. Throws UserError (kBadData) if `saved` is invalid or of a data
-  /// set of another size.
+  /// Returns the ledger of a run that resumes at the cursor `next`. Dropped samples and notices
+  /// come from `saved`, the to_json() of the checkpoint. Used samples follow from the order, in
+  /// O(samples). Failed samples are tried again. Throws UserError (kBadData) if `saved` is invalid
+  /// or of a data set of another size.
   static Ledger restore(const nlohmann::ordered_json& saved, std::string dataset, const SampleOrder& order,
                         const Cursor& next);
 
-  /// Marks a sample as used. The first time, its `notices` are counted if is_counted_on_use().
+  /// Marks a sample as used. The first time, counts those of its `notices` for which
+  /// is_counted_on_use() is true.
   void mark_used(int64_t index, std::string_view id = {}, const std::vector<io::Notice>& notices = {});
-  /// Marks a sample as dropped. `reason`: a short fixed phrase to count by. `message`: a sentence.
-  /// The first problem of a status is kept.
+  /// Marks a sample as dropped. `reason` is a short fixed phrase to count by, `message` a sentence.
+  /// Only the first problem with the same status is kept.
   void mark_dropped(int64_t index, std::string id, std::string reason, std::string message);
   /// Marks a sample as failed; see mark_dropped().
   void mark_failed(int64_t index, std::string id, std::string reason, std::string message);
@@ -50,8 +53,8 @@ class Ledger {
   /// Records how the media of a sample were shrunk.
   void mark_shrunk(int64_t index, std::string id, const ShrinkInfo& shrunk);
 
-  /// Sets the notices of all samples, counted before the first step. Kinds that depend on pixels
-  /// are not among them and are still counted when samples are used.
+  /// Sets the notices of all samples, counted before the first step. They do not include kinds that
+  /// depend on pixels, which are still counted when samples are used.
   void set_all_notices(NoticeCounts notices);
   const NoticeCounts& notices() const { return notices_; }
   bool has_all_notices() const { return has_all_notices_; }
@@ -78,12 +81,15 @@ class Ledger {
   nlohmann::ordered_json to_json() const;
 
  private:
+  /// The problem of a dropped or failed sample.
   struct Problem {
     std::string id;
     std::string reason;
     std::string message;
   };
 
+  /// Sets the status unless it is earlier than or equal to the current one. Returns whether it
+  /// changed.
   bool raise_status(int64_t index, SampleStatus status);
 
   std::string dataset_;
@@ -93,13 +99,13 @@ class Ledger {
   std::map<int64_t, std::pair<std::string, ShrinkInfo>> shrunk_;  // id and sizes by index
   NoticeCounts notices_;
   bool has_all_notices_ = false;
-  std::set<std::string> precounted_kinds_;  // counted over all samples before the first step
+  std::set<std::string> precounted_kinds_;  // kinds that were counted over all samples before the first step
 };
 
-/// The number of epochs done, counted in usable samples: an epoch ends when each sample that is not
-/// dropped was drawn once. With several mixture sources, an epoch has the usable samples of all of
-/// them, each source as often as it repeats. Takes O(1) for each sample that the cursor advances,
-/// O(samples) after samples were dropped. Not thread-safe.
+/// A counter of epochs in usable samples: an epoch ends when each sample that is not dropped was
+/// drawn once. With several mixture sources, an epoch has the usable samples of all sources, each
+/// as often as it repeats. Takes O(1) for each sample that the cursor advances, and O(samples)
+/// after samples were dropped. Not thread-safe.
 class EpochProgress {
  public:
   /// `ledger` and `order` must outlive the object.
@@ -107,15 +113,17 @@ class EpochProgress {
 
   /// Returns the number of epochs before `cursor`, with the fraction of the current one.
   double at(const Cursor& cursor);
-  /// Returns the number of epochs of one source's samples.
+  /// Returns the number of passes over one source's samples before `cursor`, with the fraction of
+  /// the current one.
   double get_source_progress(int64_t source, const Cursor& cursor);
 
  private:
+  /// The counts of a source up to the last cursor.
   struct SourceProgress {
     int64_t epoch = -1;
-    std::shared_ptr<const EpochOrder> order;  // of `epoch`
-    int64_t dropped = -1;                     // dropped samples of the data set when these counts were made
-    int64_t offset = 0;                       // in `order`, up to which samples were counted
+    std::shared_ptr<const EpochOrder> order;  // order of `epoch`
+    int64_t dropped = -1;                     // number of dropped samples in the ledger at the time of the counts
+    int64_t offset = 0;                       // samples of `order` before it were counted
     int64_t usable_before = 0;                // usable samples before `offset`
     int64_t usable = 0;                       // usable samples of the epoch
   };
@@ -129,8 +137,8 @@ class EpochProgress {
 };
 
 /// Returns the number of units in an epoch without dropped samples, each source as often as it
-/// repeats. Exact for single samples. For packs an estimate from the first epoch; later epochs may
-/// have a few more or fewer.
+/// repeats. The number is exact for single samples. For packs it is an estimate from the first
+/// epoch; later epochs may have slightly more or fewer.
 double count_epoch_units(const SampleOrder& order, const Ledger& ledger);
 
 }  // namespace vlmtrain::data

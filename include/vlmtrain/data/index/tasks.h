@@ -20,16 +20,16 @@ std::string get_task_name(std::string_view task);
 /// without a task form the task "none". Unusable samples are ignored.
 class Tasks {
  public:
-  /// Takes the tasks of `sample_index`; reads the records if it is not complete.
+  /// Takes the tasks from `sample_index`, or reads all records if it is not complete.
   Tasks(const SampleIndex& sample_index, const io::Records& records);
   explicit Tasks(const io::Records& records);
 
   const std::vector<std::string>& names() const { return names_; }
   int64_t count() const { return std::ssize(names_); }
-  /// Returns the number of samples of each task.
+  /// Returns the number of samples of each task, in the order of names().
   const std::vector<int64_t>& samples() const { return samples_; }
 
-  /// Returns the number of a task. REQUIRES: a sample of the data set has it.
+  /// Returns the index of a task in names(). REQUIRES: a sample of the data set has it.
   int64_t find_task(std::string_view task) const;
 
   /// Sets Sample::task_number of each sample.

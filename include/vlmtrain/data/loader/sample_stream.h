@@ -16,23 +16,24 @@
 
 namespace vlmtrain::data {
 
-/// Returns the next sample index of a sequence, or nothing at its end. Called by one thread at a
-/// time, not always the same one.
+/// A function that returns the next sample index of a sequence, or nothing at its end. Called by
+/// one thread at a time, not always the same one.
 using IndexGenerator = std::function<std::optional<int64_t>()>;
 
-/// Returns a generator of 0 to samples-1.
+/// Returns a generator of the indices from 0 to samples - 1.
 IndexGenerator make_sequential_indices(int64_t samples);
 
-/// Returns the sample of an index, or throws. Called by several threads at once.
+/// A function that returns the sample of an index, or throws. Called by several threads at the same
+/// time.
 using MakeSample = std::function<Sample(int64_t index)>;
 
 /// A sample to process, with its seed for this draw.
 struct SampleRequest {
-  int64_t index = -1;
-  uint64_t seed = 0;
+  int64_t index = -1;  ///< in the data set
+  uint64_t seed = 0;   ///< see Sample::seed
 };
 
-// The counterparts of IndexGenerator and MakeSample for samples with seeds.
+// The counterparts of IndexGenerator and MakeSample for requests with seeds.
 using RequestSource = std::function<std::optional<SampleRequest>()>;
 using MakeRequestedSample = std::function<Sample(const SampleRequest& request)>;
 
@@ -43,10 +44,10 @@ struct StreamItem {
   std::exception_ptr error;  ///< the exception of the processing, of any type
 };
 
-/// A pool of worker threads that processes samples ahead of the consumer and returns them in order,
-/// so that the result does not depend on the number of workers. An exception is returned in its
-/// item and does not affect other items. Each worker uses one core: ATen operations in it start no
-/// OpenMP threads.
+/// A pool of worker threads that process samples ahead of the consumer. Samples are returned in
+/// order, so that the result does not depend on the number of workers. An exception is returned in
+/// its item and does not affect other items. Each worker uses one core: its ATen operations start
+/// no OpenMP threads.
 ///
 ///     SampleStream stream(make_sequential_indices(samples), make_sample, {.workers = 2, .prefetch_samples = 16});
 ///     while (auto item = stream.next()) …
@@ -54,29 +55,33 @@ class SampleStream {
  public:
   struct Settings {
     int64_t workers = 1;  ///< threads, >= 1
-    /// Maximum number of samples that are in work or ready for the consumer; at least one for each
-    /// worker.
+    /// Maximum number of samples that are being processed or ready for the consumer. At least one
+    /// for each worker, even if the value is lower.
     int64_t prefetch_samples = 1;
-    /// Maximum host memory of these samples; 0: no limit. A sample in work counts as the largest
-    /// one so far. The sample that the consumer waits for is always processed.
+    /// Maximum host memory of these samples; 0 for no limit. A sample that is being processed
+    /// counts as the largest one so far. The sample that the consumer waits for is processed
+    /// regardless.
     int64_t prefetch_bytes = 0;
   };
 
+  /// Starts the workers. `source` and `make` are called until the destructor returns. REQUIRES:
+  /// settings.workers >= 1.
   SampleStream(IndexGenerator source, MakeSample make, Settings settings);
   SampleStream(RequestSource source, MakeRequestedSample make, Settings settings);
-  /// Waits for the samples in work.
+  /// Waits until the workers have finished their current samples.
   ~SampleStream();
   SampleStream(const SampleStream&) = delete;
   SampleStream& operator=(const SampleStream&) = delete;
 
-  /// Returns the next item, or nothing after the end of the sequence. Throws only exceptions of the
-  /// source. REQUIRES: one consumer thread.
+  /// Returns the next item, or nothing after the end of the sequence. Rethrows exceptions of the
+  /// source; exceptions of the processing are in the items. REQUIRES: one consumer thread.
   std::optional<StreamItem> next();
 
   /// Returns whether a worker ever waited because prefetch_bytes were reached.
   bool was_memory_limited() const { return was_memory_limited_; }
 
  private:
+  /// A sample that is being processed or ready for the consumer.
   struct Slot {
     StreamItem item;
     uint64_t seed = 0;
@@ -84,8 +89,12 @@ class SampleStream {
     int64_t bytes = 0;  ///< set when ready
   };
 
+  /// Processes samples until the sequence ends or a stop is requested.
   void run_worker(const std::stop_token& stop);
+  /// Returns whether the limits allow another sample. REQUIRES: mutex_ is held.
   bool can_start_sample();
+  /// Returns a new slot for the next request; null at the end of the sequence. REQUIRES: mutex_ is
+  /// held.
   Slot* claim_slot();
 
   RequestSource source_;

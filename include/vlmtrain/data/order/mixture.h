@@ -7,7 +7,8 @@
 
 namespace vlmtrain::data {
 
-/// A position in the sample order of a mixture source: after `offset` samples of `epoch`.
+/// A position in the sample order of a mixture source: in epoch `epoch`, before the sample at
+/// `offset`.
 struct EpochPosition {
   int64_t epoch = 0;
   int64_t offset = 0;
@@ -19,21 +20,22 @@ struct EpochPosition {
 /// data loading, so that a checkpoint resumes without replaying steps.
 struct Cursor {
   std::vector<EpochPosition> sources;  ///< one for each mixture source; empty at the start
-  /// Units that each source is owed: its share of all draws minus its draws. Empty: all 0.
+  /// By source, the number of units that it is behind its share: its share of all draws minus its
+  /// draws. Empty if all are 0.
   std::vector<double> deficits;
-  int64_t num_batches = 0;  ///< drawn so far; selects the shares of a schedule
+  int64_t num_batches = 0;  ///< batches drawn so far; selects the shares of a schedule
 
   bool operator==(const Cursor&) const = default;
 };
 
-/// Returns the numbers 0 to samples-1 in the order of an epoch, a function of the arguments alone.
-/// `source`: the mixture source; sources have independent orders.
+/// Returns the numbers from 0 to samples - 1 in the random order of an epoch, a function of the
+/// arguments only. `source` is the mixture source; sources have independent orders.
 std::vector<int64_t> shuffle_epoch(int64_t samples, uint64_t seed, int64_t epoch, int64_t source = 0);
 
 /// Returns a random order for records stored in blocks, such as row groups of Parquet files, where
-/// a block costs little more to read than one record. Shuffles the blocks, then the samples within
-/// each group of consecutive blocks. Equals shuffle_epoch() if all blocks form one group. REQUIRES:
-/// `block_starts`, the first sample of each block, ascends from 0.
+/// reading a block costs little more than reading one record. Shuffles the blocks, then the samples
+/// within each group of consecutive blocks. If all blocks form one group, equals shuffle_epoch().
+/// `block_starts` are the first samples of the blocks. REQUIRES: they ascend from 0.
 std::vector<int64_t> shuffle_epoch_by_blocks(int64_t samples, const std::vector<int64_t>& block_starts, uint64_t seed,
                                              int64_t epoch, int64_t source = 0);
 
@@ -51,16 +53,17 @@ struct ShareChange {
   std::vector<double> shares;  ///< one for each source, finite, >= 0, not all 0; on any scale
 };
 
-/// A deterministic sampler of mixture sources. After any number of draws, each source was drawn its
-/// share of them to within less than one draw: Tijdeman's algorithm (The chairman assignment
-/// problem, 1980). A batch of 16 with shares of 1/2, 1/4 and 1/4 has 8, 4 and 4. Thread-safe.
+/// A deterministic sampler of mixture sources. After any number of draws, the number of draws of
+/// each source differs by less than one from its share of all draws: Tijdeman's algorithm (The
+/// chairman assignment problem, 1980). With shares of 1/2, 1/4 and 1/4, a batch of 16 has 8, 4 and
+/// 4 units. Thread-safe.
 class MixtureSampler {
  public:
-  /// REQUIRES: at least one change, the first from batch 0, ascending.
+  /// REQUIRES: at least one change; the first is from batch 0, and batches ascend.
   explicit MixtureSampler(std::vector<ShareChange> changes);
 
-  /// Returns the source of the next unit and updates `cursor.deficits`.
-  /// REQUIRES: as many deficits as sources.
+  /// Returns the source of the next unit and updates `cursor.deficits`. REQUIRES: `cursor.deficits`
+  /// has one value for each source, unless there is a single source.
   int64_t choose_source(Cursor& cursor) const;
 
   /// Returns the shares of a batch, which sum up to 1.

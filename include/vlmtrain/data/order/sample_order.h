@@ -24,7 +24,7 @@ enum class Curriculum : uint8_t {
 struct OrderSettings {
   uint64_t seed = 0;
   Curriculum curriculum = Curriculum::kNone;
-  std::optional<PackLimits> packs = std::nullopt;  ///< set: units are packs; else single samples
+  std::optional<PackLimits> packs = std::nullopt;  ///< if set, units are packs; otherwise single samples
   std::vector<int64_t> block_starts = {};          ///< io::Records::block_starts()
 };
 
@@ -32,44 +32,47 @@ struct OrderSettings {
 /// single samples or packs.
 struct EpochOrder {
   std::vector<int64_t> samples;  ///< indices in the data set
-  std::vector<int64_t> ends;     ///< ends of the packs in `samples`; empty: each sample is a unit
+  std::vector<int64_t> ends;     ///< ends of the packs in `samples`; empty if each sample is a unit
 
+  /// Returns the number of units.
   int64_t units() const { return ends.empty() ? std::ssize(samples) : std::ssize(ends); }
-  /// Returns the end of the unit that begins at `position`.
+  /// Returns the end of the unit that begins at `position` in `samples`.
   int64_t find_unit_end(int64_t position) const;
 };
 
 class EpochOrderCache;
 
-/// The order in which a run draws its samples: for each mixture source and epoch a function of
-/// seed, source and epoch. Immutable and thread-safe.
+/// The order in which a run draws its samples. For each mixture source and epoch, it is a function
+/// of the seed, source and epoch. Immutable and thread-safe.
 class SampleOrder {
  public:
   /// Creates an order of all samples of a data set as one source.
   SampleOrder(int64_t samples, uint64_t seed);
 
-  /// `sizes`: of all samples, by index; read only for packs and curricula. `is_packed`: 0 for
-  /// samples that packs leave out; empty: all samples are packed. REQUIRES: each sample is in at
-  /// most one source; each packed sample fits into an empty pack.
+  /// `samples` is the size of the data set. `sizes` has the sizes of all samples, by index; it may
+  /// be empty without packs and curriculum. `is_packed` is 0 for samples that packs leave out; if
+  /// it is empty, all samples are packed. REQUIRES: each sample is in at most one source; each
+  /// packed sample fits into an empty pack.
   SampleOrder(std::vector<MixtureSource> sources, std::vector<ShareChange> shares, OrderSettings settings,
               int64_t samples, std::vector<SampleSize> sizes, std::vector<char> is_packed);
 
   int64_t num_sources() const { return std::ssize(sources_); }
   const MixtureSource& source(int64_t source) const { return sources_[static_cast<size_t>(source)]; }
-  /// Returns the source of a sample, or -1 if it is in none.
+  /// Returns the source of a sample, or -1 if no source has it.
   int64_t find_source(int64_t sample) const { return source_by_sample_[static_cast<size_t>(sample)]; }
   int64_t samples() const { return std::ssize(source_by_sample_); }
   const MixtureSampler& mixture_sampler() const { return mixture_sampler_; }
   const OrderSettings& settings() const { return settings_; }
   const std::vector<SampleSize>& sizes() const { return sizes_; }
 
-  /// Returns the order of an epoch. The latest epoch of each source is cached, since packing is
+  /// Returns the order of an epoch. The latest one of each source is cached, since packing is
   /// expensive.
   std::shared_ptr<const EpochOrder> epoch(int64_t source, int64_t epoch) const;
   /// Returns the number of samples that each epoch of a source draws.
   int64_t count_epoch_samples(int64_t source) const;
 
-  /// Returns a hash of the sizes that determine packs or the curriculum; empty without either.
+  /// Returns a hash of the sizes that determine packs or the curriculum, as 16 hexadecimal digits;
+  /// empty if the order has neither.
   std::string fingerprint() const;
 
   /// Returns the seed of the sample that is drawn at a position of a source.
@@ -77,11 +80,12 @@ class SampleOrder {
 
   /// Returns the cursor at the start of a run.
   Cursor start() const;
-  /// Throws UserError (kBadData) if `cursor` has another number of sources or lies after their end.
-  /// `dataset`: its name for the message.
+  /// Throws UserError (kBadData) if `cursor` has another number of sources, or a position after the
+  /// end of its source. `dataset` is the name of the data set for the message.
   void check(const Cursor& cursor, const std::string& dataset) const;
 
  private:
+  /// Computes the order of an epoch: shuffles, sorts by the curriculum, and packs.
   EpochOrder make_epoch_order(int64_t source, int64_t epoch) const;
 
   std::vector<MixtureSource> sources_;
@@ -99,13 +103,15 @@ class SourceIterator {
   /// `order` must outlive the iterator.
   SourceIterator(const SampleOrder& order, int64_t source, EpochPosition start);
 
+  /// A single sample or a pack.
   struct Unit {
     EpochPosition begin;
     EpochPosition end;
     std::span<const int64_t> samples;  ///< valid until the next call of next()
   };
+  /// Returns the next unit.
   Unit next();
-  /// Returns the mean of the current epoch.
+  /// Returns the mean number of samples per unit in the current epoch.
   double mean_samples_per_unit() const;
 
  private:
@@ -115,17 +121,18 @@ class SourceIterator {
   std::shared_ptr<const EpochOrder> epoch_;  // of position_.epoch
 };
 
-/// Returns the first epoch's packs of all sources, source by source. REQUIRES: settings().packs.
+/// Returns the packs of the first epoch of all sources, source by source. REQUIRES:
+/// settings().packs is set.
 Packs collect_first_epoch_packs(const SampleOrder& order);
 
-/// The sample shapes of a step by rank.
+/// The sample shapes of a step: a list for each rank.
 using ShapesByRank = std::vector<std::vector<SampleShape>>;
 
-/// Returns the sample shapes of `count` steps spread evenly over the first epoch, drawn like those
-/// of a run with its shares, curriculum and packs: `units` units in each step, unit i for rank i %
-/// ranks. Continues in the second epoch if the first has fewer steps. Skips samples of unknown
-/// shape, as the loader skips bad samples, and steps that have no others. REQUIRES: units, count,
-/// ranks > 0.
+/// Returns the sample shapes of `count` steps that are evenly spaced over the first epoch. Samples
+/// are drawn as in a run, with its shares, curriculum and packs: `units` units in each step, unit i
+/// for rank i % ranks. Continues in the second epoch if the first has fewer steps. Skips samples of
+/// unknown shape, as the loader skips bad samples, and steps without any other sample. REQUIRES:
+/// units, count, ranks > 0.
 std::vector<ShapesByRank> simulate_steps(const SampleOrder& order, const SampleShapes& shapes, int64_t units,
                                          int64_t count, int64_t ranks);
 

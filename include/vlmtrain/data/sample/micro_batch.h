@@ -14,7 +14,7 @@
 
 namespace vlmtrain::data {
 
-/// The segmentation masks of a micro-batch. All tensors are undefined if there are none.
+/// The segmentation masks of a micro-batch. All tensors are undefined if it has no masks.
 struct MaskBatch {
   at::Tensor pixels;                       ///< uint8 [images, 3, side, side]
   at::Tensor targets;                      ///< uint8 [masks, side, side]; undefined if a sample's targets are unknown
@@ -25,12 +25,12 @@ struct MaskBatch {
   int64_t count() const { return static_cast<int64_t>(valid_regions.size()); }
 };
 
-/// A batch of packed samples: their tokens are concatenated without padding. Everything that
-/// depends on values, such as image and label positions, is computed on the host, so that a step
+/// A batch of samples whose tokens are concatenated without padding. Everything that depends on
+/// values, such as the positions of images and labels, is computed on the host, so that a step
 /// never synchronizes with the device to read them.
 struct MicroBatch {
   at::Tensor token_ids;          ///< int64 [tokens]
-  at::Tensor position_ids;       ///< int64 [tokens], from 0 in each sample, or [kPositionAxes, tokens]
+  at::Tensor position_ids;       ///< int64 [tokens], from 0 in each sample; or [kPositionAxes, tokens]
   nn::Segments segments;         ///< one for each sample
   at::Tensor image_positions;    ///< int64 [image tokens], rows of token_ids that take the vision features
   at::Tensor pixel_values;       ///< concatenated Sample::pixel_values; undefined without pixels
@@ -49,18 +49,19 @@ struct MicroBatch {
   int64_t tokens() const { return segments.rows; }
   int64_t label_tokens() const { return labels.numel(); }
 
-  /// Returns the tensors that the device needs; some may be undefined.
+  /// Returns all tensors that are copied to the device. Some may be undefined.
   std::array<at::Tensor*, 13> tensors();
 
-  /// Returns a copy on the device. Asynchronous (from pinned memory) if `device` is CUDA.
+  /// Returns a copy on the device. The copy to a CUDA device is asynchronous, from pinned memory.
   MicroBatch to(at::Device device) const;
 };
 
-/// Concatenates samples to a micro-batch. `with_tasks`: fill label_tasks. REQUIRES: at least one
-/// sample; pixel rows of equal type and shape; grids in all samples or in none.
+/// Concatenates samples to a micro-batch on the CPU. Sets label_tasks if `with_tasks`. REQUIRES: at
+/// least one sample; pixel rows of equal type and shape; either all samples with pixels have grids
+/// or none.
 MicroBatch collate(std::span<const Sample> samples, bool with_tasks = false);
 
-/// Concatenates the samples at these indices, in the order of `indices`.
+/// Does the same for the samples at `indices`, in the order of `indices`.
 MicroBatch collate(std::span<const Sample> samples, std::span<const int64_t> indices, bool with_tasks = false);
 
 }  // namespace vlmtrain::data

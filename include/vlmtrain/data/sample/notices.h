@@ -15,8 +15,9 @@
 
 namespace vlmtrain::data {
 
-/// The maximum number of notice kinds that are counted separately. Bounds ledger.json and memory if
-/// kinds contain names or numbers of the records; a real data set has a handful of kinds.
+/// Maximum number of notice kinds that are counted separately. Limits ledger.json and memory if
+/// kinds contain names or numbers of the records; a real data set has a handful of kinds. Not
+/// tuned.
 inline constexpr size_t kMaxNoticeKinds = 200;
 
 /// The kind that counts all notices beyond kMaxNoticeKinds.
@@ -26,15 +27,16 @@ inline constexpr const char* kOtherNotices = "other notices, of more kinds than 
 /// counted together as kOtherNotices. Not thread-safe.
 class NoticeCounts {
  public:
+  /// The count of a kind, with one example.
   struct Count {
     int64_t samples = 0;
-    std::string id;       ///< of the first sample that was added
-    std::string example;  ///< its io::Notice::example; may be empty
+    std::string id;       ///< id of the first sample with the notice
+    std::string example;  ///< io::Notice::example of that sample; may be empty
 
     bool operator==(const Count&) const = default;
   };
 
-  /// Adds the notices of one sample. A kind that occurs several times in it counts once.
+  /// Adds the notices of one sample. A kind counts once for a sample.
   void add(std::string_view id, const std::vector<io::Notice>& notices);
 
   /// Adds the kinds of `other` that are not in this object, with their counts.
@@ -45,7 +47,7 @@ class NoticeCounts {
 
   /// Returns [{"kind", "samples", "example": {"id", "value"}}], sorted by kind.
   nlohmann::ordered_json to_json() const;
-  /// Parses the result of to_json(). Throws nlohmann::json::exception for anything else.
+  /// Parses the result of to_json(). Throws nlohmann::json::exception for other values.
   static NoticeCounts from_json(const nlohmann::ordered_json& json);
 
   bool operator==(const NoticeCounts&) const = default;
@@ -54,21 +56,22 @@ class NoticeCounts {
   std::map<std::string, Count> kinds_;
 };
 
-/// Returns the fix for notices of a kind, to follow a semicolon in a message; empty if there is
-/// none.
+/// Returns the fix for notices of a kind, as a clause to follow a semicolon; empty if the program
+/// has none.
 std::string get_notice_hint(std::string_view kind);
 
 /// Returns a kind as a phrase: `key "source" of a record is not read`.
 std::string describe_notice(std::string_view kind);
 
-/// Logs each kind once, with its count and its example. `samples`: the size of the data set.
+/// Logs one warning for each kind, with its count and example. `samples` is the size of the data
+/// set.
 void log_notices(const NoticeCounts& notices, const std::string& dataset, int64_t samples);
 
 /// A logger of notice kinds for runs that do not count all notices before the first step. Logs each
-/// kind when it first occurs.
+/// kind the first time that it occurs. Not thread-safe.
 class NewNoticeLogger {
  public:
-  /// Logs the kinds of `notices` that earlier calls did not have.
+  /// Logs the kinds of `notices` that were not logged before.
   void log(const NoticeCounts& notices, const std::string& dataset);
   /// Marks the kinds of `notices` as logged.
   void mark_logged(const NoticeCounts& notices);
@@ -77,14 +80,14 @@ class NewNoticeLogger {
   std::set<std::string> logged_;
 };
 
-/// Reports notices that depend on the pixels of a sample's media, which headers do not show. Logs a
-/// warning the first time that a kind occurs in this process; while a NoticeCollector exists, the
-/// notices are counted there instead. Thread-safe.
+/// Reports notices that depend on the pixels of a sample's media and are therefore not found in
+/// headers. `sample` is the name of the sample. Logs a warning the first time that a kind occurs in
+/// this process. While a NoticeCollector exists, it counts the notices instead. Thread-safe.
 void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices);
 
-/// A scope that collects the notices given to report_media_notices() and logs one warning for each
-/// kind when it ends, with the number of samples and the first sample by name. A sample counts once
-/// for each kind. REQUIRES: at most one object at a time.
+/// A scope that collects the notices given to report_media_notices(). At its end it logs one
+/// warning for each kind, with the number of samples and the first sample by name. A sample counts
+/// once for each kind. REQUIRES: at most one object at a time.
 class NoticeCollector {
  public:
   NoticeCollector();
@@ -95,6 +98,7 @@ class NoticeCollector {
  private:
   friend void report_media_notices(const std::string& sample, const std::vector<io::Notice>& notices);
 
+  /// The count of a kind, with the first sample by name.
   struct KindCount {
     int64_t samples = 0;
     std::string sample;  ///< smallest sample name, so that the result does not depend on thread timing

@@ -17,17 +17,17 @@
 
 namespace vlmtrain::data {
 
+/// The kind of a medium.
 enum class MediaKind { kImage, kVideo, kVolume };
 
-/// The layout of videos in the token stream, where the programs that run a family's checkpoints
-/// disagree.
+/// The layout of videos in the token stream, for families whose implementations disagree.
 enum class VideoLayout {
-  kReleased,       ///< the code that the checkpoints were released with, and vLLM
-  kTransformers5,  ///< transformers from 5.3 on
+  kReleased,       ///< as in the code released with the checkpoints, and in vLLM
+  kTransformers5,  ///< as in transformers 5.3 and later
 };
 
-/// Type and size of one row of Sample::pixel_values. The model family decides what a row is: a tile
-/// (a crop of an image), a patch of an image in its native resolution, or a volume.
+/// The type and size of one row of Sample::pixel_values. The model family decides whether a row is
+/// a tile (a crop of an image), a patch of an image in native resolution, or a volume.
 struct PixelRow {
   at::ScalarType dtype = at::kByte;
   int64_t channels = 3;
@@ -40,13 +40,15 @@ struct PixelRow {
   static PixelRow from_tensor(const at::Tensor& pixels);
   /// Returns the tensor sizes of `rows` rows.
   std::vector<int64_t> sizes(int64_t rows) const;
+  /// Returns the bytes of one row.
   int64_t bytes() const;
+  /// Returns the pixels or voxels of one row, per channel.
   int64_t pixels() const { return std::max<int64_t>(depth, 1) * height * width; }
   bool operator==(const PixelRow&) const = default;
 };
 
-/// The patches of one image or video in models of native resolution: frame by frame,
-/// rows · columns patches each, in the family's own order. Patches attend to each other within a
+/// The patches of one image or video in models of native resolution: frame by frame, with rows ·
+/// columns patches each, in an order that the family defines. Patches attend to each other within a
 /// frame, not across frames.
 struct PatchGrid {
   int64_t frames = 1;
@@ -58,28 +60,28 @@ struct PatchGrid {
   bool operator==(const PatchGrid&) const = default;
 };
 
-/// Axes of a three-dimensional position (time, height, width), as in M-RoPE of Qwen2-VL.
+/// Number of axes of a three-dimensional position (time, height, width), as in M-RoPE of Qwen2-VL.
 inline constexpr int64_t kPositionAxes = 3;
 
-/// Sizes of a sample before and after its media were shrunk to fit data.max_length.
+/// The sizes of a sample before and after its media were shrunk to fit data.max_length.
 struct ShrinkInfo {
   int64_t tokens = 0;  ///< before
-  int64_t pixels = 0;  ///< given to the vision tower, before
+  int64_t pixels = 0;  ///< before, as given to the vision tower
   int64_t tokens_after = 0;
   int64_t pixels_after = 0;
-  int64_t image_max_pixels = 0;  ///< limit of each image; 0: no limit besides the settings
-  int64_t frame_max_pixels = 0;  ///< limit of each video frame; 0: no limit besides the settings
+  int64_t image_max_pixels = 0;  ///< limit of each image; 0 if only the settings limit it
+  int64_t frame_max_pixels = 0;  ///< limit of each video frame; 0 if only the settings limit it
 
   bool operator==(const ShrinkInfo&) const = default;
 };
 
-/// Returns the six numbers in the order of the members, for a cache or another process.
+/// Returns the members as an array in their order, for a cache or another process.
 nlohmann::json to_json_array(const ShrinkInfo& shrunk);
 
-/// Parses the result of to_json_array(). Throws nlohmann::json::exception for anything else.
+/// Parses the result of to_json_array(). Throws nlohmann::json::exception for other values.
 ShrinkInfo parse_shrink_info(const nlohmann::json& numbers);
 
-/// The part of a square of pixels that an image fills, from the upper left corner on.
+/// The part of a square of pixels that an image fills, starting at the upper left corner.
 struct ValidRegion {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -88,10 +90,10 @@ struct ValidRegion {
   bool operator==(const ValidRegion&) const = default;
 };
 
-/// The segmentation masks of a sample or micro-batch: one for each mask token in the responses.
-/// Images are squares of the model's side length, filled from the upper left corner.
+/// The segmentation masks of a sample: one for each mask token in the responses. Images are squares
+/// of the model's side length; an image fills its square from the upper left corner.
 struct Masks {
-  std::vector<int64_t> token_positions;    ///< [masks], ascending, in the sample's or batch's tokens
+  std::vector<int64_t> token_positions;    ///< [masks], ascending, indices of the tokens
   std::vector<int64_t> image_indices;      ///< [masks], rows of `pixels`
   std::vector<ValidRegion> valid_regions;  ///< [masks]
   std::vector<std::string> structures;     ///< [masks], names of the structures; may be empty strings
@@ -100,7 +102,7 @@ struct Masks {
 
   int64_t count() const { return static_cast<int64_t>(token_positions.size()); }
   bool empty() const { return token_positions.empty(); }
-  /// Returns the pixels of all masks together, without padding.
+  /// Returns the number of pixels of all masks together, without padding.
   int64_t count_valid_pixels() const;
 };
 
@@ -108,7 +110,7 @@ struct Masks {
 /// features.
 struct Sample {
   int64_t index = 0;  ///< in the data set
-  uint64_t seed = 0;  ///< of its dropout; the Loader sets a new one each time it draws the sample
+  uint64_t seed = 0;  ///< for dropout; the Loader sets a new one each time it draws the sample
   std::string id;
   std::string task;
   int64_t task_number = 0;                     ///< index of `task` in data::Tasks of the run
@@ -116,38 +118,37 @@ struct Sample {
   std::vector<char> is_label;                  ///< [tokens], 1 for tokens that enter the loss
   std::vector<int64_t> image_token_positions;  ///< ascending, tokens that take the vision features
   /// [rows, channels, height, width] or [rows, channels, depth, height, width], see PixelRow.
-  /// Undefined without media, or if the features are computed already; on the meta device in a dry
-  /// run.
+  /// Undefined without media, or if their features were computed before. On the meta device in a
+  /// dry run.
   at::Tensor pixel_values;
-  Masks masks;                        ///< of families that predict masks
-  std::vector<int64_t> modalities;    ///< [rows] for volumes, the family's numbers; 0: unknown
-  std::vector<PatchGrid> grids;       ///< one for each image or video, if rows are patches; else empty
-  std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; empty: 0, 1, 2, … on all axes
+  Masks masks;                        ///< empty for families that do not predict masks
+  std::vector<int64_t> modalities;    ///< [rows] for volumes, numbers that the family defines; 0 if unknown
+  std::vector<PatchGrid> grids;       ///< one for each image or video if rows are patches; otherwise empty
+  std::vector<int64_t> position_ids;  ///< [kPositionAxes · tokens], axis by axis; if empty, 0, 1, 2, … on all axes
   int64_t num_media = 0;              ///< images, videos and volumes
   int64_t num_videos = 0;
   int64_t num_volumes = 0;
   int64_t video_frames = 0;  ///< sampled frames of all videos together
-  /// Peak host memory of decoding its media, in addition to bytes(): that of the most expensive
-  /// medium.
+  /// Peak host memory for decoding its media, in addition to bytes(): the maximum over the media.
   int64_t decode_bytes = 0;
   std::optional<ShrinkInfo> shrunk;  ///< set if its media were shrunk to fit data.max_length
-  /// Notices of the record, then of the processing, such as skipped frames or a blank image; at
-  /// most one of each kind. make_header_sample() gives only those that do not depend on pixels.
+  /// Notices of the record, then of the processing, such as skipped frames or a blank image. Each
+  /// kind occurs at most once. make_header_sample() finds only those that do not depend on pixels.
   std::vector<io::Notice> notices;
 
-  /// Counts one more medium, with `frames` sampled frames if it is a video.
+  /// Counts one more image, video or volume. `frames` is the number of sampled frames of a video.
   void add_media(MediaKind kind, int64_t frames = 0);
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;
-  /// Returns the host memory of its pixels and tokens.
+  /// Returns the bytes of host memory of its pixels and tokens.
   int64_t bytes() const;
 };
 
 /// The error of a sample that cannot be used. `reason` is a short fixed phrase that the ledger
-/// counts by, such as "too long"; the message names the sample and the fix.
+/// counts by, such as "too long". The message names the sample and the fix.
 class SampleError : public UserError {
  public:
-  /// `is_dropped`: the sample is dropped regardless of data.on_bad_sample.
+  /// If `is_dropped`, the sample is dropped regardless of data.on_bad_sample.
   SampleError(std::string reason, const std::string& message, bool is_dropped = false)
       : UserError(ExitCode::kBadData, message), reason_(std::move(reason)), is_dropped_(is_dropped) {}
   const std::string& reason() const { return reason_; }
@@ -172,11 +173,11 @@ class SampleTooLongError final : public SampleError {
 /// The number of positions that a model was trained with.
 struct PositionLimit {
   int64_t positions = 0;
-  std::string key;  ///< the key of config.json that gives the number
+  std::string key;  ///< key of config.json with the number
 };
 
-/// Interface of the model families for converting records to samples. Thread-safe: loader threads
-/// share one processor.
+/// The interface of the model families for converting records to samples. Thread-safe: loader
+/// threads share one processor. `index` is the index of the record in the data set.
 class SampleProcessor {
  public:
   virtual ~SampleProcessor() = default;
@@ -185,28 +186,29 @@ class SampleProcessor {
   /// UserError with kBadData, if the record cannot be used.
   virtual Sample process(const io::Record& record, int64_t index) const = 0;
 
-  /// Returns the same sample from the media's headers alone: pixel_values are on the meta device.
-  /// For planning and checking, at the cost of a few small reads. Corrupt pixel data behind a valid
-  /// header is not detected.
+  /// Returns the same sample from the headers of the media only, with pixel_values on the meta
+  /// device. For planning and checking, at the cost of a few small reads. Does not detect corrupt
+  /// pixel data after a valid header.
   virtual Sample process_headers(const io::Record& record, int64_t index) const = 0;
 
-  /// Returns the sample with randomly augmented images (data.augment), a function of `seed` alone.
+  /// Returns the sample with randomly augmented images (data.augment). The augmentation depends on
+  /// `seed` only. By default, images are not augmented.
   virtual Sample process_augmented(const io::Record& record, int64_t index, uint64_t /*seed*/) const {
     return process(record, index);
   }
 
-  /// Returns the model's number of positions if longer samples are trained with a notice; nothing
-  /// if it is unknown or if longer samples are rejected.
+  /// Returns the number of positions of the model if longer samples are trained on with a notice;
+  /// nothing if the number is unknown or longer samples are rejected.
   virtual std::optional<PositionLimit> position_limit() const { return std::nullopt; }
 };
 
-/// Returns the sample of a record for training or evaluation. `augmentation_seed`: the seed in
-/// training; nothing: no augmentation. Throws the processor's errors, and SampleError if the record
-/// is unusable or the sample has no label token. Thread-safe.
+/// Returns the sample of a record for training or evaluation. `augmentation_seed` is set in
+/// training; without it, images are not augmented. Throws the errors of the processor, and
+/// SampleError if the record is unusable or the sample has no label token. Thread-safe.
 Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
                    std::optional<uint64_t> augmentation_seed = std::nullopt);
 
-/// Returns the sample of SampleProcessor::process_headers(), with the same checks and errors.
+/// Returns the sample of SampleProcessor::process_headers() with the same checks and errors.
 Sample make_header_sample(const SampleProcessor& processor, const io::Record& record, int64_t index);
 
 }  // namespace vlmtrain::data

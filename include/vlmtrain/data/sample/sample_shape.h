@@ -13,7 +13,7 @@
 
 namespace vlmtrain::data {
 
-/// The sizes of a sample that determine the memory and time of a step; no values.
+/// The sizes of a sample that determine the memory and time of a step, without its values.
 struct SampleShape {
   int64_t tokens = 0;  ///< image tokens included
   int64_t label_tokens = 0;
@@ -26,32 +26,33 @@ struct SampleShape {
   int64_t video_frames = 0;  ///< sampled frames of all videos together
   int64_t num_volumes = 0;
   int64_t masks = 0;
-  int64_t mask_images = 0;  ///< images that have masks
+  int64_t mask_images = 0;  ///< number of images with masks
   int64_t mask_side = 0;    ///< side length of these images, in pixels
 
-  /// Returns the host memory of Masks::pixels and Masks::targets.
+  /// Returns the bytes of Masks::pixels and Masks::targets.
   int64_t mask_bytes() const { return (3 * mask_images + masks) * mask_side * mask_side; }
   bool operator==(const SampleShape&) const = default;
 };
 
+/// Returns the shape of a sample. Its tensors may be on the meta device.
 SampleShape get_shape(const Sample& sample);
 
 /// Returns a phrase such as "2 images and 1 video of 16 frames", "2 volumes of 96x96x96" or
 /// "no image".
 std::string describe_media(const SampleShape& shape);
 
-/// Returns the shape with a share of its pixels (0 < share <= 1) and the same text: fewer rows, at
-/// least one, or lower grids in native resolution. Grid rows stay a multiple of the patches per
-/// side of an image token.
+/// Returns the shape with a share of its pixels (0 < share <= 1) and the same text. It has fewer
+/// rows, at least one, or in native resolution grids with fewer rows. The rows of a grid stay a
+/// multiple of the patches per side of an image token.
 SampleShape scale_pixels(SampleShape shape, double share);
 
-/// Returns a sample of this shape without values: image tokens first, label tokens last, token ids
-/// 0, pixels on the meta device, positions 0. REQUIRES: image_tokens + label_tokens <= tokens,
-/// label_tokens < tokens.
+/// Returns a sample of this shape without values: image tokens come first and label tokens last,
+/// token ids and positions are 0, pixels are on the meta device. REQUIRES: image_tokens +
+/// label_tokens <= tokens, label_tokens < tokens.
 Sample make_meta_sample(const SampleShape& shape);
 
-/// The known sample shapes of a data set, by index. Takes 12 bytes for each sample; equal media
-/// shapes are stored once, at some 200 bytes. Not thread-safe.
+/// The known sample shapes of a data set, by index. Takes 12 bytes for each sample, and about 200
+/// bytes for each different shape of media, which is stored once. Not thread-safe.
 class SampleShapes {
  public:
   SampleShapes() = default;
@@ -64,13 +65,15 @@ class SampleShapes {
 
   /// REQUIRES: has(index).
   SampleShape at(int64_t index) const;
+  /// Returns the shape; nothing if it is unknown.
   std::optional<SampleShape> operator[](int64_t index) const;
-  /// Returns the shape of a known sample with `tokens` and `label_tokens` of 0, or null if it is
-  /// unknown. Valid until the next change.
+  /// Returns the shape of a sample with `tokens` and `label_tokens` set to 0; null if it is
+  /// unknown. The pointer is valid until the next change.
   const SampleShape* find_media(int64_t index) const;
 
-  /// REQUIRES: token counts below 2^31.
+  /// Sets the shape of a sample. REQUIRES: numbers of tokens are below 2^31.
   void set(int64_t index, const SampleShape& shape);
+  /// Appends a sample, which is unknown if `shape` is not set.
   void push_back(const std::optional<SampleShape>& shape);
   /// Marks the shape as unknown.
   void remove(int64_t index);
@@ -82,12 +85,15 @@ class SampleShapes {
 
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;
+  /// The shape of a sample, with its media stored separately.
   struct Entry {
     uint32_t media = kUnknown;  // index in media_
     int32_t tokens = 0;
     int32_t label_tokens = 0;
   };
 
+  /// Returns the index of an equal shape in media_, which is added if it is new. Ignores tokens and
+  /// label tokens.
   uint32_t intern_media(SampleShape media);
 
   std::vector<Entry> samples_;
@@ -96,7 +102,7 @@ class SampleShapes {
   std::unordered_multimap<uint64_t, uint32_t> media_ids_by_hash_;  // hash of a shape -> its index in media_
 };
 
-// Sort keys for the samples that may need most memory. Later fields break ties.
+// Sort keys that rank the samples which may need the most memory. Later fields break ties.
 
 inline std::tuple<int64_t, int64_t, int64_t> token_sort_key(const SampleShape& shape) {
   return {shape.tokens, shape.pixel_rows, shape.label_tokens};
@@ -115,7 +121,8 @@ inline std::tuple<int64_t, int64_t, int64_t> mask_sort_key(const SampleShape& sh
 }
 
 /// Returns the indices of the `count` known samples with the largest `size(shape)`, or of all known
-/// samples if there are fewer. Largest first; ties in data set order. Takes O(n log count).
+/// samples if they are fewer. The largest comes first; ties are in data set order. Takes O(n log
+/// count).
 template <class Size>
 std::vector<int64_t> find_largest(const SampleShapes& shapes, const Size& size, int64_t count) {
   using Ranked = std::pair<decltype(size(std::declval<SampleShape>())), int64_t>;
