@@ -107,7 +107,7 @@ std::vector<double> normalize_mean(std::vector<double> weights, const std::vecto
   return weights;
 }
 
-/// Returns nothing unless the text is a number above 0.
+/// Returns nullopt unless the text is a number above 0.
 std::optional<double> parse_weight(std::string_view text) {
   double weight = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);

@@ -17,7 +17,7 @@
 
 namespace vlmtrain::train {
 
-/// Throws UserError (kUsage) where training.global_batch_tokens, batch_scaling,
+/// Throws UserError (kUsage) if training.global_batch_tokens, batch_scaling,
 /// reference_batch_size and the other keys of the section contradict each other.
 void check_batch_scaling(const engine::TrainingOptions& training);
 
@@ -40,7 +40,7 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
 std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks);
 
 /// Returns the task settings that a run starts with; empty for one task. Throws UserError (kUsage)
-/// where the configuration does not fit the tasks.
+/// if the configuration does not fit the tasks.
 engine::TaskSettings make_task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks);
 
 /// The tasks of a run and their weights in the loss, which GradNorm adapts. The weights of a step
@@ -76,7 +76,7 @@ class TaskBalance {
   /// Restores `state`. Throws UserError (kBadData), with `source`, for an invalid one.
   void restore(const nlohmann::ordered_json& state, const std::string& source);
 
-  /// Returns a sentence for the log; empty where there is nothing to report.
+  /// Returns a sentence for the log; empty if there is nothing to report.
   std::string description() const;
 
  private:

@@ -41,7 +41,7 @@ std::shared_ptr<const io::Records> read_records(const std::filesystem::path& pat
 
 namespace {
 
-/// Opens the sources of data.train, each restricted to `split_indices` where a share is held out.
+/// Opens the sources of data.train, each restricted to `split_indices` if a share is held out.
 std::shared_ptr<const data::DataSet> open_sources(const Config& config,
                                                   std::vector<int64_t> data::HoldOutSplit::*split_indices,
                                                   std::vector<SourceSplit>* source_splits) {

@@ -83,7 +83,7 @@ struct MaskPrediction {
 
 /// Returns the mask of an image of size `image_size` from logits fp32 [height, width] over a square
 /// of `side` pixels, of which the image covers `filled`: resizes to the square, crops, and resizes
-/// to the image, each bilinearly; 1 where the logit is above 0 (SAM's postprocess_masks).
+/// to the image, each bilinearly; 1 if the logit is above 0 (SAM's postprocess_masks).
 at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
                             image::ImageSize image_size);
 

@@ -49,10 +49,10 @@ struct PastRuns {
 };
 
 /// Returns the file of this user's runs: $VLMTRAIN_PAST_RUNS, else vlmtrain/past_runs.json in
-/// $XDG_STATE_HOME or ~/.local/state. Empty where VLMTRAIN_PAST_RUNS=off or no such folder exists.
+/// $XDG_STATE_HOME or ~/.local/state. Empty if VLMTRAIN_PAST_RUNS=off or no such folder exists.
 std::filesystem::path find_past_runs_file();
 
-/// Returns the measurements in `file` for an environment; nothing where it has none. Logs that a
+/// Returns the measurements in `file` for an environment; nullopt if it has none. Logs that a
 /// damaged file is ignored.
 std::optional<PastRuns> load_past_runs(const std::filesystem::path& file, const RunEnvironment& environment);
 

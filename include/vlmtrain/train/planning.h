@@ -15,11 +15,11 @@
 
 namespace vlmtrain::train {
 
-/// Returns the weights of the mask losses; nothing where the model predicts no masks.
+/// Returns the weights of the mask losses; nullopt if the model predicts no masks.
 std::optional<engine::MaskLossWeights> get_mask_loss_weights(const Config& config);
 
 /// Returns what a run trains and how, for its dry runs and for itself. `tasks` are those of the
-/// samples, where they are known.
+/// samples, if they are known.
 planner::Job make_job(const Config& config, const engine::TaskSettings& tasks = {});
 
 /// Returns the planner's request for a configuration and its job.
@@ -31,7 +31,7 @@ planner::PlanRequest build_plan_request(const Config& config, planner::Job job, 
 data::SampleOrder make_draw_order(const data::DataSet& dataset, const Config& config, data::SampleIndex& sample_index);
 
 /// Returns the largest global batches that the samples of a data set can form, and steps as `order`
-/// draws them, without bad samples. Throws UserError (kBadData) where no sample is usable.
+/// draws them, without bad samples. Throws UserError (kBadData) if no sample is usable.
 planner::Workload make_workload(const data::SampleIndex& sample_index, const data::SampleOrder& order,
                                 const Config& config, int64_t world_size = 1);
 
@@ -42,7 +42,7 @@ struct PlanningInputs {
 };
 
 /// Returns the inputs of a plan after the data check that data.check_at_start asks for, which logs
-/// bad samples. Throws UserError (kUsage) where the configuration asks for what the tasks do not
+/// bad samples. Throws UserError (kUsage) if the configuration asks for what the tasks do not
 /// allow.
 PlanningInputs prepare_planning_inputs(const data::DataSet& records, const models::Processor& processor,
                                        const Config& config, int64_t world_size = 1);

@@ -34,7 +34,7 @@ inline constexpr const char* kStepsKey = "steps (training.max_steps or training.
 /// Returns the settings that the numbers of a run depend on: each value as text, by its key.
 nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t samples);
 
-/// Returns the value of a key as text, whatever its JSON type; empty where it is missing.
+/// Returns the value of a key as text, whatever its JSON type; empty if it is missing.
 std::string get_setting_text(const nlohmann::ordered_json& fingerprint, const std::string& key);
 
 /// A setting that differs from that of the run's checkpoint.
@@ -58,10 +58,10 @@ bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const 
 /// Returns whether the samples of data.train, or the order in which they are drawn, are others.
 bool changes_samples(const std::vector<SettingChange>& changes);
 
-/// Returns whether the learning rate of some step is another; so it is where the samples are others.
+/// Returns whether the learning rate of some step is another; so it is if the samples are others.
 bool changes_schedule(const std::vector<SettingChange>& changes);
 
-/// Throws UserError (kUsage) where `resume` does not allow `changes`. The message lists them and
+/// Throws UserError (kUsage) if `resume` does not allow `changes`. The message lists them and
 /// names the way to continue: training.resume: changed, or a new run of the checkpoint's weights.
 void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resume,
                    const std::filesystem::path& checkpoint);

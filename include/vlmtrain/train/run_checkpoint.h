@@ -17,11 +17,11 @@ namespace vlmtrain::train {
 
 struct CheckpointContent;  // train/checkpoint_content.h
 
-/// Returns the newest checkpoint of the run in `run_dir`; nothing where it has none. Writes
+/// Returns the newest checkpoint of the run in `run_dir`; nullopt if it has none. Writes
 /// nothing.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_dir);
 
-/// Returns the checkpoint that the newest one's state calls the best; nothing where that was
+/// Returns the checkpoint that the newest one's state calls the best; nullopt if that was
 /// removed.
 std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir);
 
@@ -53,20 +53,20 @@ class RunCheckpoints {
   /// Removes unfinished files of a killed run, here and in `run_dir`.
   RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best = true);
 
-  /// Returns the folder of the newest checkpoint; nothing if no checkpoint exists.
+  /// Returns the folder of the newest checkpoint; nullopt if no checkpoint exists.
   std::optional<std::filesystem::path> newest() const;
 
-  /// Throws UserError (kBadData), with the way to continue, where the newest checkpoint is
-  /// incomplete or differs from its checksums, for example after a partial copy, or where another
+  /// Throws UserError (kBadData), with the way to continue, if the newest checkpoint is
+  /// incomplete or differs from its checksums, for example after a partial copy, or if another
   /// kind of file has a checkpoint's name.
   void check(CheckScope scope = CheckScope::kAll) const;
 
-  /// Makes checkpoints/best a link to the checkpoint of `best_step`, or removes the link where that
-  /// checkpoint is not kept. Warns where the file system has no links.
+  /// Makes checkpoints/best a link to the checkpoint of `best_step`, or removes the link if that
+  /// checkpoint is not kept. Warns if the file system has no links.
   void link_best(std::optional<int64_t> best_step);
 
   /// Writes a checkpoint and returns its folder. Removes the oldest ones above the limit; warns
-  /// where that fails. May run on any thread. Throws as io/atomic.h does, and UserError where the
+  /// if that fails. May run on any thread. Throws as io/atomic.h does, and UserError if the
   /// run's folder is gone: writing creates no new one, which would lack all other files of the run.
   std::filesystem::path write(const CheckpointContent& content);
   /// Writes the checkpoint with all ranks of `consensus`, each with its shard of the optimizer's

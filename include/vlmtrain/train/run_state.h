@@ -15,7 +15,7 @@ namespace vlmtrain::train {
 /// The result of a run's evaluations so far.
 struct EvaluationState {
   /// The data set and settings of the evaluations; values of another basis are not comparable. Null
-  /// where the run has no evaluations.
+  /// if the run has no evaluations.
   nlohmann::ordered_json basis;
   std::optional<int64_t> best_step;  ///< set together with best_value
   std::optional<double> best_value;
@@ -66,7 +66,7 @@ RunState load_run_state(const std::filesystem::path& checkpoint);
 /// Returns the folder of a checkpoint in which a run keeps its own state.
 std::filesystem::path get_state_folder(const std::filesystem::path& checkpoint);
 
-/// Returns the step that the name of a checkpoint's folder ends with; nothing for other names.
+/// Returns the step that the name of a checkpoint's folder ends with; nullopt for other names.
 std::optional<int64_t> parse_checkpoint_step(const std::filesystem::path& folder);
 
 /// Prefix of the name of a checkpoint's folder; the step follows.

@@ -22,7 +22,7 @@ inline constexpr const char* kMediaSettingsFile = "media_settings.json";
 inline constexpr std::string_view kMediaKeys[]{"data.image_max_pixels", "data.video_fps",       "data.video_max_frames",
                                                "data.video_layout",     "data.mask_image_size", "data.max_length"};
 
-/// Returns the content of kMediaSettingsFile; empty where all values are defaults.
+/// Returns the content of kMediaSettingsFile; empty if all values are defaults.
 std::string format_media_settings(const data::DataOptions& options);
 
 /// Returns the settings with which the model in `checkpoint` was trained, each as key=value, from
@@ -49,7 +49,7 @@ ParsedMediaSettings parse_media_settings(const std::vector<std::string>& setting
 /// JSON object of keys data.volume.*, without defaults.
 inline constexpr const char* kVolumeSettingsFile = "volume_settings.json";
 
-/// Returns the content of kVolumeSettingsFile; empty where all values are defaults.
+/// Returns the content of kVolumeSettingsFile; empty if all values are defaults.
 std::string format_volume_settings(const data::VolumeOptions& options);
 
 /// Returns how volumes are read for the model in `checkpoint`: as kVolumeSettingsFile or the state
@@ -69,7 +69,7 @@ io::RecordSettings load_record_settings(const std::filesystem::path& checkpoint,
                                         const std::vector<std::string>& settings);
 
 /// Resolves data.chat_template_date=auto to the date on which the run of `checkpoint` began, or to
-/// today's where it is no checkpoint of a run. A run that knew no date leaves the value unchanged.
+/// today's if it is no checkpoint of a run. A run that knew no date leaves the value unchanged.
 void resolve_chat_template_date(data::DataOptions& data, const std::optional<std::filesystem::path>& checkpoint);
 
 /// Does the same for the run in `run_dir`, with its newest checkpoint.

@@ -9,7 +9,7 @@ namespace vlmtrain::train {
 constexpr double kInterruptWindowSeconds = 1;
 
 /// Makes SIGINT, SIGTERM, SIGHUP (closed terminal), SIGPIPE (closed output) and SIGUSR1 (SLURM's
-/// warning before the time limit) request a stop. SIGINT, SIGHUP and SIGPIPE stay ignored where
+/// warning before the time limit) request a stop. SIGINT, SIGHUP and SIGPIPE stay ignored if
 /// they were at the start, as under nohup. A SIGINT more than kInterruptWindowSeconds after the
 /// first one ends the process at once.
 ///
@@ -22,13 +22,13 @@ void install_stop_handlers(std::function<void(int signal)> on_stop = {});
 /// executes.
 void block_stop_signals();
 
-/// Makes later signals be recorded only. Does not return where the process is already exiting.
+/// Makes later signals be recorded only. Does not return if the process is already exiting.
 void enable_graceful_stop();
 
 /// Returns the signal that requested the stop, or 0. Thread-safe.
 int stop_signal();
 
-/// Blocks forever where a stop signal is ending the process, so that consequences on another
+/// Blocks forever if a stop signal is ending the process, so that consequences on another
 /// thread, such as a child that the same signal ended, are not reported as errors. Else returns at
 /// once.
 void wait_if_exiting();

@@ -18,9 +18,9 @@ struct TrainingSummary {
   bool stopped = false;                             ///< a signal ended the run early; a checkpoint is written
   int64_t steps = 0;                                ///< completed steps, by this process and the earlier ones
   std::optional<double> last_loss;                  ///< of the last step of this process
-  std::optional<std::filesystem::path> checkpoint;  ///< nothing on a virtual GPU
+  std::optional<std::filesystem::path> checkpoint;  ///< nullopt on a virtual GPU
   int64_t reserved_peak_bytes = 0;                  ///< of device memory; 0 on the CPU
-  std::optional<int64_t> planned_peak_bytes;        ///< planned reserved_peak_bytes; nothing on the CPU
+  std::optional<int64_t> planned_peak_bytes;        ///< planned reserved_peak_bytes; nullopt on the CPU
   int64_t skipped_steps = 0;                        ///< steps whose loss or gradients were not finite
   double callback_seconds = 0;                      ///< spent on metrics, progress, reports and sample predictions
   double save_seconds = 0;                          ///< during which steps waited for checkpoints
@@ -28,7 +28,7 @@ struct TrainingSummary {
   std::string best_metric{};                        ///< metric of best_value; empty without evaluations
   std::optional<int64_t> best_step{};
   std::optional<double> best_value{};
-  std::optional<std::filesystem::path> best_checkpoint{};      ///< nothing where it is not kept
+  std::optional<std::filesystem::path> best_checkpoint{};      ///< nullopt if it is not kept
   std::optional<report::EvaluationMetrics> last_evaluation{};  ///< the last evaluation of this process
 
   /// Returns the JSON object that `train --json` prints.

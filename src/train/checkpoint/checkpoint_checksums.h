@@ -25,7 +25,7 @@ CheckpointChecksums parse_checksums(const std::string& text, const std::string& 
 /// Writes trainer_state/checksums.json of `checkpoint`.
 void write_checksums(const std::filesystem::path& checkpoint, const CheckpointChecksums& checksums);
 
-/// Returns the checksums of a checkpoint; nothing for one of an older version, which has none.
+/// Returns the checksums of a checkpoint; nullopt for one of an older version, which has none.
 std::optional<CheckpointChecksums> read_checksums(const std::filesystem::path& checkpoint);
 
 /// The files whose contents are compared with their checksums.
@@ -37,7 +37,7 @@ enum class VerifiedFiles {
   kModelWeights,
 };
 
-/// Throws UserError (kBadData), with file and advice, where a file is missing or differs from its
+/// Throws UserError (kBadData), with file and advice, if a file is missing or differs from its
 /// checksum. Returns whether the checkpoint has checksums.
 bool verify_checksums(const std::filesystem::path& checkpoint, VerifiedFiles scope);
 

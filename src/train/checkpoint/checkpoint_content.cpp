@@ -39,7 +39,7 @@ class HostCopyCache {
 };
 
 /// Returns the optimizer's state, and the fp32 values of weights that are saved with another type
-/// where the state lacks them. `masters` may be shards (engine/saved_pieces.h).
+/// if the state lacks them. `masters` may be shards (engine/saved_pieces.h).
 io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model, io::NamedTensors tensors,
                                         const io::NamedTensors& masters, const models::SaveOptions& save_settings) {
   std::set<std::string> names;
@@ -116,7 +116,7 @@ std::string get_metadata(const io::SafetensorsFile& file, const char* key) {
   return it == file.metadata().end() ? "?" : it->second;
 }
 
-/// Returns the number of shards in the name of any of them; nothing where there are none.
+/// Returns the number of shards in the name of any of them; nullopt if there are none.
 std::optional<int64_t> count_shards(const std::filesystem::path& folder) {
   std::optional<int64_t> num_shards;
   std::error_code error;

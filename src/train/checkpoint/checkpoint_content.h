@@ -38,7 +38,7 @@ enum class ValueStorage {
 /// Returns the checkpoint of a run. Weights have the base's data types (models/weights_to_save.h)
 /// or `dtype`, as SaveOptions::dtype. trainer_state has the fp32 values of weights that are saved
 /// with fewer bits, so that a resumed run has the same values. kCopied takes compute_copy_bytes()
-/// of host memory, and throws what LibTorch throws where that fails.
+/// of host memory, and throws what LibTorch throws if that fails.
 CheckpointContent make_checkpoint_content(const RunState& state, const models::VisionLanguageModel& model,
                                           const engine::AdamW& optimizer, const data::Ledger& ledger,
                                           const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
@@ -66,7 +66,7 @@ std::string format_optimizer_files_name(const std::filesystem::path& trainer_sta
 /// Returns the metadata of a shard, which identifies its rank and step.
 std::map<std::string, std::string> make_shard_metadata(int64_t rank, int64_t step);
 
-/// Returns the file name of a shard; that of the only file where `count` is 1.
+/// Returns the file name of a shard; that of the only file if `count` is 1.
 std::string make_optimizer_file_name(int64_t rank, int64_t count);
 
 }  // namespace vlmtrain::train

@@ -20,7 +20,7 @@ struct ResumePoint {
   std::vector<SettingChange> changes;  ///< of settings since the checkpoint
 };
 
-/// Reads the newest checkpoint's state and compares the settings with it. Throws UserError where
+/// Reads the newest checkpoint's state and compares the settings with it. Throws UserError if
 /// training.resume does not allow to resume, or does not allow the changes.
 ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
                               const nlohmann::ordered_json& fingerprint);

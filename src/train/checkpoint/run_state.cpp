@@ -41,7 +41,7 @@ void check_range(std::string_view key, int64_t value, int64_t min_value, int64_t
       path.string(), key, value, min_value, max_value);
 }
 
-/// Returns a count of the fingerprint; nothing where it has none.
+/// Returns a count of the fingerprint; nullopt if it has none.
 std::optional<int64_t> parse_count(const nlohmann::ordered_json& fingerprint, const char* key) {
   return parse_suffix_int("", get_setting_text(fingerprint, key));
 }
@@ -59,7 +59,7 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
   constexpr int64_t kMaxEpochs = int64_t{1} << 53;
   constexpr int64_t kMaxSamples = int64_t{1} << 53;
   check_range("changed_at", state.last_change_step, 0, engine::kMaxSteps, path);
-  // Epochs start over where the data set changes.
+  // Epochs start over if the data set changes.
   const int64_t steps = std::min(state.last_change_step + compute_max_steps(state.fingerprint), engine::kMaxSteps);
   if (state.total_steps) check_range("total_steps", *state.total_steps, 1, steps, path);
   const auto folder_step = parse_checkpoint_step(checkpoint);

@@ -65,7 +65,7 @@ void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
 
 namespace {
 
-/// Samples that are checked for a plan where data.check_at_start does not check all. More would
+/// Samples that are checked for a plan if data.check_at_start does not check all. More would
 /// start a run later; fewer would miss more of the large samples.
 constexpr int64_t kPlanSamples = 512;
 

@@ -18,7 +18,7 @@
 namespace vlmtrain::train {
 
 /// Splits a source of data.train of which data.eval holds out a share: as held_out.json of the run
-/// in output.dir says, else at random. Logs differences where `log_changes`. Throws as
+/// in output.dir says, else at random. Logs differences if `log_changes`. Throws as
 /// data::hold_out() and data::restore_hold_out().
 data::HoldOutSplit split_source(const Config& config, const data::Source& source, const io::Records& records,
                                 bool log_changes);
@@ -32,7 +32,7 @@ void save_held_out(const Config& config, const std::vector<SourceSplit>& sources
 class EvaluationSet {
  public:
   /// Checks the samples as data.check_at_start says; `cache` as for check_data(). Throws UserError:
-  /// kBadData as data.on_bad_sample says and where no sample is usable, kUsage for
+  /// kBadData as data.on_bad_sample says and if no sample is usable, kUsage for
   /// training.best_metric=dice without masks.
   EvaluationSet(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 

@@ -18,7 +18,7 @@ namespace {
 
 /// Keeps workers busy while the largest samples decode.
 constexpr int64_t kPrefetchPerWorker = 16;
-/// Global batches that are measured of each type of largest sample where not all samples are.
+/// Global batches that are measured of each type of largest sample if not all samples are.
 constexpr int64_t kBatchesMeasured = 4;
 /// Image tokens below which an image shows hardly anything: a grid of 4 by 4 tokens.
 constexpr int64_t kMinImageTokens = 16;

@@ -37,7 +37,7 @@ std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
   std::vector<int64_t> samples;
   data::Cursor cursor = order.start();
   std::map<int64_t, data::SourceIterator> walks;
-  // Bounds the search where most samples are bad.
+  // Bounds the search if most samples are bad.
   constexpr int64_t kMaxUnits = 100'000;
   for (int64_t unit = 0; unit < kMaxUnits && std::ssize(samples) < count; ++unit) {
     const int64_t source = order.mixture_sampler().choose_source(cursor);
@@ -54,7 +54,7 @@ void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const
                report::Inspection& inspection) {
   const double units = data::count_epoch_units(order, ledger);
   inspection.steps = compute_total_steps(config.training, units);
-  // The units of a step are not known in advance where global_batch_tokens is set.
+  // The units of a step are not known in advance if global_batch_tokens is set.
   const bool has_fixed_steps = !config.training.balance.global_batch_tokens;
   const auto total_units = static_cast<double>(inspection.steps * config.training.global_batch_size);
   if (has_fixed_steps && units > 0) inspection.epochs = total_units / units;

@@ -22,7 +22,7 @@ nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& eva
           {"training.best_metric", to_string(config.evaluation.best_metric)}};
 }
 
-/// Returns the metric's value; nothing where it is missing or not finite.
+/// Returns the metric's value; nullopt if it is missing or not finite.
 std::optional<double> get_metric_value(BestMetric metric, const report::EvaluationScore& score) {
   if (!std::isfinite(score.loss))
     return std::nullopt;  // a model without a finite loss has broken weights, whatever its answers are

@@ -34,7 +34,7 @@ class PeriodicEvaluation {
   /// `epochs_before` to `epochs_after`. `is_last`: it is the run's last step.
   bool is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const;
 
-  /// Evaluates the model after `step`. Returns nothing where a stop was requested; the evaluation
+  /// Evaluates the model after `step`. Returns nullopt if a stop was requested; the evaluation
   /// is still due then.
   std::optional<report::EvaluationMetrics> evaluate(int64_t step);
 
@@ -50,7 +50,7 @@ class PeriodicEvaluation {
   const data::NoticeCounts& notices() const { return notices_; }
 
  private:
-  /// Updates the state where the score is the best so far; returns whether it is.
+  /// Updates the state if the score is the best so far; returns whether it is.
   bool update_best(int64_t step, const report::EvaluationScore& score);
 
   const EvaluationOptions& options_;
@@ -67,7 +67,7 @@ class PeriodicEvaluation {
 /// Returns how the evaluations of `run` compute a batch; the caller sets should_stop and on_event.
 evaluation::EvaluationSettings make_evaluation_settings(const Config& config, const RunSetup& run, at::Device device);
 
-/// Forgets the best evaluation, with a warning, where its checkpoint is gone from `run_dir`: a later checkpoint that is
+/// Forgets the best evaluation, with a warning, if its checkpoint is gone from `run_dir`: a later checkpoint that is
 /// not as good is better than none.
 void reset_missing_best(const std::filesystem::path& run_dir, EvaluationState& evaluation);
 

@@ -41,13 +41,13 @@ struct RunErrorState {
   bool metrics_are_lost = false;       ///< of the last step: its loss, and whether it was skipped
 };
 
-/// Returns why the weights in memory must not be saved after an error; empty where they may be.
+/// Returns why the weights in memory must not be saved after an error; empty if they may be.
 std::string find_unsafe_save_reason(const std::exception& error, const RunErrorState& state);
 
-/// Writes the checkpoints and the ledger of a run. Rank 0 writes; where ranks share the optimizer's
+/// Writes the checkpoints and the ledger of a run. Rank 0 writes; if ranks share the optimizer's
 /// state, all ranks write together. A run on a virtual GPU saves nothing.
 ///
-/// A thread writes copies while training continues, where memory allows them (output.async_save),
+/// A thread writes copies while training continues, if memory allows them (output.async_save),
 /// one checkpoint at a time, with the same bytes. Its errors are thrown by the next call of save(),
 /// poll() or finish().
 ///
@@ -87,7 +87,7 @@ class RunSaver {
   /// Writes ledger.json into the run's folder.
   void write_ledger() const;
 
-  /// Saves the completed steps of a run that failed, where find_unsafe_save_reason() allows it.
+  /// Saves the completed steps of a run that failed, if find_unsafe_save_reason() allows it.
   /// `metrics_are_lost` tries to read those of the last step. Throws nothing; logs the result.
   void emergency_save(const std::exception& error, const std::function<bool()>& metrics_are_lost);
 
@@ -100,7 +100,7 @@ class RunSaver {
   void save_now();
   /// Saves with all ranks, synchronously.
   void save_sharded();
-  /// Returns false where the checkpoint has to be written before the next step.
+  /// Returns false if the checkpoint has to be written before the next step.
   bool save_async();
   bool can_save_async();
   int64_t compute_async_save_bytes() const;

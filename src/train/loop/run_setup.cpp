@@ -33,7 +33,7 @@ namespace {
 constexpr const char* kHostLimitKey = "tensor_limit_bytes";
 constexpr const char* kDeviceLimitKey = "limit_bytes";
 
-/// Returns the number of machines that hold a whole training each, where the ranks of a machine
+/// Returns the number of machines that hold a whole training each, if the ranks of a machine
 /// share one.
 int64_t count_shard_nodes(const Config& config, const RankGroup& ranks) {
   const auto& sharding = config.distributed.sharding;
@@ -364,7 +364,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   }
   model = load_model(config, job, device, checkpoint, /*load_weights=*/!is_dry_run());
   std::optional<models::BaseWeights>
-      checkpoint_weights;  // set where more than the model's weights is read from the checkpoint
+      checkpoint_weights;  // set if more than the model's weights is read from the checkpoint
   if (base && checkpoint && !(changes.empty() && state.frozen_after_training.empty())) {
     const bool has_lora = model->parameters().lora().has_value();
     checkpoint_weights.emplace(has_lora ? std::filesystem::path(config.model.path) : *checkpoint,

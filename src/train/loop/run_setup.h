@@ -36,7 +36,7 @@ struct RunSetup {
   std::shared_ptr<const data::DataSet> records;
   std::optional<data::SampleOrder> order;  ///< set after the data check
   std::unique_ptr<models::Processor> processor;
-  std::optional<EvaluationSet> evaluation_set;  ///< set where the run has evaluations
+  std::optional<EvaluationSet> evaluation_set;  ///< set if the run has evaluations
   RunCheckpoints checkpoints;
   RunState state;
   bool resumed = false;
@@ -78,7 +78,7 @@ struct RunSetup {
   /// Both run on rank 0 first, whose cache files the other ranks read.
   data::SampleIndex check_training_data(const Config& config) const;
   void check_evaluation_data(const Config& config, data::SampleIndex& train_index);
-  /// Also chooses the sharding of `job` where the configuration leaves it open.
+  /// Also chooses the sharding of `job` if the configuration leaves it open.
   void make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
                   int64_t decode_bytes);
   template <class MakePlan>
@@ -92,7 +92,7 @@ struct RunSetup {
 
   const RankGroup& ranks_;
   nlohmann::ordered_json old_fingerprint_;  // of the checkpoint
-  engine::MigratedState migrated_state_;    // set where settings were changed
+  engine::MigratedState migrated_state_;    // set if settings were changed
   bool keeps_task_weights_ = true;          // GradNorm's weights are restored
   bool has_videos_ = false;                 // among the checked samples
 };

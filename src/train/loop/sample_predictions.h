@@ -27,7 +27,7 @@ class SamplePredictions {
 
   /// See Callback::on_past_step.
   void add_past_step(const nlohmann::json& line);
-  /// Answers with the model of the checkpoint after `step`, where a killed process did not.
+  /// Answers with the model of the checkpoint after `step`, if a killed process did not.
   void answer_saved_step(int64_t step);
   /// Starts the clock of `share` at the first step of this process.
   void start_clock();
@@ -43,12 +43,12 @@ class SamplePredictions {
   using Clock = std::chrono::steady_clock;
   struct Thumbnails {
     std::vector<std::string> images;
-    std::vector<std::string> captions;  // of volumes; empty where there are none
+    std::vector<std::string> captions;  // of volumes; empty if there are none
   };
 
   /// Answers the next records of the rotation while there is time.
   void answer_all(int64_t step);
-  /// Answers the next record; returns false where memory does not suffice.
+  /// Answers the next record; returns false if memory does not suffice.
   bool answer_next(int64_t step);
   /// Returns the seconds of this process's steps and of earlier steps without answers.
   double seconds_so_far() const;

@@ -212,7 +212,7 @@ void StepRunner::on_failure(const std::string& reason, const engine::StepLayout&
   if (look_ahead_) look_ahead_->raise_margin();
 }
 
-/// Empties the cache where much of the reserved memory was unused even at the peak, which only
+/// Empties the cache if much of the reserved memory was unused even at the peak, which only
 /// fragmentation explains.
 void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemory& memory) {
   const auto reserved = static_cast<double>(memory.reserved_peak_bytes);

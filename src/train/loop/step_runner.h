@@ -77,7 +77,7 @@ class StepRunner {
   /// micro-batches. `step_seconds`: duration of a recent step.
   PlannedStep next(double step_seconds) { return prefetcher_.next(step_seconds); }
 
-  /// Runs forward and backward passes and the optimizer, again with smaller micro-batches where
+  /// Runs forward and backward passes and the optimizer, again with smaller micro-batches if
   /// memory runs out. Replaces a sample that does not fit in `step`, or throws UserError
   /// (kDoesNotFit), as data.on_bad_sample says.
   CompletedStep run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
@@ -91,7 +91,7 @@ class StepRunner {
   /// see.
   void release_device_memory();
 
-  /// Returns null where the run has no look-ahead.
+  /// Returns null if the run has no look-ahead.
   const LookAheadSummary* look_ahead_summary() const { return look_ahead_ ? &look_ahead_->summary() : nullptr; }
 
  private:

@@ -182,7 +182,7 @@ void TrainingLoop::run_steps() {
     PlannedStep step = runner_->next(step_seconds_);
     memory_watch_.before_step();
     // 2. Run forward and backward passes and the optimizer; the guard repeats them with smaller
-    // micro-batches where memory runs out.
+    // micro-batches if memory runs out.
     const uint64_t step_seed = derive_stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
     const auto objective = run_.tasks->make_objective(step.step, step_seed);
     const CompletedStep completed =

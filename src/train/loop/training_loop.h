@@ -51,12 +51,12 @@ class TrainingLoop {
   /// Runs the evaluation that a stop prevented. Its step is reported and saved already.
   void run_missed_evaluation();
 
-  /// Returns rank 0's decision where all ranks write a checkpoint together: evaluation results
+  /// Returns rank 0's decision if all ranks write a checkpoint together: evaluation results
   /// differ between ranks by rounding, and a stop may reach only some in the middle of an
   /// evaluation.
   bool should_all_save(bool wants_save) const;
 
-  /// Returns nothing where a stop was requested meanwhile.
+  /// Returns nullopt if a stop was requested meanwhile.
   std::optional<report::EvaluationMetrics> evaluate();
 
   /// Calls `action` on the rank that writes; other ranks only take part in gathering sharded

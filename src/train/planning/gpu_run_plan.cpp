@@ -63,13 +63,13 @@ planner::Plan make_plan_or_throw(const planner::PlanRequest& request) {
   }
 }
 
-/// Returns nothing on a virtual GPU, on which measurements mean nothing.
+/// Returns nullopt on a virtual GPU, on which measurements mean nothing.
 std::optional<PastRuns> load_gpu_past_runs(const planner::TargetGpu& target) {
   if (planner::is_on_virtual_gpu()) return std::nullopt;
   return load_past_runs(find_past_runs_file(), describe_gpu_environment(target.device_name));
 }
 
-/// Plans with the saved recomputation where that fits: a GPU with some MB less than at the start is
+/// Plans with the saved recomputation if that fits: a GPU with some MB less than at the start is
 /// no reason to recompute other blocks.
 planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const SavedPlan& saved_plan) {
   const auto limit =

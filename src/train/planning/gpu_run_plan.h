@@ -56,17 +56,17 @@ class PlanningError : public std::runtime_error {
 /// The source of a run's micro-batch split, unless training.micro_batch_size is a number.
 enum class SplitSource {
   kPlanner,     ///< the planner
-  kCheckpoint,  ///< the run's checkpoint; where that has none, equal micro-batches
+  kCheckpoint,  ///< the run's checkpoint; if that has none, equal micro-batches
 };
 
 /// The plan of a run on a GPU. It is written to plan.json before anything is allocated there, and
 /// compared with measurements at the end. Each rank has its own plan; rank 0 writes.
 class GpuRunPlan {
  public:
-  /// Throws UserError (kDoesNotFit), with advice, where the run does not fit, and PlanningError.
+  /// Throws UserError (kDoesNotFit), with advice, if the run does not fit, and PlanningError.
   /// Configures the allocator for the plan. `limits` are the settings that the advice may name.
   /// `saved_plan` is the checkpoint's plan: its split stays; its recomputation is chosen again
-  /// where it does not fit on a smaller GPU.
+  /// if it does not fit on a smaller GPU.
   GpuRunPlan(const Config& config, at::Device device, planner::Workload workload,
              std::vector<planner::SampleLimit> limits, const planner::Job& job, const RankGroup& ranks,
              std::filesystem::path run_folder, SplitSource split_source = SplitSource::kPlanner,
@@ -74,10 +74,10 @@ class GpuRunPlan {
 
   const planner::StepConfig& step_config() const { return step_config_; }
   planner::StepPeaks peaks() const { return plan_.peaks(); }
-  /// Returns what checkpoints keep of the plan; nothing where all micro-batches have the same
+  /// Returns what checkpoints keep of the plan; nullopt if all micro-batches have the same
   /// number of samples.
   const std::optional<SavedPlan>& saved_plan() const { return saved_plan_; }
-  /// Returns how drawn steps are split; nothing where the split comes from a checkpoint or is the
+  /// Returns how drawn steps are split; nullopt if the split comes from a checkpoint or is the
   /// same for all steps.
   const std::optional<planner::SplitPlan>& split_plan() const { return plan_.split; }
   /// Plans the evaluation of `evaluation_set` while the training state stays allocated, with at

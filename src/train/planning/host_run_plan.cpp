@@ -182,7 +182,7 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
   }
 }
 
-/// The available memory counts only where it is less than the run was planned for.
+/// The available memory counts only if it is less than the run was planned for.
 void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_splits, const SavedPlan& saved_plan) {
   const int64_t current_limit_bytes = saved_plan_.limit_bytes;
   saved_plan_.limit_bytes = saved_plan.limit_bytes;

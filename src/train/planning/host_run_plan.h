@@ -34,7 +34,7 @@ class HostRunPlan {
   /// Returns the choices of the run, which its checkpoints keep.
   const SavedPlan& saved_plan() const { return saved_plan_; }
 
-  /// Returns how drawn steps are split; nothing where the split comes from a checkpoint or is the
+  /// Returns how drawn steps are split; nullopt if the split comes from a checkpoint or is the
   /// same for all steps.
   const std::optional<planner::SplitPlan>& split_plan() const { return split_plan_; }
 
@@ -76,7 +76,7 @@ class HostRunPlan {
 
   std::filesystem::path run_folder_;
   bool is_writer_;
-  std::optional<planner::CpuPlan> plan_;  // nothing where planning failed
+  std::optional<planner::CpuPlan> plan_;  // nullopt if planning failed
   SavedPlan saved_plan_;                  // limit_bytes is CpuMemoryLimit::tensor_bytes
   std::optional<planner::SplitPlan> split_plan_;
   int64_t enforced_limit_bytes_ = 0;  // the limit, or the memory that is available now if that is less

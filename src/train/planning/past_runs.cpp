@@ -148,7 +148,7 @@ class FileLock {
   bool is_locked_ = false;
 };
 
-/// Returns the larger one; nothing where both are missing.
+/// Returns the larger one; nullopt if both are missing.
 template <class Number>
 std::optional<Number> max_if_any(const std::optional<Number>& a, const std::optional<Number>& b) {
   return a && b ? std::max(a, b) : a ? a : b;

@@ -31,12 +31,12 @@ planner::StepConstraints constrain_to_saved_config(const planner::StepConstraint
 template <class Plan>
 struct PlanOrSplit {
   Plan plan;
-  /// The configured micro-batch, where it may not fit with the largest samples; their steps are
+  /// The configured micro-batch, if it may not fit with the largest samples; their steps are
   /// split.
   std::optional<int64_t> oversized_micro_batch;
 };
 
-/// Calls `make` with the request. With allow_splits a plan need only fit single samples where the
+/// Calls `make` with the request. With allow_splits a plan need only fit single samples if the
 /// configured micro-batch does not fit with the largest ones.
 template <class Request, class Make>
 auto make_plan_or_split(Request request, bool allow_splits, const Make& make)

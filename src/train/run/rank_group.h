@@ -68,7 +68,7 @@ class CheckpointLock {
 /// weights, order and ledger; rank 0 writes.
 class RankGroup {
  public:
-  /// Waits for the other ranks of `launch`; nothing: a single process. Throws as
+  /// Waits for the other ranks of `launch`; nullopt: a single process. Throws as
   /// distributed::Ranks.
   explicit RankGroup(const std::optional<distributed::Launch>& launch,
                      std::chrono::milliseconds rendezvous_timeout = distributed::RanksOptions().rendezvous_timeout);
@@ -81,7 +81,7 @@ class RankGroup {
   int64_t ranks_on_this_node() const { return ranks_on_this_node_; }
   int64_t num_nodes() const { return num_nodes_; }
   /// Returns the ranks of each machine, which have consecutive numbers. Throws UserError (kUsage)
-  /// where machines have different numbers of ranks. VLMTRAIN_RANKS_PER_NODE overrides host names,
+  /// if machines have different numbers of ranks. VLMTRAIN_RANKS_PER_NODE overrides host names,
   /// so that tests can form groups on one machine.
   int64_t ranks_per_node() const;
   const engine::Consensus& consensus() const { return *consensus_; }
@@ -96,7 +96,7 @@ class RankGroup {
   /// See distributed::Ranks; does nothing for a single process.
   void set_group_size(int64_t count) const;
 
-  /// Enables reductions of gradients on `device`. Throws UserError on all ranks where their devices
+  /// Enables reductions of gradients on `device`. Throws UserError on all ranks if their devices
   /// have different types or two ranks have the same GPU, and what distributed::Ranks::connect
   /// throws.
   void connect(at::Device device) const;
@@ -116,12 +116,12 @@ class RankGroup {
   /// Returns the communication volume of `steps` steps, for people; empty for a single process.
   std::string describe_traffic(int64_t steps) const;
 
-  /// Returns whether the reductions of all steps are complete. They are not on a GPU where a rank
+  /// Returns whether the reductions of all steps are complete. They are not on a GPU if a rank
   /// was lost in the middle of one.
   bool are_reductions_complete() const;
 
   /// Calls `action` and reports its error to the other ranks. Rethrows the error, or
-  /// AlreadyReported where rank 0 reports it.
+  /// AlreadyReported if rank 0 reports it.
   void report_failures(const std::function<void()>& action) const;
 
  private:

@@ -13,7 +13,7 @@ bool is_dry_run();
 /// Returns output.dir or, for a dry run, a folder in it, so that the run's own results stay.
 std::filesystem::path get_run_folder(const Config& config);
 
-/// Creates `folder` and the folders above it. Throws UserError: kUsage where a file has one of their names, else
+/// Creates `folder` and the folders above it. Throws UserError: kUsage if a file has one of their names, else
 /// kFailed.
 void create_run_folder(const std::filesystem::path& folder);
 
@@ -21,8 +21,8 @@ void create_run_folder(const std::filesystem::path& folder);
 /// ends, however it ends. The file stays; it names the newest holder.
 class RunLock {
  public:
-  /// Throws UserError: kUsage, with the holder, where another run has the folder, and kFailed where
-  /// the file cannot be written. Warns where the file system has no locks.
+  /// Throws UserError: kUsage, with the holder, if another run has the folder, and kFailed if
+  /// the file cannot be written. Warns if the file system has no locks.
   explicit RunLock(const std::filesystem::path& run_dir);
   ~RunLock();
   RunLock(const RunLock&) = delete;

@@ -31,7 +31,7 @@ OomGuard::OomGuard(engine::Training& training, at::Device device, const engine::
 
 namespace {
 
-/// Joins the reasons of the ranks that have one, with their numbers where there are several ranks.
+/// Joins the reasons of the ranks that have one, with their numbers if there are several ranks.
 std::string join_rank_reasons(const std::vector<std::string>& rank_reasons) {
   if (rank_reasons.size() == 1) return rank_reasons.front();
   std::string text;

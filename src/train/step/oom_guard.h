@@ -25,7 +25,7 @@ class OversizedSampleError : public std::runtime_error {
  public:
   OversizedSampleError(std::optional<int64_t> position, memory::MemoryKind memory_kind, const std::string& reason)
       : std::runtime_error(reason), position_(position), memory_kind_(memory_kind) {}
-  /// Returns its position in the step; nothing where it is another rank's sample.
+  /// Returns its position in the step; nullopt if it is another rank's sample.
   std::optional<int64_t> position() const { return position_; }
   memory::MemoryKind memory_kind() const { return memory_kind_; }
 
@@ -37,14 +37,14 @@ class OversizedSampleError : public std::runtime_error {
 /// Returns the learning rates of a step. Called once its gradients are computed.
 using LearningRatesFunction = std::function<engine::LearningRates()>;
 
-/// Runs optimizer steps, and repeats a whole step where device or host memory runs out: it drops
+/// Runs optimizer steps, and repeats a whole step if device or host memory runs out: it drops
 /// gradients, empties caches, restores the random state and uses smaller micro-batches. No weight
 /// has changed by then and the loss is divided by the same label tokens, so the result is the same.
 ///
 /// An attempt that failed on one rank is repeated on all ranks; ranks on which it succeeded repeat
 /// it unchanged.
 ///
-/// The levels: 0. the same layout once more, where the driver's memory may have been in the emptied
+/// The levels: 0. the same layout once more, if the driver's memory may have been in the emptied
 /// cache; 1. half the micro-batches and no prefetched copies; 2. full recomputation, small vision
 /// passes and loss chunks; 3. single samples. Each level is tried once, so that a device that
 /// always fails ends the run.
@@ -57,7 +57,7 @@ class OomGuard {
   OomGuard(engine::Training& training, at::Device device, const engine::Consensus& consensus, OnFailure on_failure);
 
   /// Runs a step. `seed` is that of its random stream. Throws OversizedSampleError, UserError
-  /// (kDoesNotFit) where the optimizer does not fit, and UserError (kFailed) where the device has
+  /// (kDoesNotFit) if the optimizer does not fit, and UserError (kFailed) if the device has
   /// no memory at all.
   CompletedStep step(const engine::Objective& objective, std::span<const data::Sample> samples,
                      const engine::StepLayout& layout, uint64_t seed, const LearningRatesFunction& compute_rates);

@@ -21,7 +21,7 @@ struct StepPlan {
   bool empty_cache_first = false;                ///< calls memory::release_unused() before the step
   std::optional<planner::StepPeaks> peaks = {};  ///< predicted by the look-ahead
   bool fits = true;  ///< false: no split fits, so that the step may fail; `layout` takes the least memory
-  /// Position of the sample that fails even alone, where it does not fit; nothing where the
+  /// Position of the sample that fails even alone, if it does not fit; nullopt if the
   /// optimizer does not fit or the reason is unknown.
   std::optional<int64_t> oversized_sample = {};
 };
@@ -47,7 +47,7 @@ class PendingReport {
   void complete();
 
   StepReport report;
-  /// Results by task, after complete(); empty where tasks are not separated.
+  /// Results by task, after complete(); empty if tasks are not separated.
   std::vector<engine::TaskResult> tasks;
   std::vector<double> task_weights() const { return objective_->task_weights(); }
 

@@ -18,7 +18,7 @@ bool is_component_trained(const nn::ParameterStore& parameters, nn::Component co
 /// projector".
 std::string describe_trained_parts(const nn::ParameterStore& parameters);
 
-/// Throws UserError (kUsage) where no sample has media and only parts are trained that text does
+/// Throws UserError (kUsage) if no sample has media and only parts are trained that text does
 /// not reach: no trained weight would get a gradient.
 void check_samples_reach_trained_parts(const Config& config, const nn::ParameterStore& parameters, bool has_media);
 
@@ -66,7 +66,7 @@ class GradientWatch {
   int64_t num_media_ = 0;  // of all counted steps
 };
 
-/// Throws UserError (kFailed) where a completed run learned nothing: it stopped early
+/// Throws UserError (kFailed) if a completed run learned nothing: it stopped early
 /// (`stopped_early`) without a finite evaluation, all gradients were zero, or every step was
 /// skipped.
 void check_run_trained(const Config& config, const RunState& state, const GradientWatch& gradient_watch, bool resumed,

@@ -17,7 +17,7 @@ namespace vlmtrain::train {
 class FillLevel {
  public:
   /// Returns true when more than 95 % of `total_bytes` are used for the first time, or for the
-  /// first time since usage was below 90 %. `total_bytes` is 0 where it is unknown.
+  /// first time since usage was below 90 %. `total_bytes` is 0 if it is unknown.
   bool crosses_threshold(int64_t used_bytes, int64_t total_bytes) {
     if (total_bytes <= 0) return false;
     const double share = static_cast<double>(used_bytes) / static_cast<double>(total_bytes);
@@ -38,7 +38,7 @@ class FillLevel {
 /// Detector of memory that only grows. Memory between steps is level, with short peaks; a leak
 /// raises the lowest value of each window of steps above that of the window before. A cache that
 /// fills, such as oneDNN's of kernels for the shapes it has seen, grows ever more slowly, for
-/// hundreds of steps. A rise therefore counts as a leak only where it is not smaller than before:
+/// hundreds of steps. A rise therefore counts as a leak only if it is not smaller than before:
 /// over the last windows compared with those of the later half, or within that half.
 class GrowthTrend {
  public:
@@ -62,9 +62,9 @@ class GrowthTrend {
   std::deque<int64_t> window_lows_;
 };
 
-/// Watches device and host memory between steps. Warns where either grows: the next steps' device
+/// Watches device and host memory between steps. Warns if either grows: the next steps' device
 /// allocations are traced then, to name the part of the model whose allocations stay. Also warns
-/// where either is nearly full.
+/// if either is nearly full.
 class MemoryWatch {
  public:
   /// `host_limit_bytes`: host memory that the process may use.
@@ -103,7 +103,7 @@ class DevicePeaks {
 
   /// Only the peaks are set.
   const memory::DeviceMemory& peak_memory() const { return memory_; }
-  /// Returns the bytes in use at the end of a step, by all processes; 0 where they are not known.
+  /// Returns the bytes in use at the end of a step, by all processes; 0 if they are not known.
   int64_t max_used_bytes() const;
   /// Returns the bytes in use outside of LibTorch's allocator.
   int64_t max_context_bytes() const { return max_context_bytes_; }
