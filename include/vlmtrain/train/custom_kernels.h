@@ -17,8 +17,8 @@ std::string join_kernel_names(const kernels::KernelSet& kernels);
 kernels::KernelSet find_kernels_disabled_by_environment();
 
 /// Returns the custom kernels that a run replaces with ATen's operations: all with
-/// training.kernels=aten; otherwise the kernels that are disabled by default
-/// (kernels::disabled_kernels()) or by VLMTRAIN_WITHOUT_KERNELS. Throws UserError (kUsage) for an
+/// training.kernels=aten; otherwise the kernels that open_kernels() has disabled, because this GPU
+/// computes them wrongly, and those in VLMTRAIN_WITHOUT_KERNELS. Throws UserError (kUsage) for an
 /// unknown name.
 kernels::KernelSet find_disabled_kernels(const engine::TrainingOptions& options);
 
