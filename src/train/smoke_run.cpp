@@ -31,7 +31,7 @@ constexpr double kSmokeRunLearningRate = 1e-3;
 
 /// Returns the same samples on every machine. `vocabulary`: number of token ids.
 std::vector<data::Sample> make_smoke_run_samples(const std::filesystem::path& model, int64_t vocabulary) {
-  // A short sample, for which a step takes well below a second. Not tuned.
+  // Short, to keep steps fast. Chosen without measurement.
   const auto shape = models::compute_sample_shape(model, {.text_tokens = 96, .label_tokens = 32});
   std::vector<data::Sample> samples;
   for (int64_t index = 0; index < kSmokeRunSamples; ++index) {
