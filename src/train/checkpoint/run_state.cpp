@@ -15,7 +15,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-// The field names are those of older versions: "lanes" are sources, "due" are deficits.
+// Field names are kept for compatibility: "lanes" are sources, "due" are deficits.
 nlohmann::ordered_json to_json(const data::Cursor& cursor) {
   auto lanes = nlohmann::ordered_json::array();
   for (const data::EpochPosition& position : cursor.sources)

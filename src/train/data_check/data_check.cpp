@@ -40,7 +40,7 @@ fs::path get_shared_index_file(const std::string& dataset, int64_t samples) {
   std::error_code error;
   const fs::path current_folder = fs::current_path(error);
   if (samples < kMinCachedSamples || cache.empty() || error) return {};
-  const fs::path folder = cache / "outlines";  // the name that older versions gave it
+  const fs::path folder = cache / "outlines";  // this name keeps existing caches valid
   fs::create_directories(folder, error);
   if (error) return {};
   io::clean_up_temporaries(folder);

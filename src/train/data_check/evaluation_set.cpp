@@ -35,7 +35,7 @@ int64_t get_num_workers(const Config& config) {
   return std::max<int64_t>(config.data.num_workers, memory::default_threads());
 }
 
-// The field names are those of older versions: "places" are indices, "contents" content hashes.
+// Field names are kept for compatibility: "places" are indices, "contents" are content hashes.
 nlohmann::ordered_json to_json(const data::HoldOutState& source_record) {
   auto contents = nlohmann::ordered_json::array();
   for (const auto& [index, content] : source_record.content_hashes) contents.push_back({index, content});

@@ -315,7 +315,7 @@ class DataInspector {
   static constexpr const char* kNoneUsable = "none of the samples can be used";
   static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // numbers of the data sets in index_
 
-  const data::NoticeCollector notices_;  // collects notices of media while the object exists
+  const data::NoticeCollector notices_;  // logs the notices of all media when it is destroyed
   const std::chrono::steady_clock::time_point start_;
   const Config& config_;
   const InspectionRequest& request_;
