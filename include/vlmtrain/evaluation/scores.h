@@ -29,10 +29,10 @@ struct MaskScore {
 /// Scores masks uint8 [height, width] on the CPU of equal size; nonzero pixels belong to a mask. If
 /// both are empty, IoU and Dice are 1; if only one is, they are 0.
 ///
-/// The Hausdorff distance is MONAI's (1.6, compute_hausdorff_distance with percentile=95): edges
-/// are the pixels of which one of the four neighbors is outside of the mask, and the image's border
-/// is outside; the percentile interpolates linearly between the two nearest ranks. MONAI computes
-/// ranks in float32, which changes its result by about 1e-5.
+/// The Hausdorff distance is MONAI's (1.6, compute_hausdorff_distance with percentile=95): the edge
+/// of a mask consists of its pixels with one of four neighbors outside the mask or the image; the
+/// percentile interpolates linearly between the two nearest ranks. MONAI computes ranks in float32,
+/// which changes its result by about 1e-5.
 ///
 /// Linear time in the number of pixels. Thread-safe.
 MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth);
@@ -42,10 +42,10 @@ MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth);
 struct MaskScoreSums {
   int64_t masks = 0;  ///< number of masks
   double iou_sum = 0, dice_sum = 0;
-  int64_t num_with_hausdorff95 = 0;  ///< masks of which truth and prediction are not empty
+  int64_t num_with_hausdorff95 = 0;  ///< masks with a nonempty truth and prediction
   double hausdorff95_sum = 0;
-  int64_t empty_truths = 0;       ///< masks whose truth is empty: Dice and IoU are 0 or 1
-  int64_t empty_predictions = 0;  ///< masks whose prediction is empty; if both are empty, both counters count
+  int64_t empty_truths = 0;       ///< masks with an empty truth, whose Dice and IoU are 0 or 1
+  int64_t empty_predictions = 0;  ///< masks with an empty prediction; also counted in empty_truths if both are
 
   void add(const MaskScore& score);
   void merge(const MaskScoreSums& other);
@@ -112,7 +112,7 @@ enum class AnswerType { kClosed, kOpen };
 AnswerType get_answer_type(const io::Record& record);
 
 /// Normalizes an answer for comparison: lower case, no punctuation (except point and comma within a
-/// number), no articles a, an, the, digits for the numbers none to ten, single spaces.
+/// number), no articles (a, an, the), digits instead of the words none to ten, single spaces.
 std::string normalize_answer(std::string_view text);
 
 /// The accuracy of closed questions. An answer is correct if it equals the expected one, both
@@ -132,7 +132,7 @@ struct ClosedScore {
 /// prediction.
 struct OpenScore {
   int64_t samples = 0;
-  int64_t num_exact = 0;  ///< equal, both normalized
+  int64_t num_exact = 0;  ///< predictions equal to the expected answer, both normalized
   double recall_sum = 0, precision_sum = 0, f1_sum = 0;
 
   /// Adds an answer.

@@ -33,12 +33,12 @@ struct ModelOptions {
 /// Section `lora`: the fields of nn::LoraSettings; rank 0 means no LoRA.
 struct LoraOptions {
   int64_t rank = 0;
-  double alpha = 16;
-  double dropout = 0;
-  std::vector<std::string> target_modules{"all-linear"};
-  std::vector<std::string> modules_to_save{};
-  bool use_rslora = false;
-  bool use_dora = false;
+  double alpha = 16;                                      ///< an adapter's output is multiplied by alpha / rank
+  double dropout = 0;                                     ///< probability of zeroing an input of an adapter
+  std::vector<std::string> target_modules{"all-linear"};  ///< Linears with adapters: names or regular expressions
+  std::vector<std::string> modules_to_save{};             ///< modules that are trained in full
+  bool use_rslora = false;                                ///< multiplies by alpha / √rank instead
+  bool use_dora = false;                                  ///< also trains the row norms of adapted weights
 
   bool operator==(const LoraOptions&) const = default;
 };
@@ -91,7 +91,7 @@ struct DistributedOptions {
   int64_t rendezvous_seconds = 60;  ///< time within which all ranks must connect
 };
 
-/// Section `output`: what a run writes, and when.
+/// Section `output`: the files that a run writes.
 struct OutputOptions {
   std::string dir;  ///< folder of the run
   OutputDtype dtype = OutputDtype::kAuto;

@@ -30,8 +30,8 @@ data::HoldOutSplit split_source(const Config& config, const data::Source& source
 /// only some.
 void save_held_out(const Config& config, const std::vector<SourceSplit>& sources);
 
-/// The samples of a run's evaluations: the records of data.eval, or training.eval_samples of them,
-/// without known bad ones.
+/// The samples of a run's evaluations: all records of data.eval, or a selection of
+/// training.eval_samples records, without known bad samples. Not thread-safe.
 class EvaluationSet {
  public:
   /// Checks the samples as data.check_at_start says; `cache` as for check_data(). Throws UserError:

@@ -22,6 +22,7 @@ namespace vlmtrain::train {
 /// thread-safe.
 class PeriodicEvaluation {
  public:
+  /// The type of evaluation::EvaluationSettings::on_event.
   using OnEvent = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
 
   /// All arguments passed by reference must outlive the object. `settings`: how batches are

@@ -210,7 +210,7 @@ void ProgressBar::on_event(const report::Event& event) {
   progress_.clear();
   switch (event.kind) {
     case report::EventKind::kCheckpoint:
-      break;  // visible in the folder, and too frequent for the log
+      break;  // too frequent for the log; the folder shows it
     case report::EventKind::kFailed:
       break;  // the command prints the error as its last line
     case report::EventKind::kResumed:

@@ -45,7 +45,7 @@ class LookAheadMargin {
   int64_t raised_bytes_ = 0;          // part that grows with errors
   int64_t good_steps_ = 0;            // since the last change of the margin
   int64_t good_steps_to_halve_ = 10;  // doubled by the first raise()
-  std::deque<int64_t> excess_bytes_;  // of the last steps
+  std::deque<int64_t> excess_bytes_;  // of the newest steps
 };
 
 /// The settings of LookAheadClient: the run's plan.
@@ -63,7 +63,7 @@ struct LookAheadSummary {
   int64_t steps = 0;        ///< predicted steps
   int64_t split_steps = 0;  ///< predicted steps that were split because they would not have fitted
   int64_t late_steps = 0;   ///< steps without an answer in time
-  int64_t unfit_steps = 0;  ///< steps predicted not to fit however they are split
+  int64_t unfit_steps = 0;  ///< steps predicted not to fit with any split
   double worst_error = 0;   ///< largest relative error of the predicted reserved peak, from step 10 on
   double cpu_seconds = 0;   ///< CPU time of the child process
   double wait_seconds = 0;  ///< time that the run waited for answers
@@ -118,7 +118,7 @@ class LookAheadClient {
   LookAheadSettings settings_;
   at::Device device_;
   OnEvent on_event_;
-  std::unique_ptr<planner::LookAhead> look_ahead_;  // null once it is lost
+  std::unique_ptr<planner::LookAhead> look_ahead_;  // null after it failed
   LookAheadMargin margin_;
   std::set<int64_t> release_steps_;  // submitted steps that start with an empty cache
   bool release_next_ = false;

@@ -18,7 +18,7 @@ namespace vlmtrain::train {
 /// The layout that a step is run with, and its predicted memory.
 struct StepPlan {
   engine::StepLayout layout;
-  bool empty_cache_first = false;                ///< calls memory::release_unused() before the step
+  bool empty_cache_first = false;                ///< empties the allocator's cache before the step
   std::optional<planner::StepPeaks> peaks = {};  ///< prediction of the look-ahead; nullopt without one
   bool fits = true;  ///< false: no split fits, and the step may fail; `layout` is the one of minimum memory
   /// If !fits: index in the step of the sample that does not fit even alone; nullopt if the

@@ -28,7 +28,7 @@ class FillLevel {
   }
 
  private:
-  /// Share at which other processes or fragmentation may let the next step fail. Not tuned.
+  /// Share at which other processes or fragmentation may make the next step fail. Not tuned.
   static constexpr double kFullShare = 0.95;
   /// Lower than kFullShare, so that usage that varies around it does not repeat the warning. Not
   /// tuned.
