@@ -61,8 +61,8 @@ Window compute_window(const at::Tensor& a, const at::Tensor& b) {
   return {.top = top, .left = left, .height = bottom - top + 1, .width = right - left + 1};
 }
 
-/// Returns the percentile of the square roots of `squares`, which must not be empty. Interpolates
-/// linearly between the two nearest ranks, like numpy. Reorders `squares`.
+/// Returns the percentile of the square roots of `squared_distances`, which must not be empty.
+/// Interpolates linearly between the two nearest ranks, like numpy. Reorders `squared_distances`.
 double percentile(std::vector<int64_t>& squares, double percent) {
   const double rank = percent / 100 * static_cast<double>(squares.size() - 1);
   const auto lower = squares.begin() + static_cast<std::ptrdiff_t>(rank);

@@ -34,7 +34,7 @@ void check_required_keys(const Config& config) {
 void check_loss_scale(const engine::TrainingOptions& training) {
   if (!training.loss_scale || training.precision == engine::Precision::kFp16) return;
   throw usage_error(
-      "training.loss_scale: has no effect with training.precision={}, which needs none; leave it auto, or set "
+      "training.loss_scale: has no effect with training.precision={}, which uses no loss scale; set it to auto, or set "
       "training.precision to fp16",
       engine::to_string(training.precision));
 }

@@ -84,7 +84,7 @@ struct MaskPrediction {
 
 /// Returns the mask of an image, uint8 [image height, image width] with values 0 and 1. `logits`:
 /// fp32 [height, width] for a padded square of `side` by `side` pixels, of which the image covers
-/// `filled`. Resizes bilinearly to the square, crops the padding, resizes bilinearly to
+/// `valid_region`. Resizes bilinearly to the square, crops the padding, resizes bilinearly to
 /// `image_size`, and returns 1 for logits above 0, like postprocess_masks() of SAM.
 at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
                             image::ImageSize image_size);

@@ -52,8 +52,8 @@ void check_no_bad_samples(const io::Records& records, const models::Processor& p
 void check_run_files(const Config& config, const std::filesystem::path& config_file);
 
 /// Returns one sentence for each setting that differs from its default and has no effect, because
-/// no sample has its kind of media or because another setting disables it. `census` counts the
-/// samples of data.train by media; with no samples, settings of media are not reported.
+/// no sample has its kind of media or because another setting disables it. `media_counts` counts
+/// the samples of data.train by media; with no samples, settings of media are not reported.
 std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& census,
                                               bool predicts_masks);
 

@@ -125,12 +125,12 @@ struct Config {
 OptionTable declare(Config& config);
 
 /// Returns the number of steps of a run: training.max_steps, or the steps of training.epochs
-/// epochs, rounded up. `units`: samples of an epoch or, with packing, packs. Throws UserError
-/// (kUsage) for more than engine::kMaxSteps.
+/// epochs, rounded up. `units_per_epoch`: samples of an epoch or, with packing, packs. Throws
+/// UserError (kUsage) for more than engine::kMaxSteps.
 int64_t compute_total_steps(const engine::TrainingOptions& training, double units);
 
 /// Returns the total number of steps of a run that continues with changed settings after `steps`
-/// completed steps and `epochs` completed epochs. `units`: samples or packs of an epoch.
+/// completed steps and `epochs` completed epochs. `units_per_epoch`: samples or packs of an epoch.
 int64_t compute_total_steps_after_change(int64_t steps, double epochs, const engine::TrainingOptions& training,
                                          double units);
 

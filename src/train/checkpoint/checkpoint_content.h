@@ -69,8 +69,8 @@ std::string format_optimizer_files_name(const std::filesystem::path& trainer_sta
 /// Returns the metadata of a shard, which identifies its rank and step.
 std::map<std::string, std::string> make_shard_metadata(int64_t rank, int64_t step);
 
-/// Returns the file name of the shard of `rank`, which counts from 0. If `count`, the number of
-/// shards, is 1, returns "optimizer.safetensors".
+/// Returns the file name of the shard of `rank`, which counts from 0. If `num_shards` is 1, returns
+/// "optimizer.safetensors".
 std::string make_optimizer_file_name(int64_t rank, int64_t count);
 
 }  // namespace vlmtrain::train

@@ -198,7 +198,7 @@ void RunCheckpoints::check_folder() const {
   const auto run_dir = folder_.parent_path();
   if (std::filesystem::exists(run_dir)) return;
   throw run_error(
-      "cannot write {}: the run's folder {} was removed or renamed during the run; put the folder back to resume, or "
+      "cannot write {}: the run's folder {} was removed or renamed during the run; restore the folder to resume, or "
       "start again with the same command",
       folder_.string(), run_dir.string());
 }

@@ -71,8 +71,8 @@ inline constexpr int64_t kGpuEvalBatchSize = 32;
 /// Largest batch of a planned evaluation on the CPU. Larger batches are hardly faster there.
 inline constexpr int64_t kCpuEvalBatchSize = 16;
 
-/// Returns the bytes of the largest decoded sample, of the first samples of `candidates`: batches
-/// that are sorted by descending size.
+/// Returns the bytes of the largest decoded sample, of the first samples of `batches`. Each
+/// batch is sorted by descending size.
 int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& candidates);
 
 /// Returns the planner's request for evaluations of `evaluation_set`, without training and without

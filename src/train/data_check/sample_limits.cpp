@@ -25,7 +25,8 @@ constexpr int64_t kBatchesMeasured = 4;
 /// Smallest useful number of tokens per image: a grid of 4 by 4 tokens. Not tuned.
 constexpr int64_t kMinImageTokens = 16;
 
-/// Returns the maximum size of a sample in the largest batches. `size` maps a shape to a number.
+/// Returns the maximum size of a sample in the largest batches. `get_size` maps a shape to a
+/// number.
 template <class Size>
 int64_t find_max(const planner::Workload& workload, const Size& size) {
   int64_t max_value = 0;

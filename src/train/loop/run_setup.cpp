@@ -103,8 +103,8 @@ void RunSetup::find_checkpoint(const Config& config) {
 void RunSetup::warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const {
   if (!resumed || changes_samples(changes) || sample_index.num_changed == 0) return;
   spdlog::warn(
-      "{}: {} of {} changed since the run last read them, by their records or by sizes and times of their files; it "
-      "continues with the changed ones",
+      "{}: {} of {} changed since the run last read them, according to their records or the sizes and times of their "
+      "files; the run continues with the changed samples",
       config.data.train.name(), sample_index.num_changed, pluralize(records->size(), "sample"));
 }
 

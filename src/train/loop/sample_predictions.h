@@ -18,8 +18,8 @@ namespace vlmtrain::train {
 /// If a process was killed before it answered, the resumed run answers. Not thread-safe.
 class SamplePredictions {
  public:
-  /// Selects up to `count` of `records` and copies them. `share`: maximum share, from 0 to 1, of
-  /// the time since the first step that answers may take; 1: all records are answered at each
+  /// Selects up to `count` of `records` and copies them. `time_share`: maximum share, from 0 to 1,
+  /// of the time since the first step that answers may take; 1: all records are answered at each
   /// checkpoint. `run_folder`: has predictions.jsonl of a resumed run. `model`, `processor` and
   /// `callbacks` must outlive the object.
   SamplePredictions(const io::Records& records, int64_t count, const models::VisionLanguageModel& model,
@@ -31,7 +31,7 @@ class SamplePredictions {
   /// Answers after `step`, the step of the loaded checkpoint, unless an earlier process has
   /// answered.
   void answer_saved_step(int64_t step);
-  /// Starts the clock for `share`. Called before the first step of this process.
+  /// Starts the clock for `time_share`. Called before the first step of this process.
   void start_clock();
   /// Answers records after the checkpoint of `step`. REQUIRES: all completed steps were reported.
   void after_checkpoint(int64_t step);

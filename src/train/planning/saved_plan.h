@@ -39,10 +39,10 @@ struct PlanOrSplit {
   std::optional<int64_t> oversized_micro_batch;
 };
 
-/// Returns the plan that `make` returns for `request`. If `allow_splits` (memory.allow_splits), and
-/// the configured micro-batch does not fit with the largest samples, returns a plan for
-/// micro-batches of one sample instead. The plan may not fit in either case. Rethrows the errors of
-/// `make`.
+/// Returns the plan that `make_plan` returns for `request`. If `allow_splits`
+/// (memory.allow_splits), and the configured micro-batch does not fit with the largest samples,
+/// returns a plan for micro-batches of one sample instead. The plan may not fit in either case.
+/// Rethrows the errors of `make_plan`.
 template <class Request, class Make>
 auto make_plan_or_split(Request request, bool allow_splits, const Make& make)
     -> PlanOrSplit<decltype(make(std::as_const(request)))> {
