@@ -313,7 +313,7 @@ class DataInspector {
   }
 
   static constexpr const char* kNoneUsable = "none of the samples can be used";
-  static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // numbers of the data sets in index_
+  static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // numbers of the data sets in content_index_
 
   const data::NoticeCollector notices_;  // logs the notices of all media when it is destroyed
   const std::chrono::steady_clock::time_point start_;
