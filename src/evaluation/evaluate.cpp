@@ -30,18 +30,22 @@ std::string trim(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-/// Returns the question of the record's last answer, without placeholders of media.
+/// Returns the last question of the record, without media placeholders.
 std::string get_question(const io::Record& record) {
   const auto turn = std::find_if(record.turns.rbegin(), record.turns.rend(),
                                  [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
   if (turn == record.turns.rend()) return "";
   std::string question = turn->text;
   const std::vector<io::MediaPlaceholder> marks = io::find_placeholders(*turn);
+  // From the last placeholder to the first, so that earlier positions stay valid. All kinds of
+  // placeholders, such as <image> and <video>, have the same length.
   for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark)
     question.erase(mark->begin, io::kImagePlaceholder.size());
   return trim(question);
 }
 
+/// The state of one evaluation. Loader threads call make_sample(); everything else runs on the
+/// calling thread.
 class Evaluator {
  public:
   Evaluator(const models::VisionLanguageModel& model, const models::Processor& processor, const io::Records& records,
@@ -60,6 +64,7 @@ class Evaluator {
     data::SampleStream stream(data::make_sequential_indices(records_.size()),
                               [this](int64_t index) { return make_sample(index); },
                               {.workers = settings_.num_workers,
+                               // The next batch is decoded while the current one is scored.
                                .prefetch_samples = 2 * settings_.batch_size,
                                .prefetch_bytes = settings_.prefetch_bytes});
     std::vector<data::Sample> batch;
@@ -89,7 +94,7 @@ class Evaluator {
   }
 
  private:
-  /// Also keeps the prompt: records are read again without the bytes of their media.
+  /// Decodes a sample, and stores its prompt in prompts_ while the record's media are in memory.
   data::Sample make_sample(int64_t index) {
     const io::Record record = records_.at(index);
     data::Sample sample = data::make_sample(processor_, record, index);
@@ -120,7 +125,7 @@ class Evaluator {
     for (const data::Sample& sample : samples) prompts_.erase(sample.index);
   }
 
-  /// Scores samples in pieces that fit into memory.
+  /// Scores samples in batches that fit into memory.
   void score_batch(std::span<const data::Sample> samples) {
     while (!samples.empty()) {
       const auto size = static_cast<size_t>(std::min(result_.batch_size, std::ssize(samples)));
@@ -144,7 +149,7 @@ class Evaluator {
     }
   }
 
-  /// Returns the failure if memory runs out, and counts nothing then.
+  /// Scores one batch. If memory runs out, counts nothing and returns the error.
   std::optional<memory::OutOfMemory> try_score(std::span<const data::Sample> samples,
                                                const engine::EvaluationLayout& layout) {
     try {
@@ -184,7 +189,8 @@ class Evaluator {
     if (const auto& task = read_record(sample).task; !task.empty()) add(result_.by_task[task]);
   }
 
-  /// Counts the masks and returns them.
+  /// Adds the scores of the sample's masks and returns the masks. `logits`: fp32 [masks, height,
+  /// width].
   std::vector<MaskPrediction> score_masks(const data::Sample& sample, const at::Tensor& logits) {
     const io::Record record = records_.at(sample.index);
     const std::vector<at::Tensor> truths = processor_.load_masks(record);
@@ -217,7 +223,7 @@ class Evaluator {
   void report_dropped_samples() {
     result_.num_dropped = std::ssize(dropped_ids_);
     if (dropped_ids_.empty()) return;
-    // Keeps the message short; the event has all ids.
+    // Keeps the message short. The event has all ids.
     constexpr size_t kMaxReportedIds = 5;
     const auto first_ids = std::span(dropped_ids_).first(std::min(kMaxReportedIds, dropped_ids_.size()));
     report_event(report::EventKind::kAnomaly,
@@ -262,9 +268,11 @@ class Evaluator {
   const std::function<void(const Answer&)>& on_answer_;
   Evaluation result_;
   std::string first_problem_;
-  std::vector<std::string> dropped_ids_;  // ids of dropped samples
+  std::vector<std::string> dropped_ids_;  // ids of samples that do not fit into memory
   std::mutex prompts_mutex_;
-  std::map<int64_t, data::Sample> prompts_;  // without pixels, of samples that are not scored yet; guarded by the mutex
+  // Prompts of samples that are not scored yet, by record index, without pixels; guarded by
+  // prompts_mutex_.
+  std::map<int64_t, data::Sample> prompts_;
 };
 
 }  // namespace
@@ -288,7 +296,8 @@ std::optional<report::MaskMetrics> make_mask_metrics(const MaskScoreSums& sums) 
                              .empty_predictions = sums.empty_predictions};
 }
 
-/// Returns MaskMetrics with "by_task" and "by_structure". REQUIRES: at least one mask.
+/// Returns the JSON object of MaskMetrics, with "by_task" and "by_structure". REQUIRES: at least
+/// one mask.
 nlohmann::ordered_json masks_json(const MaskScores& scores) {
   auto json = make_mask_metrics(scores.total())->to_json();
   json["by_task"] = json["by_structure"] = nlohmann::ordered_json::object();
@@ -312,6 +321,7 @@ report::EvaluationMetrics Evaluation::metrics(bool has_values) const {
   for (const auto& [task, sums] : masks.by_task()) metrics.tasks[task].masks = make_mask_metrics(sums);
   for (const auto& [name, sums] : masks.by_structure()) metrics.structures[name] = *make_mask_metrics(sums);
   if (has_values) return metrics;
+  // A virtual GPU computes no values.
   metrics.total.masks.reset();
   metrics.structures.clear();
   metrics.total.loss = std::numeric_limits<double>::quiet_NaN();
@@ -346,6 +356,7 @@ std::string Evaluation::to_json() const {
                               {"seconds", seconds},
                               {"by_task", tasks},
                               {"notices", notices.to_json()}};
+  // Older versions named the field left_out.
   io::add_field_aliases(json, {{"dropped", "left_out"}});
   if (masks.total().masks > 0) json["masks"] = masks_json(masks);
   return io::to_json_string(json);

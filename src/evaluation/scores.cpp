@@ -19,12 +19,15 @@ namespace vlmtrain::evaluation {
 
 namespace {
 
+/// Numbers of pixels of two masks and of their intersection.
 struct Overlap {
-  int64_t predicted = 0, truth = 0, both = 0;  ///< numbers of pixels
+  int64_t predicted = 0, truth = 0, both = 0;
 
   int64_t either() const { return predicted + truth - both; }
 };
 
+/// REQUIRES: both masks are uint8, contiguous, on the CPU and of equal size, as all functions below
+/// do.
 Overlap compute_overlap(const at::Tensor& predicted, const at::Tensor& truth) {
   Overlap overlap;
   const auto* const a = predicted.const_data_ptr<uint8_t>();
@@ -37,7 +40,8 @@ Overlap compute_overlap(const at::Tensor& predicted, const at::Tensor& truth) {
   return overlap;
 }
 
-/// Returns the smallest window with all pixels of both masks. REQUIRES: there are some.
+/// Returns the smallest window that contains all nonzero pixels of both masks. REQUIRES: there is
+/// one.
 Window compute_window(const at::Tensor& a, const at::Tensor& b) {
   const int64_t height = a.size(0), width = a.size(1);
   int64_t top = height, bottom = -1, left = width, right = -1;
@@ -57,7 +61,8 @@ Window compute_window(const at::Tensor& a, const at::Tensor& b) {
   return {.top = top, .left = left, .height = bottom - top + 1, .width = right - left + 1};
 }
 
-/// Interpolates linearly between the two nearest ranks, like numpy.
+/// Returns the percentile of the square roots of `squared_distances`, which must not be empty.
+/// Interpolates linearly between the two nearest ranks, like numpy. Reorders `squared_distances`.
 double percentile(std::vector<int64_t>& squares, double percent) {
   const double rank = percent / 100 * static_cast<double>(squares.size() - 1);
   const auto lower = squares.begin() + static_cast<std::ptrdiff_t>(rank);
@@ -68,7 +73,8 @@ double percentile(std::vector<int64_t>& squares, double percent) {
   return below + (above - below) * (rank - std::floor(rank));
 }
 
-/// Distances from each pixel of the edge `from` to the edge `to`.
+/// Returns the 95th percentile of the distances from each pixel of the edge `from` to the edge
+/// `to`. The window must contain both edges.
 double directed_hausdorff95(const at::Tensor& from, const at::Tensor& to, const Window& window) {
   const std::vector<int64_t> squared_to_nearest = compute_squared_distances(to, window);
   std::vector<int64_t> squares;
@@ -167,11 +173,12 @@ at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::
 
 namespace {
 
-/// Larger than any distance in an image. Sums of it do not overflow.
+/// Larger than any distance in an image, and small enough that adding image coordinates does not
+/// overflow.
 constexpr int64_t kInfiniteDistance = int64_t{1} << 30;
 
-/// Returns for each pixel the distance to the nearest point in its column, at least
-/// kInfiniteDistance if its column has no point: one pass down, one pass up.
+/// Returns for each pixel of the window the distance to the nearest point in its column; at least
+/// kInfiniteDistance if the column has no point. Makes one pass down and one pass up.
 std::vector<int64_t> compute_column_distances(const at::Tensor& points, const Window& window) {
   const int64_t width = window.width;
   std::vector<int64_t> distances(static_cast<size_t>(window.height * width));
@@ -189,15 +196,16 @@ std::vector<int64_t> compute_column_distances(const at::Tensor& points, const Wi
   return distances;
 }
 
-/// A parabola of the lower envelope: its vertex, and the start of the range in which it is the
-/// lowest.
+/// The parabola (x - vertex)² + height, as part of the lower envelope of several.
 struct Parabola {
   int64_t vertex;
   int64_t height;
-  double start;
+  double start;  // from this x on it is the lowest, until the start of the next one
 };
 
-/// Replaces the column distances of a row by squared distances to the nearest point.
+/// Replaces the column distances d of a row with the squared distances to the nearest point of any
+/// column, min over v of (x - v)² + d(v)². That is the lower envelope of one parabola per column
+/// (Felzenszwalb and Huttenlocher). `envelope`: memory that is reused between rows.
 void square_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
   envelope.clear();
   for (int64_t x = 0; x < width; ++x) {
@@ -205,6 +213,7 @@ void square_row(int64_t* row, int64_t width, std::vector<Parabola>& envelope) {
     Parabola next{x, row[x] * row[x], -std::numeric_limits<double>::infinity()};
     while (!envelope.empty()) {
       const Parabola& last = envelope.back();
+      // The two parabolas intersect at next.start. If `last` is lowest nowhere, it is removed.
       const int64_t rise = next.height + x * x - last.height - last.vertex * last.vertex;
       next.start = static_cast<double>(rise) / static_cast<double>(2 * (x - last.vertex));
       if (next.start > last.start) break;
@@ -239,7 +248,8 @@ bool is_digit(char c) {
   return std::isdigit(static_cast<unsigned char>(c)) != 0;
 }
 
-/// Converts to lower case and punctuation to spaces. Bytes of other alphabets are kept.
+/// Converts ASCII letters to lower case and punctuation to spaces. Keeps the bytes of other
+/// characters.
 std::string strip_punctuation(std::string_view text) {
   std::string stripped;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -271,6 +281,7 @@ AnswerType get_answer_type(const io::Record& record) {
 }
 
 std::string normalize_answer(std::string_view text) {
+  // Words by the digit that replaces them.
   constexpr std::array<std::string_view, 11> kNumbers{"none", "one",   "two",   "three", "four", "five",
                                                       "six",  "seven", "eight", "nine",  "ten"};
   std::string normalized;
@@ -285,7 +296,7 @@ std::string normalize_answer(std::string_view text) {
     normalized += word;
   }
   if (!normalized.empty()) return normalized;
-  // "a" alone is an option of a multiple-choice question, not an article.
+  // A single "a" is the answer to a multiple-choice question, not an article.
   std::istringstream word_stream(stripped);
   std::string word, second_word;
   return word_stream >> word && word == "a" && !(word_stream >> second_word) ? word : normalized;
@@ -305,7 +316,7 @@ void OpenScore::add(std::string_view expected, std::string_view prediction) {
   for (const auto& [word, count] : candidate_words)
     (reference_words.contains(word) ? num_common : num_additional) += count;
   for (const auto& [word, count] : reference_words) num_missed += candidate_words.contains(word) ? 0 : count;
-  if (num_common == 0) return;
+  if (num_common == 0) return;  // all three scores are 0
   const double precision = static_cast<double>(num_common) / static_cast<double>(num_common + num_additional);
   const double recall = static_cast<double>(num_common) / static_cast<double>(num_common + num_missed);
   precision_sum += precision;

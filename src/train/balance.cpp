@@ -96,6 +96,7 @@ std::string describe_batch_scaling(const engine::TrainingOptions& training) {
 
 namespace {
 
+/// Scales weights by task to a mean of 1 over the samples. `samples`: number of samples by task.
 std::vector<double> normalize_mean(std::vector<double> weights, const std::vector<int64_t>& samples) {
   double sum = 0;
   double count = 0;
@@ -107,7 +108,7 @@ std::vector<double> normalize_mean(std::vector<double> weights, const std::vecto
   return weights;
 }
 
-/// Returns nothing unless the text is a number above 0.
+/// Returns nullopt unless `text` is a finite number above 0.
 std::optional<double> parse_weight(std::string_view text) {
   double weight = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
@@ -122,7 +123,7 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
   std::vector<std::optional<double>> weights(tasks.names().size());
   std::vector<std::string> errors;
   for (const auto& entry : entries) {
-    const auto equals = entry.rfind('=');
+    const auto equals = entry.rfind('=');  // a task name may contain =
     const std::string name = entry.substr(0, equals);
     const auto weight = equals == std::string::npos ? std::nullopt : parse_weight(entry.substr(equals + 1));
     if (!weight) {
@@ -158,6 +159,7 @@ std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks) {
 
 namespace {
 
+/// Throws UserError (kUsage) if keys contradict each other or need several tasks.
 void check_options(const engine::BalanceOptions& options, const data::Tasks& tasks) {
   if (options.task_weighting != engine::TaskWeighting::kFixed && !options.task_weights.empty()) {
     throw usage_error(
@@ -177,6 +179,7 @@ void check_options(const engine::BalanceOptions& options, const data::Tasks& tas
   }
 }
 
+/// Returns the initial weights by task; empty if tasks are not weighted.
 std::vector<double> make_initial_weights(const engine::BalanceOptions& options, const data::Tasks& tasks) {
   switch (options.task_weighting) {
     case engine::TaskWeighting::kNone:
@@ -219,6 +222,7 @@ engine::SplitConstraint TaskBalance::split_constraint(const std::vector<data::Sa
 }
 
 std::shared_ptr<const engine::Objective> TaskBalance::make_objective(int64_t step, uint64_t step_seed) {
+  // The results of step - 1 are not used, since they may not have reached the host (see the class).
   for (; !observations_.empty() && observations_.front().step <= step - 2; observations_.pop_front()) {
     gradnorm_->update(observations_.front().results, observations_.front().weights);
   }

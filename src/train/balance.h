@@ -17,70 +17,77 @@
 
 namespace vlmtrain::train {
 
-/// Throws UserError (kUsage) where training.global_batch_tokens, batch_scaling,
-/// reference_batch_size and the other keys of the section contradict each other.
+/// Throws UserError (kUsage) if training.global_batch_tokens, training.batch_scaling,
+/// training.reference_batch_size and training.max_steps contradict each other.
 void check_batch_scaling(const engine::TrainingOptions& training);
 
-/// Returns the factor of all learning rates of a run, for its batch size relative to
-/// training.reference_batch_size.
+/// Returns the factor of all learning rates of a run, which training.batch_scaling derives from
+/// global_batch_size / reference_batch_size; 1 without a reference.
 double compute_reference_lr_factor(const engine::TrainingOptions& training);
 
-/// Returns the additional factor of one step's learning rates, for its tokens relative to
-/// training.global_batch_tokens.
+/// Returns the additional factor of the learning rates of a step with `tokens` tokens, which
+/// training.batch_scaling derives from tokens / global_batch_tokens; 1 if that is not set.
 double compute_step_lr_factor(const engine::TrainingOptions& training, int64_t tokens);
 
-/// Returns a sentence for the log about the scaling rule and its effect; empty if there is nothing to report.
+/// Returns a sentence for the log about the scaling rule and its effect; empty if there is nothing
+/// to report.
 std::string describe_batch_scaling(const engine::TrainingOptions& training);
 
-/// Parses training.task_weights, `name=1.5` each, into weights by task, scaled to a mean of 1 over
-/// the samples. Throws UserError (kUsage) that lists all invalid entries.
+/// Parses training.task_weights, entries such as caption=1.5, into one weight per task in the order
+/// of `tasks`, scaled to a mean of 1 over the samples. Throws UserError (kUsage), with all
+/// problems, for invalid entries and if a task has no weight.
 std::vector<double> parse_task_weights(const std::vector<std::string>& entries, const data::Tasks& tasks);
 
-/// Returns weights proportional to 1 / samples of the task, scaled to a mean of 1 over the samples.
+/// Returns one weight per task, proportional to 1 / number of its samples, scaled to a mean of 1
+/// over the samples.
 std::vector<double> compute_inverse_size_weights(const data::Tasks& tasks);
 
-/// Returns the task settings that a run starts with; empty for one task. Throws UserError (kUsage)
-/// where the configuration does not fit the tasks.
+/// Returns the initial task settings of a run; without weights if tasks are not weighted. Throws
+/// UserError (kUsage) if the configuration does not fit the tasks.
 engine::TaskSettings make_task_settings(const engine::BalanceOptions& options, const data::Tasks& tasks);
 
 /// The tasks of a run and their weights in the loss, which GradNorm adapts. The weights of a step
-/// depend on the results of all steps but the previous one, whose results have not reached the host
-/// when the step starts on a GPU.
+/// depend on the results of all earlier steps except the previous one. On a GPU, the results of the
+/// previous step have not reached the host when a step starts. Not thread-safe.
 class TaskBalance {
  public:
-  /// `masks`: see engine::ObjectiveSettings.
+  /// `masks`: weights of the mask losses; nullopt if the model predicts no masks. Throws as
+  /// make_task_settings().
   TaskBalance(const engine::BalanceOptions& options, const data::Tasks& tasks,
               std::optional<engine::MaskLossWeights> masks = std::nullopt);
 
-  /// Sets the task index of each sample of a step.
+  /// Sets the task index of each sample of a step; does nothing if all samples have one task.
   void assign_tasks(std::vector<data::Sample>& samples) const;
 
-  /// Returns the settings of the configuration. REQUIRES: no step was started.
+  /// Returns the settings before the first step. REQUIRES: make_objective() was not called.
   const engine::TaskSettings& initial_settings() const { return settings_; }
   /// Returns the constraint on micro-batch splits of a step; it does not depend on the weights.
   engine::SplitConstraint split_constraint(const std::vector<data::Sample>& samples) const;
 
-  /// Returns the objective of `step`, counted from 1. REQUIRES: update() was called for all earlier
-  /// steps but at most one.
+  /// Returns the objective of `step`, counted from 1. `step_seed`: seed of the step's random
+  /// stream. REQUIRES: update() was called for all earlier steps, except possibly the previous one.
   std::shared_ptr<const engine::Objective> make_objective(int64_t step, uint64_t step_seed);
 
-  /// Records the results of the next step in order, and adds its tasks to `metrics`. `weights`:
-  /// those that the step used.
+  /// Records the results of a step by task, and adds them to `metrics`, whose `step` and `skipped`
+  /// must be set. `weights`: the task weights of the step; empty if all are 1. Called in the order
+  /// of steps.
   void update(const std::vector<engine::TaskResult>& results, const std::vector<double>& weights,
               report::StepMetrics& metrics);
 
   /// Returns the state for a checkpoint; null if nothing has to be saved.
   nlohmann::ordered_json state() const;
-  /// Returns whether `state` belongs to these tasks, or there is no state.
+  /// Returns whether `state` has the same task names. True if there is no state to restore, because
+  /// GradNorm is not used.
   bool matches(const nlohmann::ordered_json& state) const;
-  /// Restores `state`. Throws UserError (kBadData), with `source`, for an invalid one.
+  /// Restores the output of state(); does nothing without GradNorm. Throws UserError (kBadData),
+  /// with `source`, for an invalid state.
   void restore(const nlohmann::ordered_json& state, const std::string& source);
 
-  /// Returns a sentence for the log; empty where there is nothing to report.
+  /// Returns a sentence for the log; empty if there is nothing to report.
   std::string description() const;
 
  private:
-  /// Results of a step that GradNorm has not used yet.
+  /// The results of a step that GradNorm has not used yet.
   struct Observation {
     int64_t step = 0;
     std::vector<engine::TaskResult> results;

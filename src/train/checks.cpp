@@ -34,7 +34,7 @@ void check_required_keys(const Config& config) {
 void check_loss_scale(const engine::TrainingOptions& training) {
   if (!training.loss_scale || training.precision == engine::Precision::kFp16) return;
   throw usage_error(
-      "training.loss_scale: has no effect with training.precision={}, which needs none; leave it auto, or set "
+      "training.loss_scale: has no effect with training.precision={}, which uses no loss scale; set it to auto, or set "
       "training.precision to fp16",
       engine::to_string(training.precision));
 }
@@ -104,13 +104,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The files that a run writes into output.dir.
 constexpr std::array kRunFiles{"config.yaml",       "epochs.jsonl", "data_check.jsonl", "environment.json",
                                "events.jsonl",      "ledger.json",  "metrics.jsonl",    "plan.json",
                                "predictions.jsonl", "report.html",  "run.lock",         "samples.jsonl"};
+/// The folders that a run writes in output.dir, and from which it removes old files.
 constexpr std::array kRunFolders{"checkpoints", "tensorboard"};
 
+/// Paths that a run reads, with the key that names them.
 using Inputs = std::vector<std::pair<std::string, fs::path>>;
 
+/// Returns the inputs that exist.
 Inputs collect_inputs(const Config& config) {
   Inputs inputs{{"model.path", config.model.path},
                 {"model.adapter", config.model.adapter},
@@ -137,7 +141,8 @@ bool is_within(const fs::path& path, const fs::path& folder) {
   return std::ranges::mismatch(outer, inner).in1 == outer.end();
 }
 
-/// Every run leaves run.lock next to its files.
+/// Throws UserError (kUsage) if `folder` has a file that a run would overwrite and that no run
+/// wrote. Every run leaves run.lock next to its files.
 void check_no_foreign_files(const fs::path& folder) {
   std::error_code ignored_error;
   if (fs::exists(fs::symlink_status(folder / "run.lock", ignored_error))) return;
@@ -150,7 +155,7 @@ void check_no_foreign_files(const fs::path& folder) {
   }
 }
 
-/// Returns whether the file has exactly the text that a run writes.
+/// Returns whether the file has exactly the text that a run writes as config.yaml.
 bool is_resolved(const fs::path& config_file) {
   Config config;
   OptionTable options = declare(config);
@@ -197,13 +202,14 @@ void preflight_check(const Config& config, const io::Records& records) {
 
 namespace {
 
-/// Keys that have no effect for one reason.
+/// Keys that have no effect under a common condition.
 struct UnusedSettings {
-  bool is_unused = false;
+  bool is_unused = false;  // whether the condition holds
   std::vector<std::string_view> keys{};
   std::string_view reason{};
 };
 
+/// Returns all groups of keys. Conditions on media hold only if samples were counted.
 std::vector<UnusedSettings> list_unused_settings(const Config& config, const data::MediaCounts& census,
                                                  bool predicts_masks) {
   const bool has_census = census.samples > 0;

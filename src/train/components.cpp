@@ -41,7 +41,8 @@ std::shared_ptr<const io::Records> read_records(const std::filesystem::path& pat
 
 namespace {
 
-/// Opens the sources of data.train, each restricted to `split_indices` where a share is held out.
+/// Opens the sources of data.train. If a share is held out, restricts each to the records in
+/// `split_indices`, the training or held-out part of its split.
 std::shared_ptr<const data::DataSet> open_sources(const Config& config,
                                                   std::vector<int64_t> data::HoldOutSplit::*split_indices,
                                                   std::vector<SourceSplit>* source_splits) {
@@ -115,7 +116,7 @@ data::LoaderSettings make_loader_settings(const Config& config) {
 
 namespace {
 
-/// Throws for a path that the JSON of an adapter cannot name as its base.
+/// Throws UserError (kUsage) for a path that is not UTF-8, which JSON cannot contain.
 void check_base_name(const std::filesystem::path& base) {
   const std::string path = std::filesystem::absolute(base).string();
   if (is_utf8(path)) return;
@@ -130,6 +131,7 @@ void check_base_name(const std::filesystem::path& base) {
 std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const std::filesystem::path& adapter) {
   const LoraOptions& options = config.lora;
   const bool continues_adapter = !config.model.adapter.empty();
+  // The settings of section `lora` that apply besides an adapter's own, or with rank 0.
   const LoraOptions allowed = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
   if (continues_adapter && options != allowed) {
     throw usage_error(
@@ -206,7 +208,8 @@ models::FrozenParts make_frozen_parts(const ModelOptions& options) {
 
 namespace {
 
-/// REQUIRES: the frozen parts of `model` are frozen.
+/// Throws UserError (kUsage) if no parameter is trained, or if a module is both frozen and in
+/// lora.modules_to_save. REQUIRES: the frozen parts of `model` are frozen.
 void check_trainable(const models::VisionLanguageModel& model) {
   const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
   if (std::ranges::none_of(model.parameters().all(), is_trained)) {
@@ -256,6 +259,7 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, pl
 
 namespace {
 
+/// Returns nullopt for precisions without a loss scale.
 std::optional<engine::LossScaleSettings> make_loss_scale_settings(const engine::TrainingOptions& options) {
   if (options.precision != engine::Precision::kFp16) return std::nullopt;
   engine::LossScaleSettings settings{.dynamic = !options.loss_scale, .growth_steps = options.loss_scale_growth_steps};
@@ -286,9 +290,9 @@ engine::LearningRates compute_learning_rates(const engine::TrainingOptions& opti
 
 namespace {
 
-/// Lists only the first names: a model may lack thousands of weights.
+/// Lists only the first names, because a model may lack thousands of weights.
 std::string format_list(const std::vector<std::string>& names) {
-  constexpr size_t kMaxListed = 6;
+  constexpr size_t kMaxListed = 6;  // Not tuned.
   const auto first = std::span(names).first(std::min(names.size(), kMaxListed));
   return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMaxListed ? ", …" : "");
 }
@@ -309,6 +313,7 @@ models::LoadSettings make_load_settings(const Config& config, const std::optiona
                                 .allow_unexpected = config.model.allow_unexpected,
                                 .resize_embeddings = config.model.resize_embeddings,
                                 .seed = static_cast<uint64_t>(config.training.seed)};
+  // The adapter has its own values of these modules, so the base may lack them.
   if (lora && !lora->adapter.empty()) {
     settings.allow_missing.insert(settings.allow_missing.end(), lora->modules_to_save.begin(),
                                   lora->modules_to_save.end());

@@ -11,7 +11,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Not tuned per model: larger micro-batches take more memory and fill the cores of a CPU no
+/// Not tuned per model. Larger micro-batches take more memory but do not use the cores of a CPU
 /// better.
 constexpr int64_t kMaxAutoMicroBatchSize = 8;
 
@@ -46,12 +46,12 @@ void declare(OptionTable& table, ModelOptions& options) {
                  "bitsandbytes (docs/lora.md). nf4: 4 bits with double quantization, as in QLoRA. int8: 8 bits.");
 }
 
-/// Above the hidden sizes of all models; catches a value that was meant for another key.
+/// Larger than the hidden size of any model. Rejects values that were meant for another key.
 constexpr int64_t kMaxLoraRank = 65'536;
 
-/// Limits names and regular expressions, whose cost grows with their length.
+/// Limits the length of names and regular expressions, because the cost of matching grows with it.
 Check<std::vector<std::string>> check_entry_lengths() {
-  // Above every name of a module.
+  // Longer than any path of a module.
   constexpr size_t kMaxEntryLength = 1000;
   return {fmt::format("a list of entries of at most {} characters each", kMaxEntryLength),
           [](const std::vector<std::string>& entries) {
@@ -88,6 +88,7 @@ const std::vector<std::pair<std::string, BestMetric>> kBestMetrics{
     {"loss", BestMetric::kLoss}, {"exact_match", BestMetric::kExactMatch}, {"dice", BestMetric::kDice}};
 
 void declare(OptionTable& table, EvaluationOptions& options) {
+  // Far above useful values, to reject typing errors.
   constexpr int64_t kMaxAnswerTokens = 10'000'000;
   constexpr int64_t kMaxEvalBatchSize = 1'000'000;
   table.add("training.eval_steps", options.steps,
@@ -217,7 +218,7 @@ int64_t compute_total_steps_after_change(int64_t steps, double epochs, const eng
                                          double units) {
   const int64_t total_from_start = compute_total_steps(training, units);
   if (training.max_steps) return total_from_start;
-  constexpr double kRounding = 1e-9;
+  constexpr double kRounding = 1e-9;  // rounding error of `epochs`, which must not add a step
   const double remaining_units = (training.epochs - epochs) * units;
   return steps +
          std::max<int64_t>(

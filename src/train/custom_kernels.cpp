@@ -17,8 +17,8 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Environment variable with names of kernels, separated by commas, that ATen's operations replace:
-/// to measure a kernel, or to continue without a wrong one.
+/// Environment variable with the names of kernels that ATen's operations replace, separated by
+/// commas. It allows measuring the effect of a kernel, and training without a kernel that is wrong.
 constexpr const char* kDisableVariable = "VLMTRAIN_WITHOUT_KERNELS";
 
 kernels::Kernel find_kernel(std::string_view name) {

@@ -8,8 +8,8 @@ namespace vlmtrain::train {
 namespace {
 
 struct EquivalentOption {
-  std::initializer_list<std::string_view> keys;
-  std::string_view equivalent;
+  std::initializer_list<std::string_view> keys;  // of other trainers
+  std::string_view equivalent;                   // text of the hint
 };
 
 const EquivalentOption kEquivalentOptions[] = {

@@ -6,9 +6,9 @@
 
 namespace vlmtrain::train {
 
-/// Returns the message about the equivalent of a key of another trainer (transformers, TRL,
-/// LLaMA-Factory, ms-swift, axolotl, LLaVA's and Qwen's scripts); nothing for an unknown word. The
-/// last word of a dotted key counts.
+/// Returns a hint about the equivalent of a key of another trainer (transformers, TRL,
+/// LLaMA-Factory, ms-swift, axolotl, the scripts of LLaVA and Qwen); nullopt for an unknown key.
+/// Only the part after the last point of `key` counts.
 std::optional<std::string> find_equivalent_option(std::string_view key);
 
 }  // namespace vlmtrain::train

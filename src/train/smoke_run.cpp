@@ -29,8 +29,9 @@ constexpr int64_t kSmokeRunMicroBatch = 2;
 /// High enough that the loss of a tiny model falls within a few steps.
 constexpr double kSmokeRunLearningRate = 1e-3;
 
-/// Returns the same samples on every machine.
+/// Returns the same samples on every machine. `vocabulary`: number of token ids.
 std::vector<data::Sample> make_smoke_run_samples(const std::filesystem::path& model, int64_t vocabulary) {
+  // Short, to keep steps fast. Chosen without measurement.
   const auto shape = models::compute_sample_shape(model, {.text_tokens = 96, .label_tokens = 32});
   std::vector<data::Sample> samples;
   for (int64_t index = 0; index < kSmokeRunSamples; ++index) {
@@ -59,6 +60,7 @@ class SmokeTrainer {
     samples_ = make_smoke_run_samples(settings.model, model_->output_weight().size(0));
   }
 
+  /// Returns the gradients of the batch by parameter, fp32 on the CPU. Changes no weights.
   std::map<std::string, at::Tensor> compute_gradients() {
     const at::Tensor scale = training_->optimizer.loss_scale();
     engine::accumulate(*model_, make_input(), kLayout, scale, &training_->gradient_buckets);
@@ -72,7 +74,7 @@ class SmokeTrainer {
     return gradients;
   }
 
-  /// Runs a step and waits for it.
+  /// Runs an optimizer step and returns its loss. Waits for the device.
   double step() {
     const engine::LearningRates rates{kSmokeRunLearningRate, kSmokeRunLearningRate, kSmokeRunLearningRate};
     return engine::optimizer_step(*training_, make_input(), kLayout, rates).loss.item<double>();
@@ -122,7 +124,7 @@ SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& ex
                                  ? std::numeric_limits<double>::infinity()
                                  : actual_gradient->second.sub(gradient).norm().item<double>() /
                                        std::max(gradient.norm().item<double>(), min_norm);
-    // NaN must count as the largest deviation.
+    // Written so that NaN counts as the largest deviation.
     if (deviation <= result.gradient) continue;
     result.gradient = deviation;
     result.parameter = name;
@@ -132,7 +134,8 @@ SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& ex
 }
 
 SmokeRunTolerance get_smoke_run_tolerance(engine::Precision precision) {
-  // In fp32 only the order of long sums differs; lower precisions also round between operations.
+  // Multiples of the rounding unit, 2^-24 in fp32. In fp32 only the order of long sums differs.
+  // Lower precisions also round between operations.
   if (precision == engine::Precision::kFp32) return {.loss = 128.0 / (1 << 24), .gradient = 1024.0 / (1 << 24)};
   const double unit = precision == engine::Precision::kBf16 ? 1.0 / 256 : 1.0 / 2048;
   return {.loss = 2 * unit, .gradient = 32 * unit};

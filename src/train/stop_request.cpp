@@ -20,11 +20,12 @@ namespace vlmtrain::train {
 
 namespace {
 
-// Signal handlers may touch only these variables.
+// Signal handlers may use only these variables.
 volatile sig_atomic_t received_signal = 0;
 volatile sig_atomic_t wake_pipe = -1;  // write end of the pipe to the waiting thread
-timespec first_interrupt{};            // CLOCK_MONOTONIC; used by the handler of SIGINT only
+timespec first_interrupt{};            // time of the first SIGINT (CLOCK_MONOTONIC); zero before it
 
+/// Sets first_interrupt at the first call. Async-signal-safe.
 double seconds_since_first_interrupt() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -34,6 +35,7 @@ double seconds_since_first_interrupt() {
          kNanosecond * static_cast<double>(now.tv_nsec - first_interrupt.tv_nsec);
 }
 
+/// The signal handler. Async-signal-safe; keeps errno.
 void record_signal(int signal) {
   const int error = errno;
   if (signal == SIGINT && seconds_since_first_interrupt() > kInterruptWindowSeconds) {
@@ -49,10 +51,11 @@ void record_signal(int signal) {
   errno = error;
 }
 
-/// A handler on the normal stack that interrupts a matrix product on the CPU corrupts memory, as if
-/// oneDNN's generated code used the stack below its pointer (docs/benchmarks/slurm.md).
+/// Lets signal handlers of this thread run on their own stack. A handler on the normal stack
+/// corrupts memory if it interrupts a matrix product on the CPU, as if oneDNN's generated code used
+/// the stack below the stack pointer (docs/benchmarks/slurm.md).
 void install_alternate_stack() {
-  static std::array<std::byte, 64 * 1024> memory;
+  static std::array<std::byte, 64 * 1024> memory;  // far more than record_signal() takes
   stack_t stack{};
   stack.ss_sp = memory.data();
   stack.ss_size = memory.size();
@@ -78,9 +81,11 @@ sigset_t make_stop_signal_set() {
   return signals;
 }
 
-/// Answers stop signals at once, until the steps begin.
+/// The handling of stop signals before the steps begin: a thread calls `on_stop`, which ends the
+/// process.
 class ImmediateStop {
  public:
+  /// Starts the thread. Called once.
   void start(std::function<void(int)> on_stop) {
     on_stop_ = std::move(on_stop);
     std::array<int, 2> pipe_ends{};
@@ -88,7 +93,8 @@ class ImmediateStop {
       throw run_error("cannot create a pipe: {}", std::strerror(errno));
     fcntl(pipe_ends[0], F_SETFL, 0);  // the handler must not block, the reader has to
     wake_pipe = pipe_ends[1];
-    // Only the main thread has the alternate stack.
+    // The new thread inherits a mask that blocks all signals, since only the main thread has the
+    // alternate stack.
     sigset_t full_mask;
     sigset_t old_mask;
     sigfillset(&full_mask);
@@ -97,11 +103,13 @@ class ImmediateStop {
     pthread_sigmask(SIG_SETMASK, &old_mask, nullptr);
   }
 
+  /// Makes signals no longer end the process. Waits forever if one is ending it.
   void disable() {
     const std::lock_guard lock(mutex_);
     on_stop_ = nullptr;
   }
 
+  /// Waits forever if a signal is ending the process.
   void wait() {
     {
       const std::lock_guard lock(mutex_);
@@ -111,6 +119,7 @@ class ImmediateStop {
   }
 
  private:
+  /// Calls on_stop_ for each byte that the handler writes.
   void watch(int pipe) {
     char byte = 0;
     while (read(pipe, &byte, 1) == 1) {
@@ -123,7 +132,8 @@ class ImmediateStop {
   std::function<void(int)> on_stop_;
 };
 
-/// Never destroyed, since its thread lives as long as the process.
+/// Returns the only instance. It is never destroyed, because its thread runs until the process
+/// ends.
 ImmediateStop& immediate_stop() {
   static auto* const instance = new ImmediateStop;
   return *instance;
@@ -142,7 +152,7 @@ void install_stop_handlers(std::function<void(int signal)> on_stop) {
   }
   const sigset_t blocked = make_stop_signal_set();
   pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
-  immediate_stop().wait();  // another thread answers the delivered signals
+  immediate_stop().wait();  // another thread handles signals that were delivered now
 }
 
 void block_stop_signals() {

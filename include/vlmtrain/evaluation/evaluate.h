@@ -22,32 +22,34 @@ namespace vlmtrain::evaluation {
 /// The settings of evaluate().
 struct EvaluationSettings {
   at::Device device = at::kCPU;
-  int64_t batch_size = 16;
-  engine::EvaluationLayout layout = {};
-  int64_t num_workers = 1;
-  bool answers = true;  ///< false: compute only the loss
-  int64_t max_new_tokens = 32;
+  int64_t batch_size = 16;                  ///< samples per batch, at least 1
+  engine::EvaluationLayout layout = {};     ///< how a batch is divided to save memory
+  int64_t num_workers = 1;                  ///< threads that decode samples
+  bool answers = true;                      ///< also generates answers; false: computes only the loss
+  int64_t max_new_tokens = 32;              ///< maximum number of tokens per answer
   std::vector<int64_t> eos_token_ids = {};  ///< each ends an answer; empty: the processor's end of turn
   data::BadSamplePolicy on_bad_sample = data::BadSamplePolicy::kFail;
-  int64_t prefetch_bytes = 0;  ///< SampleStream's
-  /// Called before each batch. If it returns true, the evaluation ends there and is not complete.
+  int64_t prefetch_bytes = 0;  ///< maximum bytes of decoded samples that wait; 0: no limit
+  /// Called before each full batch, on the calling thread. If it returns true, the evaluation ends
+  /// there and is not complete. May be empty.
   std::function<bool()> should_stop = {};
-  /// Receives an event when memory runs out: for batches that are split, and at the end for dropped
-  /// samples.
+  /// Receives an event if memory runs out: for each batch that is split, and at the end for all
+  /// dropped samples, with their ids. Without it, the messages are logged.
   std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)> on_event = {};
 };
 
 /// The scores of the samples of a task.
 struct TaskScore {
-  int64_t samples = 0;  ///< whose answers were compared
-  int64_t num_exact = 0;
+  int64_t samples = 0;        ///< samples whose answers were compared
+  int64_t num_exact = 0;      ///< answers equal to the expected one
   int64_t num_with_loss = 0;  ///< samples that contribute to the loss
-  double loss_sum = 0;        ///< over label tokens
-  int64_t label_tokens = 0;
+  double loss_sum = 0;        ///< sum of the cross-entropy of all label tokens
+  int64_t label_tokens = 0;   ///< tokens in the loss
 
   double exact_match() const { return samples > 0 ? static_cast<double>(num_exact) / static_cast<double>(samples) : 0; }
   /// Returns the mean over all label tokens.
   double loss() const { return label_tokens > 0 ? loss_sum / static_cast<double>(label_tokens) : 0; }
+  /// Returns the score for reports; the loss is NaN without label tokens.
   report::EvaluationScore metrics() const;
 };
 
@@ -55,28 +57,29 @@ struct TaskScore {
 struct Evaluation {
   TaskScore total;
   std::map<std::string, TaskScore> by_task;  ///< samples without a task are counted in `total` only
-  ClosedScore closed;
-  OpenScore open;
-  MaskScores masks;            ///< with teacher forcing
-  data::NoticeCounts notices;  ///< of its samples
-  int64_t num_skipped = 0;     ///< bad samples skipped with on_bad_sample=skip
-  int64_t num_dropped = 0;     ///< samples that do not fit into memory even alone
-  int64_t batch_size = 0;      ///< the final batch size, lower than requested if memory ran out
-  int64_t oom_splits = 0;      ///< batches that were repeated in smaller ones
-  double seconds = 0;
-  bool is_complete = true;  ///< false: should_stop returned true
+  ClosedScore closed;                        ///< answers to closed questions
+  OpenScore open;                            ///< answers to open questions
+  MaskScores masks;                          ///< with teacher forcing
+  data::NoticeCounts notices;                ///< notices of the evaluated samples
+  int64_t num_skipped = 0;                   ///< bad samples skipped with on_bad_sample=skip
+  int64_t num_dropped = 0;                   ///< samples that do not fit into memory even alone
+  int64_t batch_size = 0;                    ///< the final batch size, lower than requested if memory ran out
+  int64_t oom_splits = 0;                    ///< batches that ran out of memory and were repeated
+  double seconds = 0;                        ///< duration; 0 if it was interrupted
+  bool is_complete = true;                   ///< false: should_stop returned true
 
   /// Returns the output of `eval --json`.
   std::string to_json() const;
-  /// Returns the metrics for a step's line. `has_values`: false on a virtual GPU.
+  /// Returns the metrics for a line of metrics.jsonl. `has_values`: false on a virtual GPU, which
+  /// computes none; losses are NaN then, and other scores are missing.
   report::EvaluationMetrics metrics(bool has_values = true) const;
 };
 
-/// An answer of the model, and the one in the data.
+/// An answer of the model with the expected answer.
 struct Answer {
   std::string id, task;
-  std::string question;  ///< the last one of the record, without placeholders of media
-  std::string expected, prediction;
+  std::string question;              ///< the last one of the record, without placeholders of media
+  std::string expected, prediction;  ///< without surrounding white space
   AnswerType type = AnswerType::kOpen;
   std::vector<MaskPrediction> masks = {};  ///< with teacher forcing
   int64_t index = 0;                       ///< index of the record
@@ -86,12 +89,13 @@ struct Answer {
 /// answer is exact if it equals the record's, up to surrounding white space. Masks are predicted
 /// with teacher forcing, in the size of their images. Closed and open questions are scored as in
 /// scores.h. The media of a batch are decoded and encoded once. `on_answer` receives each
-/// answer in the order of the data set.
+/// answer in the order of the data set, on the calling thread; it may be empty.
 ///
 /// If device or host memory runs out, caches are emptied and the batch size is halved for the rest.
 /// A single sample is tried once more with one tile per vision pass and small loss chunks, and then
-/// dropped. The loss stays the same up to rounding: it is summed by sample in double. Throws
-/// UserError (kBadData) if no record can be used.
+/// dropped. The loss stays the same up to rounding: it is summed by sample in double. REQUIRES: the
+/// model is loaded on settings.device. Throws UserError (kBadData) if no record can be used, and
+/// for a bad sample unless settings.on_bad_sample skips it.
 Evaluation evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
                     const io::Records& records, const EvaluationSettings& settings,
                     const std::function<void(const Answer&)>& on_answer);

@@ -29,22 +29,23 @@ struct MaskScore {
 /// Scores masks uint8 [height, width] on the CPU of equal size; nonzero pixels belong to a mask. If
 /// both are empty, IoU and Dice are 1; if only one is, they are 0.
 ///
-/// The Hausdorff distance is MONAI's (1.6, compute_hausdorff_distance with percentile=95): edges
-/// are the pixels of which one of the four neighbors is outside of the mask, and the image's border
-/// is outside; the percentile interpolates linearly between the two nearest ranks. MONAI computes
-/// ranks in float32, which changes its result by about 1e-5.
+/// The Hausdorff distance is MONAI's (1.6, compute_hausdorff_distance with percentile=95): the edge
+/// of a mask consists of its pixels with one of four neighbors outside the mask or the image; the
+/// percentile interpolates linearly between the two nearest ranks. MONAI computes ranks in float32,
+/// which changes its result by about 1e-5.
 ///
 /// Linear time in the number of pixels. Thread-safe.
 MaskScore score_mask(const at::Tensor& predicted, const at::Tensor& truth);
 
-/// Sums of mask scores; each mean is over the masks that have the score.
+/// Sums of mask scores and their means, each over the masks that have the score. The mean of no
+/// masks is 0.
 struct MaskScoreSums {
-  int64_t masks = 0;
+  int64_t masks = 0;  ///< number of masks
   double iou_sum = 0, dice_sum = 0;
-  int64_t num_with_hausdorff95 = 0;  ///< masks of which truth and prediction are not empty
+  int64_t num_with_hausdorff95 = 0;  ///< masks with a nonempty truth and prediction
   double hausdorff95_sum = 0;
-  int64_t empty_truths = 0;       ///< masks whose truth is empty: Dice and IoU are 0 or 1
-  int64_t empty_predictions = 0;  ///< masks whose prediction is empty; if both are empty, both counters count
+  int64_t empty_truths = 0;       ///< masks with an empty truth, whose Dice and IoU are 0 or 1
+  int64_t empty_predictions = 0;  ///< masks with an empty prediction; also counted in empty_truths if both are
 
   void add(const MaskScore& score);
   void merge(const MaskScoreSums& other);
@@ -54,10 +55,10 @@ struct MaskScoreSums {
   std::optional<double> hausdorff95() const;
 };
 
-/// Mask scores of a data set: in total, by task, by structure.
+/// Mask scores of a data set in total, by task and by structure (the name of the segmented object).
 class MaskScores {
  public:
-  /// Adds a score. An empty name is no group: the score counts in the total only.
+  /// Adds a score to the total and, unless the name is empty, to its task and its structure.
   void add(const MaskScore& score, const std::string& task, const std::string& structure);
   /// Adds the scores of another part of the data set.
   void merge(const MaskScores& other);
@@ -71,31 +72,33 @@ class MaskScores {
   std::map<std::string, MaskScoreSums> by_task_, by_structure_;
 };
 
-/// A predicted mask and the true one, uint8 [height, width] with 0 and 1, of the size of their
-/// image.
+/// A predicted mask and the true one, uint8 [height, width] on the CPU with values 0 and 1, in the
+/// size of their image.
 struct MaskPrediction {
   std::string structure{};  ///< name of the structure; may be empty
-  int64_t image = 0;        ///< index of the image in the record
+  int64_t image = 0;        ///< index in Record::images
   at::Tensor predicted{};
   at::Tensor truth{};
-  double dice = 0;
+  double dice = 0;  ///< MaskScore::dice of the two
 };
 
-/// Returns the mask of an image of size `image_size` from logits fp32 [height, width] over a square
-/// of `side` pixels, of which the image covers `filled`: resizes to the square, crops, and resizes
-/// to the image, each bilinearly; 1 where the logit is above 0 (SAM's postprocess_masks).
+/// Returns the mask of an image, uint8 [image height, image width] with values 0 and 1. `logits`:
+/// fp32 [height, width] for a padded square of `side` by `side` pixels, of which the image covers
+/// `valid_region`. Resizes bilinearly to the square, crops the padding, resizes bilinearly to
+/// `image_size`, and returns 1 for logits above 0, like postprocess_masks() of SAM.
 at::Tensor postprocess_mask(const at::Tensor& logits, int64_t side, const data::ValidRegion& filled,
                             image::ImageSize image_size);
 
-/// A range of rows and columns of a mask.
+/// A rectangle of a mask, in pixels.
 struct Window {
-  int64_t top, left, height, width;
+  int64_t top, left;  ///< indices of the first row and column
+  int64_t height, width;
 };
 
 /// Returns for each pixel of the window, row by row, the squared distance in pixels to the nearest
-/// of `points` (uint8 [height, width], contiguous, on the CPU). Exact, in linear time (Felzenszwalb
-/// and Huttenlocher, Distance Transforms of Sampled Functions, 2012). REQUIRES: a point in the
-/// window.
+/// of `points`, the nonzero pixels of uint8 [height, width], contiguous, on the CPU. Exact, in
+/// linear time (Felzenszwalb and Huttenlocher, Distance Transforms of Sampled Functions, 2012).
+/// REQUIRES: the window has at least one point.
 std::vector<int64_t> compute_squared_distances(const at::Tensor& points, const Window& window);
 
 // Scores of visual question answering as in LLaVA-Med (https://github.com/microsoft/LLaVA-Med,
@@ -109,27 +112,30 @@ enum class AnswerType { kClosed, kOpen };
 AnswerType get_answer_type(const io::Record& record);
 
 /// Normalizes an answer for comparison: lower case, no punctuation (except point and comma within a
-/// number), no articles a, an, the, digits for the numbers none to ten, single spaces.
+/// number), no articles (a, an, the), digits instead of the words none to ten, single spaces.
 std::string normalize_answer(std::string_view text);
 
 /// The accuracy of closed questions. An answer is correct if it equals the expected one, both
-/// normalized. LLaVA-Med's own script only requires that the answer contains the expected one, and
-/// counts no wrong answers that contain yes or no.
+/// normalized. LLaVA-Med's script is less strict: it requires only that the answer contains the
+/// expected one, and ignores wrong answers that contain yes or no.
 struct ClosedScore {
   int64_t samples = 0;
   int64_t num_correct = 0;
 
+  /// Adds an answer.
   void add(std::string_view expected, std::string_view prediction);
   double accuracy() const { return samples > 0 ? static_cast<double>(num_correct) / static_cast<double>(samples) : 0; }
 };
 
-/// Scores of open questions; each is the mean over the answers. Recall and precision are those of
-/// LLaVA-Med, over normalized words: a common word counts as often as the predicted answer has it.
+/// The scores of open questions, each the mean over the answers. Recall and precision count
+/// normalized words as LLaVA-Med does: a common word counts as often as it occurs in the
+/// prediction.
 struct OpenScore {
   int64_t samples = 0;
-  int64_t num_exact = 0;  ///< equal, both normalized
+  int64_t num_exact = 0;  ///< predictions equal to the expected answer, both normalized
   double recall_sum = 0, precision_sum = 0, f1_sum = 0;
 
+  /// Adds an answer.
   void add(std::string_view expected, std::string_view prediction);
   double exact_match() const { return mean(static_cast<double>(num_exact)); }
   double recall() const { return mean(recall_sum); }

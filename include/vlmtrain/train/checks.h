@@ -12,44 +12,48 @@
 
 namespace vlmtrain::train {
 
-/// Throws UserError (kUsage) that lists every missing key without which there is nothing to train.
+/// Throws UserError (kUsage), with all missing keys, unless model.path, data.train and output.dir
+/// are set.
 void check_required_keys(const Config& config);
 
 /// Throws UserError (kUsage) for a loss scale without fp16.
 void check_loss_scale(const engine::TrainingOptions& training);
 
-/// Throws UserError (kUsage) for the learning rate of a part of the model that stays as it is.
+/// Throws UserError (kUsage) if a learning rate is set for a part of the model that is frozen.
 void check_learning_rates(const Config& config);
 
-/// Throws UserError (kUsage) where evaluations are requested without data.eval, or where a key that
-/// needs evaluations is set without them.
+/// Throws UserError (kUsage) if training.eval_steps is set without data.eval, or if a key of the
+/// evaluations needs another key or model: early stopping without evaluations, best_metric=dice for
+/// a model without masks. Reads model.path's config.json.
 void check_evaluation(const Config& config);
 
-/// Throws UserError (kUsage) for keys that are missing or contradict each other. Reads no file but
-/// the checkpoint's config.json.
+/// Throws UserError (kUsage) for keys that are missing or contradict each other. Makes all checks
+/// above, and those of batch scaling, loss weights and the micro-batch size. Reads only the
+/// checkpoint's config.json.
 void check_config(const Config& config);
 
-/// Throws UserError for everything that a run refuses before it reads samples, plans and loads: its
-/// keys, the trained parts of the model, the tasks of `records`, a run in output.dir that cannot be
-/// continued. Reads no weights and writes nothing.
+/// Makes the checks that a run makes before it reads samples: check_config(), the task settings for
+/// the tasks of `records`, whether a run in output.dir can resume, and the trained parts of the
+/// model. Throws UserError. Builds the model on the meta device; reads no weights and writes
+/// nothing.
 void preflight_check(const Config& config, const io::Records& records);
 
-/// Throws UserError (kBadData), with the number of bad samples and the first of them, unless
-/// data.on_bad_sample skips them. Reads `max_samples` of the data set in `file`, spread evenly over
-/// it.
+/// Reads up to `max_samples` of `records`, spread evenly. Throws UserError (kBadData), with the
+/// number of bad samples and the first one, if any is bad. Does nothing with
+/// data.check_at_start=false or data.on_bad_sample=skip. `file`: the data set's name in messages.
 void check_no_bad_samples(const io::Records& records, const models::Processor& processor, const Config& config,
                           const std::filesystem::path& file, int64_t max_samples);
 
-/// Checks the paths that a run will write, before it writes anything. Throws UserError: kUsage
-/// where an input of the run (configuration, checkpoint, adapter, data) is a file that the run
-/// writes into output.dir, under whatever name, or lies in a folder that the run clears; kFailed
-/// where a pipe or device has the name of such a file. A `config_file` that a run resolved may be
-/// output.dir's own config.yaml: the run writes the same content.
+/// Checks the files that a run will write into output.dir. Throws UserError: kUsage if an input of
+/// the run (configuration, checkpoint, adapter, data) is one of these files, also through a link,
+/// if an input lies in a folder that the run clears, or if output.dir has such a file that no run
+/// wrote; kFailed if a pipe or device has the name of such a file. `config_file` may be
+/// output.dir's own config.yaml if it has exactly the text that a run writes.
 void check_run_files(const Config& config, const std::filesystem::path& config_file);
 
-/// Returns one sentence for each setting that differs from its default and has no effect: no sample
-/// has the media it is about, or another setting turns it off. `census` counts the samples of
-/// data.train.
+/// Returns one sentence for each setting that differs from its default and has no effect, because
+/// no sample has its kind of media or because another setting disables it. `media_counts` counts
+/// the samples of data.train by media; with no samples, settings of media are not reported.
 std::vector<std::string> find_unused_settings(const Config& config, const data::MediaCounts& census,
                                               bool predicts_masks);
 

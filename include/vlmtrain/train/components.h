@@ -22,63 +22,67 @@
 
 namespace vlmtrain::train {
 
-/// A source of data.train, with the indices of its records that are held out of training.
+/// A source of data.train of which data.eval holds out a share.
 struct SourceSplit {
-  std::string path;
-  std::shared_ptr<const io::Records> records;
-  std::vector<int64_t> held_out;
+  std::string path;                            ///< as in data.train
+  std::shared_ptr<const io::Records> records;  ///< all records of the source
+  std::vector<int64_t> held_out;               ///< indices into `records`, ascending
 };
 
-/// Opens the records of data.train without those that data.eval holds out of it. Relative paths in
-/// records start from data.image_root or, where that is empty, from the folder of the file that
-/// names them. Appends the sources of which a share is held out to `source_splits` unless it is
-/// null. Throws UserError (kBadData) where there are no records.
+/// Opens the records of data.train, except records that data.eval holds out. Relative paths in
+/// records start from data.image_root or, if that is empty, from the folder of the data file.
+/// Appends the sources of which a share is held out to `source_splits` unless it is null. Throws
+/// UserError (kBadData) if a source has no records.
 std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
                                                            std::vector<SourceSplit>* source_splits = nullptr);
 
-/// Opens the records of data.eval. Throws UserError (kBadData) where there are none.
+/// Opens the records of data.eval. Throws UserError (kBadData) if there are none.
 std::shared_ptr<const io::Records> open_evaluation_records(const Config& config);
 
-/// Opens the records of a file. Throws UserError (kBadData) where it has none.
+/// Opens the records of a file. Throws UserError (kBadData) if it has none.
 std::shared_ptr<const io::Records> read_records(const std::filesystem::path& path, const io::RecordSettings& settings);
 
-/// Returns how the records of a data set are read.
+/// Returns the settings with which the records of a data set are read.
 io::RecordSettings make_record_settings(const data::DataOptions& data);
 
-/// Returns how samples become model inputs. `adapter` is the adapter that training continues, whose
-/// chat template takes precedence over the checkpoint's own; empty: none.
+/// Returns the settings with which samples become model inputs. `adapter` is the folder of the
+/// adapter that training continues; its chat template takes precedence over the checkpoint's. Empty
+/// if there is none.
 models::ProcessorSettings make_processor_settings(const data::DataOptions& data,
                                                   const std::filesystem::path& adapter = {});
 
 /// Returns the settings of the data loader.
 data::LoaderSettings make_loader_settings(const Config& config);
 
-/// Returns the adapters of a run: those of model.adapter, or what the section `lora` asks for;
-/// nothing where the weights themselves are trained. `adapter` is the folder of the run's newest
-/// adapters, which have the same settings; empty: none. Throws UserError (kUsage).
+/// Returns the LoRA settings of a run: those of model.adapter, or of section `lora`; nullopt if the
+/// weights themselves are trained. `adapter` is the folder of the run's newest adapter checkpoint,
+/// whose settings are then returned; empty for a new run. Throws UserError (kUsage) for keys that
+/// contradict each other.
 std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const std::filesystem::path& adapter = {});
 
-/// Returns model.quantization. Throws UserError (kUsage) where it is set without LoRA.
+/// Returns model.quantization. Throws UserError (kUsage) if it is set without LoRA.
 nn::Quantization resolve_quantization(const Config& config);
 
-/// Builds the job's model with its parts frozen. Loads the weights of `checkpoint`, or those that
-/// the run starts from, unless `load_weights` is false. Throws UserError.
+/// Builds the job's model on `device` and freezes its frozen parts. Unless `load_weights` is false,
+/// loads the weights of `checkpoint`, the run's newest checkpoint, or of model.path and
+/// model.adapter if it is nullopt. Throws UserError: kUsage if nothing is left to train, kBadData
+/// for an unusable checkpoint.
 std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, planner::Job job, at::Device device,
                                                         const std::optional<std::filesystem::path>& checkpoint,
                                                         bool load_weights);
 
-/// Returns in what model.path may differ from its config.json: what the configuration allows, and
-/// what an adapter replaces as a whole. With `is_strict`, for a checkpoint of the run itself,
-/// nothing may differ.
+/// Returns how the tensors of a checkpoint may differ from its config.json: as the section `model`
+/// allows, and in modules that an adapter replaces in full. With `is_strict`, for a checkpoint of
+/// the run itself, no tensor may differ.
 models::LoadSettings make_load_settings(const Config& config, const std::optional<nn::LoraSettings>& lora,
                                         bool is_strict);
 
-/// Logs which weights do not come from the checkpoint. Throws UserError (kUsage) where such weights
-/// would not be saved: with LoRA, those outside lora.modules_to_save.
+/// Logs the weights that `checkpoint` lacks or has in another size. Throws UserError (kUsage) if
+/// `with_lora` and such a weight is outside lora.modules_to_save, since it would not be saved.
 void check_new_weights(const models::LoadResult& loaded_weights, bool with_lora,
                        const std::filesystem::path& checkpoint);
 
-/// Returns output.dtype; nothing for auto.
+/// Returns output.dtype as a data type; nullopt for auto.
 std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options);
 
 /// Returns the parts of the model that section `model` freezes.
@@ -87,7 +91,8 @@ models::FrozenParts make_frozen_parts(const ModelOptions& options);
 /// Returns the settings of the optimizer.
 engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options);
 
-/// Returns the learning rate of each part of the model at a factor of the schedule.
+/// Returns the learning rate of each part of the model. `schedule_factor`: the schedule's factor of
+/// the peak learning rate, from 0 to 1.
 engine::LearningRates compute_learning_rates(const engine::TrainingOptions& options, double schedule_factor);
 
 }  // namespace vlmtrain::train

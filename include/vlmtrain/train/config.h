@@ -13,87 +13,100 @@
 
 namespace vlmtrain::train {
 
+// The structs below hold the keys of a configuration. docs/config.md, which is generated from
+// declare(), describes each key and its allowed values. Defaults are the initial values here.
+
 /// Section `model`: the checkpoint, its quantization and its frozen parts.
 struct ModelOptions {
-  std::string path;
-  std::string adapter;
+  std::string path;     ///< folder of a checkpoint in Hugging Face layout
+  std::string adapter;  ///< folder of a PEFT adapter to continue; empty: none
   bool freeze_vision_tower = false;
   bool freeze_projector = false;
   bool freeze_language_model = false;
   bool freeze_mask_encoder = false;
-  std::vector<std::string> allow_missing;
-  std::vector<std::string> allow_unexpected;
-  bool resize_embeddings = false;
+  std::vector<std::string> allow_missing;     ///< modules or tensors that the checkpoint may lack
+  std::vector<std::string> allow_unexpected;  ///< modules or tensors that config.json does not require
+  bool resize_embeddings = false;             ///< the checkpoint may have another vocabulary size than config.json
   nn::Quantization quantization = nn::Quantization::kNone;
 };
 
 /// Section `lora`: the fields of nn::LoraSettings; rank 0 means no LoRA.
 struct LoraOptions {
   int64_t rank = 0;
-  double alpha = 16;
-  double dropout = 0;
-  std::vector<std::string> target_modules{"all-linear"};
-  std::vector<std::string> modules_to_save{};
-  bool use_rslora = false;
-  bool use_dora = false;
+  double alpha = 16;                                      ///< an adapter's output is multiplied by alpha / rank
+  double dropout = 0;                                     ///< probability of zeroing an input of an adapter
+  std::vector<std::string> target_modules{"all-linear"};  ///< Linears with adapters: names or regular expressions
+  std::vector<std::string> modules_to_save{};             ///< modules that are trained in full
+  bool use_rslora = false;                                ///< multiplies by alpha / √rank instead
+  bool use_dora = false;                                  ///< also trains the row norms of adapted weights
 
   bool operator==(const LoraOptions&) const = default;
 };
 
-/// training.resume: whether a run continues from a checkpoint in output.dir, and with which settings.
-enum class ResumePolicy { kAuto, kChanged, kNever };
-
-/// The step at which the learning rate schedule starts: that of the run, or of its last change of
+/// training.resume: whether a run continues from a checkpoint in output.dir, and with which
 /// settings.
-enum class ScheduleOrigin { kStart, kChange };
+enum class ResumePolicy {
+  kAuto,     ///< resumes with unchanged settings; starts a run if there is no checkpoint
+  kChanged,  ///< resumes with changed settings
+  kNever,    ///< is an error if there is a checkpoint
+};
+
+/// The step at which the learning rate schedule starts.
+enum class ScheduleOrigin {
+  kStart,   ///< the first step of the run
+  kChange,  ///< the last step at which training.resume=changed changed the schedule
+};
 
 /// The metric that selects the best checkpoint.
 enum class BestMetric { kLoss, kExactMatch, kDice };
 
-/// Returns the name that the configuration uses.
+/// Returns the value of training.best_metric, for example "exact_match". The pointer stays valid.
 const char* to_string(BestMetric metric);
 
 /// The keys of section `training` for evaluations on data.eval during a run (docs/evaluation.md).
+/// An Auto without a value stands for `auto`.
 struct EvaluationOptions {
-  Auto<int64_t> steps = 0;  ///< auto: at the ends of epochs and of the run only; 0: no evaluations
-  Auto<int64_t> samples;    ///< auto: all samples of data.eval
-  bool answers = true;
-  int64_t max_new_tokens = 32;
-  Auto<int64_t> batch_size;
+  Auto<int64_t> steps = 0;      ///< steps between evaluations; auto: only at the ends of epochs; 0: none
+  Auto<int64_t> samples;        ///< number of samples; auto: all samples of data.eval
+  bool answers = true;          ///< generates answers, too; false: computes only the loss
+  int64_t max_new_tokens = 32;  ///< maximum number of tokens per answer
+  Auto<int64_t> batch_size;     ///< auto: the planner chooses it
   BestMetric best_metric = BestMetric::kLoss;
-  int64_t patience = 0;  ///< evaluations without a better one that end the run; 0: it never ends early
+  int64_t patience = 0;  ///< consecutive evaluations without improvement that end the run; 0: never
 
   bool is_enabled() const { return !steps || *steps > 0; }
 };
 
-/// The data type of saved weights.
+/// The data type of saved weights. kAuto: that of each weight in the checkpoint that training
+/// started from.
 enum class OutputDtype { kAuto, kFp32, kBf16, kFp16 };
 
-/// Whether training continues while a checkpoint is written.
+/// Whether training continues while a checkpoint is written. kAuto: if host memory suffices for
+/// copies.
 enum class AsyncSave { kAuto, kTrue, kFalse };
 
 /// Section `distributed`: how the ranks of a run share work and memory.
 struct DistributedOptions {
   Auto<engine::Sharding> sharding = engine::Sharding::kNone;
-  int64_t rendezvous_seconds = 60;
+  int64_t rendezvous_seconds = 60;  ///< time within which all ranks must connect
 };
 
-/// Section `output`: what a run writes, and when.
+/// Section `output`: the files that a run writes.
 struct OutputOptions {
-  std::string dir;
+  std::string dir;  ///< folder of the run
   OutputDtype dtype = OutputDtype::kAuto;
-  int64_t save_steps = 500;
-  int64_t save_total_limit = 2;
-  bool keep_best = true;
+  int64_t save_steps = 500;      ///< steps between checkpoints; 0: only at the end
+  int64_t save_total_limit = 2;  ///< maximum number of checkpoints to keep
+  bool keep_best = true;         ///< also keeps the checkpoint with the best evaluation
   AsyncSave async_save = AsyncSave::kAuto;
-  int64_t sample_predictions = 4;
-  double sample_predictions_share = 0.1;
-  bool report = true;
-  bool tensorboard = true;
-  bool log_samples = false;
+  int64_t sample_predictions = 4;         ///< number of samples that the model answers at each checkpoint
+  double sample_predictions_share = 0.1;  ///< maximum share of the run's time for these answers, from 0 to 1
+  bool report = true;                     ///< writes report.html
+  bool tensorboard = true;                ///< writes event files for TensorBoard
+  bool log_samples = false;               ///< writes the ids of each step's samples to samples.jsonl
 };
 
-/// A whole configuration.
+/// A complete configuration.
 struct Config {
   ModelOptions model;
   LoraOptions lora;
@@ -107,34 +120,38 @@ struct Config {
   DistributedOptions distributed;
 };
 
-/// Returns the options of all sections, bound to `config`, which must outlive the table.
+/// Returns the table of all keys, bound to the fields of `config`, which must outlive the table.
+/// Reading a value through the table sets the field.
 OptionTable declare(Config& config);
 
-/// Returns the steps of a run: training.max_steps, or what training.epochs of `samples` take,
-/// rounded up.
+/// Returns the number of steps of a run: training.max_steps, or the steps of training.epochs
+/// epochs, rounded up. `units_per_epoch`: samples of an epoch or, with packing, packs. Throws
+/// UserError (kUsage) for more than engine::kMaxSteps.
 int64_t compute_total_steps(const engine::TrainingOptions& training, double units);
 
-/// Returns the steps of a run that continues with other settings after `steps`, at which `epochs`
-/// passes over `samples` were done.
+/// Returns the total number of steps of a run that continues with changed settings after `steps`
+/// completed steps and `epochs` completed epochs. `units_per_epoch`: samples or packs of an epoch.
 int64_t compute_total_steps_after_change(int64_t steps, double epochs, const engine::TrainingOptions& training,
                                          double units);
 
-/// Returns the largest micro-batch on the CPU: training.micro_batch_size, or for `auto` at most 8
-/// samples, a divisor of the rank's share of the global batch unless samples are packed.
+/// Returns the largest micro-batch size on the CPU: training.micro_batch_size or, for `auto`, at
+/// most 8 samples. Unless samples are packed, it divides the rank's part of the global batch.
 int64_t compute_max_micro_batch_size(const Config& config, int64_t world_size = 1);
 
-/// Throws UserError (kUsage) where training.micro_batch_size does not divide the global batch, or
-/// where it is set for packs, which have no fixed number of samples.
+/// Throws UserError (kUsage) if training.micro_batch_size does not divide
+/// training.global_batch_size. Accepts any size with packing, since packs have no fixed number of
+/// samples.
 void check_micro_batch(const Config& config);
 
-/// Throws UserError (kUsage) where `world_size` ranks cannot use distributed.sharding. Logs that a
-/// single rank has nothing to share.
+/// Throws UserError (kUsage) if another setting excludes distributed.sharding: PCGrad or, for
+/// sharded weights, DoRA. Logs that it has no effect if `world_size` is 1.
 void check_sharding(const Config& config, int64_t world_size);
 
-/// Throws UserError (kUsage) where several ranks would have steps of an unknown number of samples.
+/// Throws UserError (kUsage) if training.global_batch_tokens is set and `world_size` is above 1.
 void check_global_batch_tokens(const Config& config, int64_t world_size);
 
-/// Throws UserError (kUsage) where `world_size` ranks cannot have equal parts of the global batch.
+/// Throws UserError (kUsage) if `world_size` ranks cannot have equal parts of the global batch, of
+/// whole micro-batches. Includes check_sharding() and check_global_batch_tokens().
 void check_world_size(const Config& config, int64_t world_size);
 
 }  // namespace vlmtrain::train

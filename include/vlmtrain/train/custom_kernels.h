@@ -12,15 +12,18 @@ namespace vlmtrain::train {
 /// Returns the kernels' names, separated by commas.
 std::string join_kernel_names(const kernels::KernelSet& kernels);
 
-/// Returns the kernels that VLMTRAIN_WITHOUT_KERNELS names. Throws UserError for an unknown name.
+/// Returns the kernels that the environment variable VLMTRAIN_WITHOUT_KERNELS names, separated by
+/// commas; empty if it is not set. Throws UserError (kUsage) for an unknown name.
 kernels::KernelSet find_kernels_disabled_by_environment();
 
-/// Returns the kernels that a run replaces by ATen's operations: all with training.kernels=aten,
-/// else those that the GPU is known to compute wrongly and those that VLMTRAIN_WITHOUT_KERNELS
-/// names. Throws UserError for an unknown name.
+/// Returns the custom kernels that a run replaces with ATen's operations: all with
+/// training.kernels=aten; otherwise the kernels that open_kernels() has disabled, because this GPU
+/// computes them wrongly, and those in VLMTRAIN_WITHOUT_KERNELS. Throws UserError (kUsage) for an
+/// unknown name.
 kernels::KernelSet find_disabled_kernels(const engine::TrainingOptions& options);
 
-/// Loads the kernels for a device of memory::open_device(). Logs those that it computes wrongly.
+/// Loads the custom kernels for `device`, which memory::open_device() has opened. Warns of kernels
+/// whose results on this GPU differ from ATen's; ATen's operations replace them.
 void load_kernels(const engine::TrainingOptions& options, at::Device device);
 
 }  // namespace vlmtrain::train

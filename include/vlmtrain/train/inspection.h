@@ -11,19 +11,20 @@
 
 namespace vlmtrain::train {
 
-/// The optional parts of an inspection.
+/// The settings of inspect_data().
 struct InspectionRequest {
   std::string model;                              ///< model.path as the user gave it
-  bool decode = false;                            ///< decodes all images and videos, not only their headers
-  int64_t samples = 3;                            ///< samples to show, in the order in which a run draws them
+  bool decode = false;                            ///< decodes all images and videos instead of their headers
+  int64_t samples = 3;                            ///< number of samples to show, the first ones that a run draws
   std::vector<std::string> records = {};          ///< further records to show: ids, or positions from 1
   std::optional<planner::TargetGpu> target = {};  ///< the GPU to predict memory for
 };
 
-/// Returns what a run of this configuration would train on. Reads all samples, with the cache of
-/// earlier runs; writes nothing and reads no weights. model.path is a folder. Throws UserError:
-/// kBadData where the data set cannot be opened or is empty, kUsage where a requested record does
-/// not exist. Unusable samples are part of the result.
+/// Describes the data that a run with this configuration would train on. Checks all samples and
+/// uses the cached checks of earlier runs; writes nothing and reads no weights. Unusable samples
+/// are reported in the result. Throws UserError: kBadData if the data set cannot be opened or is
+/// empty, kUsage if a requested record does not exist. REQUIRES: model.path is a folder, not a
+/// preset.
 report::Inspection inspect_data(const Config& config, const InspectionRequest& request);
 
 }  // namespace vlmtrain::train

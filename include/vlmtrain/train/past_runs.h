@@ -13,12 +13,12 @@
 
 namespace vlmtrain::train {
 
-/// The environment that a measurement is valid for.
+/// The environment in which a measurement is valid.
 struct RunEnvironment {
   std::string device;    ///< for example "NVIDIA H100 80GB HBM3"; on the CPU the processor's name
   std::string driver;    ///< version of the kernel module; empty on the CPU
   std::string libtorch;  ///< for example "2.11.0"
-  std::string host;
+  std::string host;      ///< host name
 
   bool operator==(const RunEnvironment&) const = default;
 };
@@ -31,42 +31,48 @@ RunEnvironment describe_cpu_environment();
 
 /// Measurements of past runs in one environment, relative to their plans.
 struct PastRuns {
-  int64_t runs = 0;
+  int64_t runs = 0;         ///< number of runs that are included
   std::string last_date{};  ///< date of the newest run, for example "2026-11-23"
-  std::optional<int64_t> context_bytes =
-      std::nullopt;  ///< the most GPU memory that a process used outside PyTorch's allocator
-  /// Measured divided by predicted seconds of the same steps; the newest run has half of the
-  /// weight.
+  /// Maximum GPU memory of a process outside PyTorch's allocator; nullopt on the CPU.
+  std::optional<int64_t> context_bytes = std::nullopt;
+  /// Measured divided by predicted seconds of the same steps: the geometric mean of the newest run
+  /// and the value before it. Nullopt on the CPU.
   std::optional<double> step_time_ratio = std::nullopt;
-  std::optional<double> peak_ratio =
-      std::nullopt;  ///< the most bytes reserved (on the CPU: resident) divided by the planned bytes
+  /// Maximum of the peak bytes of a run (reserved on a GPU, resident on the CPU) divided by the
+  /// planned bytes.
+  std::optional<double> peak_ratio = std::nullopt;
 
-  /// Returns the measurements after a newer run, which may have measured only some of them.
+  /// Returns these measurements combined with those of a newer run. Keeps a value that `newer`
+  /// lacks.
   PastRuns combine(const PastRuns& newer) const;
+  /// Returns an entry of the file, without the environment; missing values are null.
   nlohmann::ordered_json to_json() const;
-  /// Returns a sentence for people.
+  /// Returns a sentence for the log.
   std::string description() const;
 };
 
-/// Returns the file of this user's runs: $VLMTRAIN_PAST_RUNS, else vlmtrain/past_runs.json in
-/// $XDG_STATE_HOME or ~/.local/state. Empty where VLMTRAIN_PAST_RUNS=off or no such folder exists.
+/// Returns the file with the measurements of this user's runs: $VLMTRAIN_PAST_RUNS or
+/// vlmtrain/past_runs.json in $XDG_STATE_HOME or ~/.local/state. Empty if VLMTRAIN_PAST_RUNS=off or
+/// if neither $XDG_STATE_HOME nor $HOME is an absolute path.
 std::filesystem::path find_past_runs_file();
 
-/// Returns the measurements in `file` for an environment; nothing where it has none. Logs that a
-/// damaged file is ignored.
+/// Returns the measurements in `file` for an environment; nullopt if it has none. Warns
+/// of a damaged file and ignores it. An empty `file` or device has no measurements.
 std::optional<PastRuns> load_past_runs(const std::filesystem::path& file, const RunEnvironment& environment);
 
-/// Adds a run to the measurements in `file`. Replaces the file atomically, under a lock; it keeps
-/// the 64 environments that were used last. Failures are logged and do not fail the run.
+/// Adds a run to the measurements in `file`, with today's date. Replaces the file atomically, under
+/// a lock, and keeps the 64 most recently used environments. Logs failures and throws nothing. Does
+/// nothing for an empty `file`.
 void record_run(const std::filesystem::path& file, const RunEnvironment& environment, const PastRuns& measured_run);
 
-/// Sets the context bytes of `target` to the measured ones.
+/// Sets the context bytes of `target` to the measured ones, or to the larger ones if `target` has
+/// been measured as well.
 void calibrate(planner::TargetGpu& target, const PastRuns& past_runs);
 
-/// Multiplies the predicted times of `plan` by the measured ratio.
+/// Multiplies the predicted step times of `plan` by the measured ratio, if there is one.
 void calibrate(planner::Plan& plan, const PastRuns& past_runs);
 
-/// Multiplies the predicted times of a table of savings by the measured ratio.
+/// Multiplies the predicted step times of a savings table by the measured ratio, if there is one.
 void calibrate(std::vector<planner::SavingsRow>& rows, const PastRuns& past_runs);
 
 }  // namespace vlmtrain::train

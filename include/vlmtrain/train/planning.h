@@ -15,23 +15,26 @@
 
 namespace vlmtrain::train {
 
-/// Returns the weights of the mask losses; nothing where the model predicts no masks.
+/// Returns the weights of the mask losses; nullopt if the model predicts no masks.
 std::optional<engine::MaskLossWeights> get_mask_loss_weights(const Config& config);
 
-/// Returns what a run trains and how, for its dry runs and for itself. `tasks` are those of the
-/// samples, where they are known.
+/// Returns the job of a run: its model, trained parts, optimizer and objective. The run and its dry
+/// runs build their models from it. `tasks`: settings for the tasks of the samples; empty if they
+/// are unknown. Throws UserError (kUsage) for keys that contradict each other.
 planner::Job make_job(const Config& config, const engine::TaskSettings& tasks = {});
 
-/// Returns the planner's request for a configuration and its job.
+/// Returns the planner's request for the job of a configuration on the GPU `target`. Does not fill
+/// in sample limits.
 planner::PlanRequest build_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
                                         planner::Workload workload);
 
-/// Returns the order in which a run draws its samples. Adds samples that are larger than a pack to
-/// the problems of `sample_index`. Throws as data::make_sample_order.
+/// Returns the order in which a run draws its samples. With packing, marks samples that are larger
+/// than a pack as unusable in `sample_index`. Throws the errors of data::make_sample_order().
 data::SampleOrder make_draw_order(const data::DataSet& dataset, const Config& config, data::SampleIndex& sample_index);
 
-/// Returns the largest global batches that the samples of a data set can form, and steps as `order`
-/// draws them, without bad samples. Throws UserError (kBadData) where no sample is usable.
+/// Returns the samples to plan for: the largest global batches that the usable samples can form,
+/// and steps that `order` draws, for a rank of `world_size`. Throws UserError (kBadData) if no
+/// sample is usable.
 planner::Workload make_workload(const data::SampleIndex& sample_index, const data::SampleOrder& order,
                                 const Config& config, int64_t world_size = 1);
 
@@ -41,30 +44,33 @@ struct PlanningInputs {
   engine::TaskSettings tasks;
 };
 
-/// Returns the inputs of a plan after the data check that data.check_at_start asks for, which logs
-/// bad samples. Throws UserError (kUsage) where the configuration asks for what the tasks do not
-/// allow.
+/// Checks the data as data.check_at_start says, logs bad samples, and returns the inputs of a plan.
+/// Throws UserError: kBadData if no sample is usable, kUsage if the task settings do not fit the
+/// tasks of the samples.
 PlanningInputs prepare_planning_inputs(const data::DataSet& records, const models::Processor& processor,
                                        const Config& config, int64_t world_size = 1);
 
-/// Returns the step configuration with the least memory, for a run whose plan failed: single
-/// samples, full recomputation, one tile per vision pass, small chunks of the loss; what the
-/// configuration fixes stays.
+/// Returns the step configuration of minimum memory, for a run whose planning failed: micro-batches
+/// of one sample, all blocks recomputed, one tile per vision pass, small loss chunks. Values that
+/// the configuration sets take precedence. `vision_blocks` and `language_blocks`: blocks of the
+/// model.
 planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_blocks, int64_t language_blocks);
 
 /// The data set of `vlmtrain eval` and the plan of its batches.
 struct PlannedEvaluation {
   std::shared_ptr<const io::Records> records;
-  int64_t num_dropped = 0;  ///< bad samples that were left out
-  bool notices_are_logged =
-      false;  ///< all samples were read, and their notices logged; else the evaluation counts them
-  evaluation::EvaluationSettings settings;
+  int64_t num_dropped = 0;  ///< bad samples, which are not among `records`
+  /// Whether all samples were checked and their notices logged. Otherwise the notices of
+  /// evaluation::Evaluation are new.
+  bool notices_are_logged = false;
+  evaluation::EvaluationSettings settings;  ///< the planned ones; callbacks are not set
 };
 
-/// Plans the evaluation of data.eval with a checkpoint that is not loaded yet. Reads the samples as
-/// data.check_at_start says, and dry-runs the largest ones to find how many fit at once on the
-/// device or in the host's memory. A failed plan is a warning. `base` is the adapter's base
-/// (models::find_adapter_base). Throws UserError (kBadData) as data.on_bad_sample says.
+/// Plans the evaluation of data.eval with a checkpoint that is not loaded yet. Checks the samples
+/// as data.check_at_start says, and dry-runs the largest ones to find the batch size that fits into
+/// the memory of the device or host. Warns if planning fails, and returns default batches.
+/// `checkpoint`: folder of a model or adapter. `base`: base checkpoint of an adapter; empty for the
+/// one that the adapter names. Throws UserError (kBadData) as data.on_bad_sample says.
 PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,
                                   const models::Processor& processor, at::Device device,
                                   const std::filesystem::path& base = {});

@@ -13,56 +13,65 @@
 
 namespace vlmtrain::train {
 
-/// Whether a run may continue with another value of a key (docs/resuming.md).
+/// Whether a run may resume with a changed value of a key (docs/resuming.md).
 enum class ChangePolicy : uint8_t {
-  kAllowed,      ///< as the same run
-  kIfRequested,  ///< with training.resume: changed
-  kNever,        ///< no: the weights of its checkpoints or the order of its samples would not be those of this run
+  kAllowed,      ///< always; the key is not part of the fingerprint
+  kIfRequested,  ///< with training.resume=changed
+  kNever,        ///< never: checkpoints or the sample order would not match the changed value
 };
 
 /// Returns the keys with `policy`. Each key of the configuration has exactly one policy.
 std::span<const std::string_view> get_keys_with_policy(ChangePolicy policy);
 
-/// Fingerprint keys that stand for values derived from the configuration and the data set.
-inline constexpr const char* kSamplesKey = "samples in data.train";
-inline constexpr const char* kOrderKey = "sizes of the samples in data.train";
+// Keys of a fingerprint that are not keys of the configuration. The names appear in messages.
 
+/// The number of records.
+inline constexpr const char* kSamplesKey = "samples in data.train";
+/// data::SampleOrder::fingerprint(): a hash of the sample sizes on which packs or a curriculum
+/// depend.
+inline constexpr const char* kOrderKey = "sizes of the samples in data.train";
 /// models::compute_base_fingerprint(); checkpoints of older versions lack it.
 inline constexpr const char* kBaseKey = "weights in model.path";
+/// compute_total_steps(), which replaces the two keys that determine it.
 inline constexpr const char* kStepsKey = "steps (training.max_steps or training.epochs)";
 
-/// Returns the settings that the numbers of a run depend on: each value as text, by its key.
+/// Returns the fingerprint of a run: the values of all keys that affect its results, as text by
+/// key. A checkpoint stores it. `samples`: number of records in data.train. Lacks kBaseKey and
+/// kOrderKey, which the caller adds.
 nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t samples);
 
-/// Returns the value of a key as text, whatever its JSON type; empty where it is missing.
+/// Returns the value of a key as text, for any JSON type; empty if it is missing.
 std::string get_setting_text(const nlohmann::ordered_json& fingerprint, const std::string& key);
 
-/// A setting that differs from that of the run's checkpoint.
+/// A setting whose value differs from the value in the run's checkpoint.
 struct SettingChange {
   std::string key;
-  std::string old_value;  ///< shortened for messages, as `new_value` is
-  std::string new_value;
+  std::string old_value;  ///< shortened for messages
+  std::string new_value;  ///< shortened for messages
   ChangePolicy policy = ChangePolicy::kIfRequested;
 
   /// Returns for example "training.seed: was 0, is 7".
   std::string text() const;
 };
 
-/// Returns in what `current` differs from `saved`, the fingerprint of a checkpoint. A key that
-/// `saved` lacks had its default: the version that wrote it did not have the key.
+/// Returns the settings of `current` that differ from `saved`, the fingerprint of a checkpoint. A
+/// key that `saved` lacks counts as its default value, because the version that wrote the
+/// checkpoint did not have the key.
 std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, const nlohmann::ordered_json& current);
 
 /// Returns whether one of `keys` is among `changes`.
 bool any_key_changed(const std::vector<SettingChange>& changes, std::span<const std::string_view> keys);
 
-/// Returns whether the samples of data.train, or the order in which they are drawn, are others.
+/// Returns whether `changes` affect the samples of data.train or the order in which they are drawn.
 bool changes_samples(const std::vector<SettingChange>& changes);
 
-/// Returns whether the learning rate of some step is another; so it is where the samples are others.
+/// Returns whether `changes` affect the learning rate of any step. Changed samples do, since they
+/// change the number of steps.
 bool changes_schedule(const std::vector<SettingChange>& changes);
 
-/// Throws UserError (kUsage) where `resume` does not allow `changes`. The message lists them and
-/// names the way to continue: training.resume: changed, or a new run of the checkpoint's weights.
+/// Throws UserError (kUsage) if `resume` does not allow `changes`. The message lists the changes
+/// and suggests how to continue: with training.resume=changed, or as a new run from the
+/// checkpoint's weights.
 void check_changes(const std::vector<SettingChange>& changes, ResumePolicy resume,
                    const std::filesystem::path& checkpoint);
 

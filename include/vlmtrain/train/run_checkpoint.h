@@ -17,61 +17,64 @@ namespace vlmtrain::train {
 
 struct CheckpointContent;  // train/checkpoint_content.h
 
-/// Returns the newest checkpoint of the run in `run_dir`; nothing where it has none. Writes
+/// Returns the newest checkpoint of the run in `run_dir`; nullopt if it has none. Writes
 /// nothing.
 std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesystem::path& run_dir);
 
-/// Returns the checkpoint that the newest one's state calls the best; nothing where that was
-/// removed.
+/// Returns the checkpoint with the best evaluation, according to the state in the newest one;
+/// nullopt if it was removed or there was no evaluation. Throws UserError (kBadData) for an invalid
+/// state.
 std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir);
 
 /// The part of a sharded checkpoint that one rank writes.
 struct RankShard {
-  engine::Shard shard{};             ///< of the optimizer's state
-  bool is_replica = false;           ///< another rank writes the same shard
-  bool writes_shared_files = false;  ///< writes everything else as well
-  std::function<void()>
-      join_remaining_passes{};  ///< takes part in collective reads of sharded weights while rank 0 writes them
+  engine::Shard shard{};             ///< this rank's shard of the optimizer's state
+  bool is_replica = false;           ///< another rank writes the same shard, so this one does not
+  bool writes_shared_files = false;  ///< this rank also writes all other files
+  /// Takes part in the all-gathers of sharded weights while rank 0 writes them. REQUIRES: not
+  /// empty.
+  std::function<void()> join_remaining_passes{};
 };
 
-/// The files that RunCheckpoints::check() reads of the newest checkpoint.
+/// The files of the newest checkpoint that RunCheckpoints::check() reads.
 enum class CheckScope {
-  kSmallFiles,  ///< headers of tensors, and small files as a whole
-  kAll,         ///< every file once; gigabytes of weights and states
+  kSmallFiles,  ///< tensor headers and small files
+  kAll,         ///< every file in full, which are gigabytes of weights and optimizer states
 };
 
 /// The checkpoints of a run, `checkpoints/step-N/`: a model that transformers loads, or with LoRA
 /// an adapter that PEFT loads, and the folder trainer_state. Each is written under a temporary name
-/// and renamed, so that a kill at any instant leaves the previous checkpoint whole.
-/// trainer_state/checksums.json has the checksum of every other file, computed while it was
+/// and renamed, so a process that is killed leaves the previous checkpoint intact.
+/// trainer_state/checksums.json has the checksums of all other files, computed while they were
 /// written.
 ///
-/// Not thread-safe.
+/// Not thread-safe: one call at a time, from any thread.
 class RunCheckpoints {
  public:
-  /// Keeps the `save_total_limit` newest checkpoints, and with `keep_best` the best one as well.
-  /// Removes unfinished files of a killed run, here and in `run_dir`.
+  /// Keeps the `save_total_limit` newest checkpoints in `run_dir`/checkpoints, and with `keep_best`
+  /// the best one as well. Removes temporary files that a killed run left there and in `run_dir`.
   RunCheckpoints(const std::filesystem::path& run_dir, int64_t save_total_limit, bool keep_best = true);
 
-  /// Returns the folder of the newest checkpoint; nothing if no checkpoint exists.
+  /// Returns the folder of the newest checkpoint; nullopt if no checkpoint exists.
   std::optional<std::filesystem::path> newest() const;
 
-  /// Throws UserError (kBadData), with the way to continue, where the newest checkpoint is
-  /// incomplete or differs from its checksums, for example after a partial copy, or where another
-  /// kind of file has a checkpoint's name.
+  /// Throws UserError (kBadData), with advice, if the newest checkpoint is incomplete or differs
+  /// from its checksums, for example after a partial copy, or if something other than a folder has
+  /// the name of a checkpoint.
   void check(CheckScope scope = CheckScope::kAll) const;
 
-  /// Makes checkpoints/best a link to the checkpoint of `best_step`, or removes the link where that
-  /// checkpoint is not kept. Warns where the file system has no links.
+  /// Makes checkpoints/best a symbolic link to the checkpoint of `best_step`, or removes the link
+  /// if that checkpoint does not exist. Warns if the file system does not support links.
   void link_best(std::optional<int64_t> best_step);
 
-  /// Writes a checkpoint and returns its folder. Removes the oldest ones above the limit; warns
-  /// where that fails. May run on any thread. Throws as io/atomic.h does, and UserError where the
-  /// run's folder is gone: writing creates no new one, which would lack all other files of the run.
+  /// Writes a checkpoint and returns its folder. Removes the oldest checkpoints above the limit;
+  /// warns if that fails. Consumes the tensors of `content`. Throws the errors of io/atomic.h, and
+  /// UserError (kFailed) if the run's folder was removed: a new folder would lack the run's other
+  /// files.
   std::filesystem::path write(const CheckpointContent& content);
-  /// Writes the checkpoint with all ranks of `consensus`, each with its shard of the optimizer's
-  /// state: the rank with writes_shared_files writes the rest. Renames the folder when all shards
-  /// are whole.
+  /// Writes a checkpoint together with all ranks of `consensus`, which must all call this: each
+  /// writes its shard of the optimizer's state, and the rank with writes_shared_files writes the
+  /// rest. The folder gets its final name after all shards are complete. Otherwise like write().
   std::filesystem::path write_sharded(const CheckpointContent& content, const RankShard& shard,
                                       const engine::Consensus& consensus);
 
@@ -85,26 +88,27 @@ class RunCheckpoints {
   int64_t save_total_limit_;
   bool keep_best_;
   bool supports_links_ = true;                    // assumed until a link fails
-  std::vector<std::filesystem::path> undeleted_;  // old checkpoints to delete again
+  std::vector<std::filesystem::path> undeleted_;  // leftovers of old checkpoints, whose removal failed; removed later
 };
 
-/// Returns the checkpoint that `folder` stands for: the best one of a run's folder, or without
-/// evaluations the newest one, which is logged; else `folder` itself. Throws UserError (kBadData)
-/// for a run without checkpoints, and for weights that differ from their checksums: reads them
-/// once.
+/// Returns the checkpoint in `folder`: for the folder of a run, its best checkpoint or, without
+/// evaluations, its newest one, and logs which; otherwise `folder` itself. Reads all weights once
+/// to compare their checksums. Throws UserError (kBadData) for a run without checkpoints, and for
+/// weights that differ from their checksums.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder);
 
-/// Restores moments and master weights. Throws UserError (kBadData).
+/// Restores moments and master weights from a checkpoint of this run with the same settings. Throws
+/// UserError (kBadData) for a missing shard, or if names, shapes or data types differ.
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
 
-/// Restores the optimizer of a run that continues with other settings, as far as parameters match
-/// (AdamW::migrate_state). Master weights that the state lacks, because the checkpoint's weights
-/// are fp32, come from `checkpoint_weights`.
+/// Restores the optimizer of a run that continues with changed settings, for the parameters that
+/// match (AdamW::migrate_state). A checkpoint with fp32 weights has no master weights; they come
+/// from `checkpoint_weights`. Returns what was kept and reset. Throws UserError (kBadData).
 engine::MigratedState migrate_optimizer(const std::filesystem::path& checkpoint,
                                         const models::BaseWeights& checkpoint_weights, const nn::ParameterStore& store,
                                         engine::AdamW& optimizer);
 
-/// Reads trainer_state/ledger.json. Throws UserError (kBadData).
+/// Reads trainer_state/ledger.json (data::Ledger::restore). Throws UserError (kBadData).
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);
 
 }  // namespace vlmtrain::train

@@ -14,62 +14,64 @@ namespace vlmtrain::train {
 
 /// The result of a run's evaluations so far.
 struct EvaluationState {
-  /// The data set and settings of the evaluations; values of another basis are not comparable. Null
-  /// where the run has no evaluations.
+  /// The data set, number of samples and metric of the evaluations; results are comparable only
+  /// within one basis. Null if the run has no evaluations.
   nlohmann::ordered_json basis;
-  std::optional<int64_t> best_step;  ///< set together with best_value
-  std::optional<double> best_value;
+  std::optional<int64_t> best_step;             ///< set together with best_value
+  std::optional<double> best_value;             ///< value of training.best_metric
   std::optional<double> best_loss;              ///< loss at best_step, which breaks ties; missing in older checkpoints
   int64_t evaluations_without_improvement = 0;  ///< evaluations since best_step
-  bool is_due = false;  ///< the evaluation after the newest step is missing, because the run was stopped before it
+  bool is_due = false;  ///< the evaluation after the newest step is missing, because a stop prevented it
 };
 
-/// The state of a run between two steps. It has no random state: each step's random stream is a
-/// function of seed and step.
+/// The state of a run between two steps, as checkpoints store it in trainer_state/state.json. It
+/// has no random state, because each step's random stream depends only on training.seed and the
+/// step.
 struct RunState {
   int64_t step = 0;              ///< completed steps
-  int64_t last_change_step = 0;  ///< the step after which settings were last changed on purpose (train/run_changes.h)
-  /// Steps of the whole run, fixed when it began. The learning rate follows from it and must not
-  /// change when samples are repaired or damaged between two starts. Missing in checkpoints of
-  /// older versions.
+  int64_t last_change_step = 0;  ///< completed steps when training.resume=changed last changed settings; 0: never
+  /// Total steps of the run, fixed at its first start. The learning rate depends on it and must not
+  /// change if samples are repaired or damaged between two starts. Checkpoints of older versions
+  /// lack it.
   std::optional<int64_t> total_steps;
-  int64_t skipped_steps =
-      0;                ///< completed steps whose loss or gradients were not finite, which left the weights unchanged
-  data::Cursor cursor;  ///< the position in the sample order
-  nlohmann::ordered_json task_balance;  ///< TaskBalance::state(); null without it
+  /// Completed steps whose loss or gradients were not finite. They left the weights unchanged.
+  int64_t skipped_steps = 0;
+  data::Cursor cursor;                  ///< the position in the sample order
+  nlohmann::ordered_json task_balance;  ///< TaskBalance::state(); null without GradNorm
   EvaluationState evaluation;
-  nlohmann::ordered_json host_memory;  ///< memory limit and micro-batch split of a run on the CPU; else null
-  /// The same of a run on a GPU whose steps are split by memory; else null.
+  /// SavedPlan (memory limit and step configuration) of a run on the CPU; otherwise null.
+  nlohmann::ordered_json host_memory;
+  /// SavedPlan of a run on a GPU whose steps are split by memory; otherwise null.
   nlohmann::ordered_json device_memory;
-  /// The step at which the learning rate schedule starts: 0, or the last change of settings with
-  /// training.schedule_origin.
+  /// The start of the learning rate schedule: 0, or the last change of the schedule with
+  /// training.schedule_from=change.
   struct {
-    int64_t step = 0;
-    int64_t skipped_steps = 0;  ///< skipped steps among them
+    int64_t step = 0;           ///< completed steps at the start
+    int64_t skipped_steps = 0;  ///< skipped steps before the start
   } schedule_start;
-  /// Keys of the parts that are frozen now and were trained earlier in the run: their weights
-  /// differ from the base's.
+  /// Keys (model.freeze_…) of the parts that are frozen now but were trained earlier in the run.
+  /// Their weights differ from the base checkpoint's.
   std::vector<std::string> frozen_after_training;
-  /// The settings that the numbers depend on; a resumed run must have the same
-  /// (make_run_fingerprint()).
+  /// The settings that affect the results (make_run_fingerprint()). A resumed run must have the
+  /// same ones, unless training.resume=changed allows the difference.
   nlohmann::ordered_json fingerprint;
 };
 
 /// Returns the text of trainer_state/state.json.
 std::string format_run_state(const RunState& state);
 
-/// Reads trainer_state/state.json. Throws UserError (kBadData), with file and key, for a number
-/// that a run with its fingerprint cannot have, as after an edit: such a number would end the run
-/// before its last step.
+/// Reads trainer_state/state.json. Throws UserError (kBadData), with file and key, for an invalid
+/// file and for numbers that a run with this fingerprint cannot have. An edited number could
+/// otherwise end the run before its last step.
 RunState load_run_state(const std::filesystem::path& checkpoint);
 
-/// Returns the folder of a checkpoint in which a run keeps its own state.
+/// Returns the folder trainer_state of a checkpoint.
 std::filesystem::path get_state_folder(const std::filesystem::path& checkpoint);
 
-/// Returns the step that the name of a checkpoint's folder ends with; nothing for other names.
+/// Returns the step in the name of a checkpoint's folder, step-N; nullopt for other names.
 std::optional<int64_t> parse_checkpoint_step(const std::filesystem::path& folder);
 
-/// Prefix of the name of a checkpoint's folder; the step follows.
+/// Prefix of the name of a checkpoint's folder, followed by the step.
 inline constexpr std::string_view kStepPrefix = "step-";
 
 }  // namespace vlmtrain::train

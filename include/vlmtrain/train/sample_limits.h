@@ -9,25 +9,28 @@
 
 namespace vlmtrain::train {
 
-/// The fewest frames of a video that a suggestion may name; suggestions are multiples of it. A
-/// temporal patch has two frames.
+/// The smallest data.video_max_frames that a suggestion names: two temporal patches. Not tuned.
 inline constexpr int64_t kMinFrames = 4;
+/// Frames of a temporal patch of Qwen2-VL. Suggested numbers of frames are multiples of it.
 inline constexpr int64_t kFramesPerPatch = 2;
 
-/// Returns the configuration keys that make the samples of data.train smaller: pixels of an image,
-/// frames of a video, images and tokens of a sample. `workload` has their measured sizes; further
-/// measurements run on data.num_workers threads. The arguments must outlive the result.
+/// Returns the configuration keys that can make the samples of data.train smaller: pixels per
+/// image, frames per video, images and tokens per sample. The planner suggests them if a run does
+/// not fit. `workload` has the sizes of the largest samples; other sizes are measured when the
+/// result is used, on data.num_workers threads. `records` and `config` must outlive the result.
 std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records, const Config& config,
                                                      const planner::Workload& workload);
 
-/// Returns the most pixels of an image in these batches, as the vision tower takes them; 0 without
-/// images.
+/// Returns the maximum number of pixels per image, or per tile of models with tiles, in the largest
+/// batches of `workload`, after the processor's resizing; 0 without images.
 int64_t compute_max_pixels(const planner::Workload& workload);
 
-/// Returns the fewest pixels that a processor accepts for such images.
+/// Returns the smallest number of pixels per image that is worth suggesting: one tile, or 16 image
+/// tokens for models with patch grids; 0 without images.
 int64_t compute_min_pixels(const planner::Workload& workload);
 
-/// Returns the unit of numbers of pixels worth suggesting for such images.
+/// Returns the number of pixels of which suggestions are multiples: those of a tile, or of an image
+/// token for models with patch grids; 0 without images.
 int64_t compute_pixel_unit(const planner::Workload& workload);
 
 }  // namespace vlmtrain::train

@@ -12,7 +12,8 @@
 
 namespace vlmtrain::train {
 
-/// A short training of a random model on one random batch, both the same in every process.
+/// The settings of a smoke run: a short training of a randomly initialized model on one random
+/// batch. Model and batch are the same in every process.
 struct SmokeRunSettings {
   std::filesystem::path model;  ///< folder with config.json and the processor's settings; weights are not read
   at::Device device = at::kCPU;
@@ -20,33 +21,36 @@ struct SmokeRunSettings {
   double seconds = 1;  ///< duration; at least kMinSmokeRunSteps steps are run
 };
 
+/// The first step, which loads kernels and is not timed, and two timed steps.
 inline constexpr int64_t kMinSmokeRunSteps = 3;
 
 /// The result of a smoke run.
 struct SmokeRun {
-  double first_loss = 0;
-  double last_loss = 0;                           ///< loss of the batch that all steps train on
+  double first_loss = 0;                          ///< loss of the batch before the first step
+  double last_loss = 0;                           ///< loss of the same batch before the last step
   std::map<std::string, at::Tensor> gradients{};  ///< gradients of the first step by parameter, fp32 on the CPU
   int64_t steps = 0;
   double steps_per_second = 0;  ///< without the first step, which loads kernels
 };
 
-/// Trains with the engine of real runs. Throws what a step throws.
+/// Trains with the same engine as a run. Throws UserError for an invalid config.json, and the
+/// errors of engine::optimizer_step().
 SmokeRun run_smoke_training(const SmokeRunSettings& settings);
 
-/// The relative difference of `actual` from `expected`: of the losses, and of the parameter whose
-/// gradient differs most. A gradient below a hundredth of the total norm counts with that norm, so
-/// that rounding of small gradients does not dominate.
+/// The relative difference between two smoke runs. The difference of a gradient is the norm of the
+/// difference divided by the expected norm, or by a hundredth of the total gradient norm if that is
+/// larger, so that rounding of small gradients does not dominate.
 struct SmokeRunDifference {
-  double loss = 0;
-  double gradient = 0;
+  double loss = 0;          ///< of the first steps
+  double gradient = 0;      ///< largest difference of a parameter; NaN if one is NaN
   std::string parameter{};  ///< the parameter with the largest gradient difference
 };
 
-/// Returns the differences of two smoke runs with the same settings but device and precision.
+/// Returns the difference of `actual` from `expected`. REQUIRES: their settings differ at most in
+/// device, precision and duration.
 SmokeRunDifference compare_smoke_runs(const SmokeRun& actual, const SmokeRun& expected);
 
-/// The difference from an fp32 run on the CPU that the rounding of a precision explains.
+/// The largest SmokeRunDifference from an fp32 run on the CPU that rounding explains.
 struct SmokeRunTolerance {
   double loss = 0;
   double gradient = 0;

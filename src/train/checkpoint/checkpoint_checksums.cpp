@@ -62,8 +62,9 @@ void verify_size(const fs::path& file, const io::Checksum& saved) {
   }
 }
 
-/// Returns whether another program has replaced or removed the file. A damaged disk or copy keeps
-/// the size or truncates the file, which its reader notices.
+/// Returns whether the file is missing or has another size, with a warning. Another program has
+/// replaced or removed it then: damage by a disk or a copy keeps the size or truncates the file,
+/// which its reader reports.
 bool was_rewritten(const fs::path& file, const io::Checksum& saved) {
   std::error_code error;
   const auto bytes = fs::file_size(file, error);
@@ -127,14 +128,15 @@ bool verify_checksums(const fs::path& checkpoint, VerifiedFiles scope) {
   const auto checksums = read_checksums(checkpoint);
   if (!checksums) return false;
   std::vector<std::future<void>> pending_reads;
-  // A disk or a network file system serves several readers faster, and each computes a hash. A
-  // reader takes address space for its stack and memory of its own, so that a limited process uses
-  // one.
+  // Several readers are faster on disks and network file systems, and compute hashes in parallel.
+  // Each takes address space for its stack and heap, so a process with a limit (ulimit -v) uses no
+  // threads.
   rlimit address_space{};
   getrlimit(RLIMIT_AS, &address_space);
   const bool can_use_threads = address_space.rlim_cur == RLIM_INFINITY;
-  // Not measured: a few readers keep a disk busy, and each holds a buffer.
+  // Chosen without measurement: a few readers keep a disk busy, and each holds a buffer.
   constexpr size_t kMaxReaders = 4;
+  // Waits, in order, until at most `max_pending` reads remain. Rethrows their errors.
   const auto limit_pending_reads = [&pending_reads](size_t max_pending) {
     for (size_t i = 0; i + max_pending < pending_reads.size(); ++i) {
       if (pending_reads[i].valid()) pending_reads[i].get();

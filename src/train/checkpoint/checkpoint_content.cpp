@@ -19,7 +19,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Copies of tensors in host memory, each tensor once.
+/// Copies of tensors in host memory. A tensor that is requested twice is copied once.
 class HostCopyCache {
  public:
   const at::Tensor& get(const at::Tensor& tensor) {
@@ -38,8 +38,9 @@ class HostCopyCache {
   std::map<const at::TensorImpl*, Entry> copies_;
 };
 
-/// Returns the optimizer's state, and the fp32 values of weights that are saved with another type
-/// where the state lacks them. `masters` may be shards (engine/saved_pieces.h).
+/// Returns `tensors`, the optimizer's state, together with the fp32 values of the weights whose
+/// model file has another data type, unless the state has them. `masters`: the fp32 values by
+/// parameter, whole or shards (engine/saved_pieces.h).
 io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model, io::NamedTensors tensors,
                                         const io::NamedTensors& masters, const models::SaveOptions& save_settings) {
   std::set<std::string> names;
@@ -71,7 +72,8 @@ CheckpointContent make_checkpoint_content(const RunState& state, const models::V
     }
   }
   models::SaveOptions save_settings{.base = &base, .dtype = dtype, .master_weights = {}};
-  // Ranks that share master weights each have all weights only in the type that they compute with.
+  // With a sharded optimizer, a rank has only a part of the master weights. The saved weights then
+  // come from the weights that it computes with.
   if (optimizer.shard().covers_all()) save_settings.master_weights = {masters.begin(), masters.end()};
   CheckpointContent content;
   content.step = state.step;
@@ -107,16 +109,18 @@ int64_t compute_write_buffer_bytes(const models::VisionLanguageModel& model) {
 
 namespace {
 
-// Key of a shard's metadata.
+// Keys in the metadata of a shard's safetensors file.
 constexpr const char* kShardKey = "part";
 constexpr const char* kStepKey = "step";
 
+/// Returns "?" for a missing key, for messages.
 std::string get_metadata(const io::SafetensorsFile& file, const char* key) {
   const auto it = file.metadata().find(key);
   return it == file.metadata().end() ? "?" : it->second;
 }
 
-/// Returns the number of shards in the name of any of them; nothing where there are none.
+/// Returns the number of shards according to their file names; nullopt if there are no shards.
+/// Throws UserError (kBadData) if names disagree.
 std::optional<int64_t> count_shards(const std::filesystem::path& folder) {
   std::optional<int64_t> num_shards;
   std::error_code error;

@@ -19,13 +19,13 @@
 
 namespace vlmtrain::train {
 
-/// The content of a checkpoint, which can be written once (RunCheckpoints::write). Each tensor is
-/// released as soon as it is written.
+/// The content of a checkpoint. It can be written only once (RunCheckpoints::write), because each
+/// tensor is released as soon as it is written.
 struct CheckpointContent {
   int64_t step = 0;
-  std::optional<int64_t> best_step;  ///< as of `step`
+  std::optional<int64_t> best_step;  ///< step of the best evaluation until `step`
   models::CheckpointContents model;
-  io::LazyTensors optimizer;
+  io::LazyTensors optimizer;  ///< this rank's part of optimizer.safetensors
   std::string ledger, state;  ///< text of trainer_state/ledger.json and state.json
 };
 
@@ -35,38 +35,42 @@ enum class ValueStorage {
   kCopied,   ///< copies in host memory, which another thread can write during training
 };
 
-/// Returns the checkpoint of a run. Weights have the base's data types (models/weights_to_save.h)
-/// or `dtype`, as SaveOptions::dtype. trainer_state has the fp32 values of weights that are saved
-/// with fewer bits, so that a resumed run has the same values. kCopied takes compute_copy_bytes()
-/// of host memory, and throws what LibTorch throws where that fails.
+/// Returns the content of a run's checkpoint. Weights have `dtype` or, if it is nullopt, the data
+/// types of the base checkpoint (models/weights_to_save.h). For weights that are saved with fewer
+/// than 32 bits, trainer_state has the fp32 values, so that a resumed run is exact. `base` must
+/// outlive the result, and with kInPlace `model` and `optimizer` as well. kCopied takes
+/// compute_copy_bytes() of host memory, and throws LibTorch's error if the allocation fails.
 CheckpointContent make_checkpoint_content(const RunState& state, const models::VisionLanguageModel& model,
                                           const engine::AdamW& optimizer, const data::Ledger& ledger,
                                           const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
                                           ValueStorage values);
 
-/// Returns the bytes of all values that training changes, each counted once.
+/// Returns the host memory of ValueStorage::kCopied in bytes: master weights and optimizer state,
+/// each tensor counted once.
 int64_t compute_copy_bytes(const engine::AdamW& optimizer);
 
-/// Returns the most bytes that writing takes in addition to the copies: one tensor in the type that
-/// it is saved in.
+/// Returns the maximum bytes that writing takes in addition to the copies: the largest parameter in
+/// fp32.
 int64_t compute_write_buffer_bytes(const models::VisionLanguageModel& model);
 
-/// Returns the files of the optimizer's state in a folder trainer_state: optimizer.safetensors or,
-/// of sharded states, optimizer-00001-of-00004.safetensors and so on. Throws UserError (kBadData)
-/// that names a missing shard.
+/// Returns the files of the optimizer's state in a folder trainer_state, in the order of ranks:
+/// optimizer.safetensors, or the shards optimizer-00001-of-00004.safetensors and so on. Throws
+/// UserError (kBadData), with its name, for a missing shard.
 std::vector<std::filesystem::path> find_optimizer_files(const std::filesystem::path& trainer_state);
 
-/// Opens the files of the optimizer's state. Throws UserError (kBadData) that names a shard of
-/// another rank or another step than the first.
+/// Opens the files of the optimizer's state. Throws UserError (kBadData), with its name, for a
+/// missing or invalid file, and for a shard of another rank than its name says or of another step.
 std::vector<io::SafetensorsFile> open_optimizer_files(const std::filesystem::path& trainer_state);
 
-/// Returns the name of all shards together for error messages.
+/// Returns a name for all files of the optimizer's state in error messages, for example
+/// "…/optimizer-*-of-00004.safetensors".
 std::string format_optimizer_files_name(const std::filesystem::path& trainer_state);
 
 /// Returns the metadata of a shard, which identifies its rank and step.
 std::map<std::string, std::string> make_shard_metadata(int64_t rank, int64_t step);
 
-/// Returns the file name of a shard; that of the only file where `count` is 1.
+/// Returns the file name of the shard of `rank`, which counts from 0. If `num_shards` is 1, returns
+/// "optimizer.safetensors".
 std::string make_optimizer_file_name(int64_t rank, int64_t count);
 
 }  // namespace vlmtrain::train

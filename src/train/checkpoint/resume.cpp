@@ -22,6 +22,7 @@ ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Con
 
 namespace {
 
+/// A part of the model that a key freezes.
 struct FreezablePart {
   const char* key;
   nn::Component component;
@@ -34,7 +35,8 @@ constexpr FreezablePart kFreezableParts[] = {
     {"model.freeze_language_model", nn::Component::kLanguageModel, &models::FrozenParts::language_model},
     {"model.freeze_mask_encoder", nn::Component::kMaskEncoder, &models::FrozenParts::mask_encoder}};
 
-/// Returns the parameters that a run can train with its settings.
+/// Returns the parameters of `component` that the run trains unless they are frozen: all or, with
+/// LoRA, those that are saved with the adapter.
 std::vector<nn::Parameter> find_trainable_parameters(const models::VisionLanguageModel& model,
                                                      nn::Component component) {
   const bool has_lora = model.parameters().lora().has_value();
@@ -71,7 +73,8 @@ std::vector<std::string> resume_freezing(const Config& config, const nlohmann::o
     }
   }
   if (model.parameters().lora()) return still_frozen;
-  // Parts that are trained from now on start with their frozen values.
+  // A part that is no longer frozen starts with the values of the base, like parts that remain
+  // frozen. Both were frozen when the checkpoint was written.
   models::freeze(model, previously_frozen);
   models::restore_frozen_weights(model, checkpoint, base, static_cast<uint64_t>(config.training.seed));
   models::freeze(model, frozen);

@@ -17,21 +17,24 @@ namespace vlmtrain::train {
 /// The state from which a run resumes.
 struct ResumePoint {
   RunState state;                      ///< as saved
-  std::vector<SettingChange> changes;  ///< of settings since the checkpoint
+  std::vector<SettingChange> changes;  ///< settings that differ from the checkpoint's
 };
 
-/// Reads the newest checkpoint's state and compares the settings with it. Throws UserError where
-/// training.resume does not allow to resume, or does not allow the changes.
+/// Reads the state of `checkpoint` and compares `fingerprint`, the settings of this start, with the
+/// settings in it. Throws UserError (kUsage) if training.resume does not allow resuming or the
+/// changes, and kBadData for an invalid state.
 ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
                               const nlohmann::ordered_json& fingerprint);
 
-/// Restores the frozen weights of a resumed run: the base's values or, for parts that were trained
-/// before they were frozen, the values of the newest checkpoint, which `base` takes from
-/// `checkpoint_weights` (null: no such parts). `frozen_after_training` has the keys of those parts
-/// (section `model`), `old_fingerprint` the settings of the checkpoint. Returns the updated keys.
-/// Throws UserError (kUsage) for a part that is to be trained again although the run has no
-/// trainable values of it. REQUIRES: `model` has the checkpoint's weights and is frozen as `config`
-/// says.
+/// Restores the frozen weights of a resumed run. Most have the values of `base`. Parts that were
+/// trained before they were frozen have the values of the newest checkpoint, which `base` then
+/// takes from `checkpoint_weights`. `frozen_after_training`: the keys (model.freeze_…) of these
+/// parts before this start. `old_fingerprint`: the settings in `checkpoint`. `checkpoint_weights`
+/// may be null if there are no such parts; otherwise it must outlive `base`.
+///
+/// Returns the updated frozen_after_training. Throws UserError (kUsage) if a part is no longer
+/// frozen but has no trainable parameters. REQUIRES: `model` has the weights of `checkpoint`, and
+/// its frozen parts are those of `config`.
 std::vector<std::string> resume_freezing(const Config& config, const nlohmann::ordered_json& old_fingerprint,
                                          const std::vector<std::string>& frozen_after_training,
                                          const std::filesystem::path& checkpoint,

@@ -13,8 +13,9 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Keys that change results at most by rounding or by other random numbers (training.kernels), and
-/// keys that error messages suggest to change before resuming, such as data.max_length.
+/// Keys that do not affect training results, or affect them only by rounding or other random
+/// numbers (training.kernels), and keys that error messages suggest changing before resuming, such
+/// as data.max_length.
 constexpr std::string_view kAllowedKeys[]{"data.eval",
                                           "data.ignore_keys",
                                           "data.image_root",
@@ -64,6 +65,7 @@ constexpr std::string_view kAllowedKeys[]{"data.eval",
                                           "output.tensorboard",
                                           "output.log_samples"};
 
+/// Keys that affect the results of later steps.
 constexpr std::string_view kIfRequestedKeys[]{"model.freeze_vision_tower",
                                               "model.freeze_projector",
                                               "model.freeze_language_model",
@@ -122,6 +124,7 @@ constexpr std::string_view kIfRequestedKeys[]{"model.freeze_vision_tower",
                                               "training.gradient_conflicts",
                                               "training.schedule_from"};
 
+/// Keys that determine the parameters of the model and the random numbers of the run.
 constexpr std::string_view kNeverKeys[]{
     "model.path",    "model.adapter", "model.allow_missing", "model.allow_unexpected", "model.resize_embeddings",
     "lora.rank",     "lora.alpha",    "lora.target_modules", "lora.modules_to_save",   "lora.use_rslora",
@@ -131,7 +134,7 @@ bool contains_key(std::span<const std::string_view> keys, std::string_view key) 
   return std::ranges::find(keys, key) != keys.end();
 }
 
-/// kStepsKey stands for these keys in a fingerprint.
+/// Returns whether a fingerprint has kStepsKey instead of `key`.
 bool sets_run_length(std::string_view key) {
   return key == "training.max_steps" || key == "training.epochs";
 }
@@ -147,6 +150,7 @@ std::vector<std::string> format_changes(const std::vector<SettingChange>& change
   return texts;
 }
 
+/// Returns advice for starting a new run from the weights of `checkpoint`.
 std::string suggest_new_run(const std::filesystem::path& checkpoint) {
   const std::string path = checkpoint.string();
   if (!models::is_adapter(checkpoint)) {
@@ -196,7 +200,7 @@ std::vector<SettingChange> find_changes(const nlohmann::ordered_json& saved, con
   for (const auto& [key, value] : current.items()) {
     const auto it = saved.find(key);
     if (it != saved.end() && *it == value) continue;
-    if (it == saved.end() && key == kBaseKey) continue;
+    if (it == saved.end() && key == kBaseKey) continue;  // of an older version
     const bool is_never = contains_key(kNeverKeys, key);
     if (it == saved.end() && (is_never || contains_key(kIfRequestedKeys, key)) && value == options.format_value(key))
       continue;

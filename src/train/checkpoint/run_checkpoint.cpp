@@ -21,14 +21,17 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Size of a weight file, the default of transformers' save_pretrained.
+/// Maximum size of a weight file: the default of save_pretrained() in transformers, 5 GB.
 constexpr int64_t kShardBytes = 5'000'000'000;
+/// Name of the symbolic link to the best checkpoint.
 constexpr const char* kBestLink = "best";
 
+/// Returns the name of the optimizer's files for error messages.
 std::string get_optimizer_source(const std::filesystem::path& checkpoint) {
   return format_optimizer_files_name(get_state_folder(checkpoint));
 }
 
+/// Returns all tensors of the optimizer's state, mapped from their files.
 std::map<std::string, at::Tensor> load_optimizer_state(const std::filesystem::path& checkpoint) {
   std::map<std::string, at::Tensor> state;
   for (const auto& file : open_optimizer_files(get_state_folder(checkpoint))) {
@@ -49,8 +52,8 @@ std::vector<std::pair<int64_t, std::filesystem::path>> list_checkpoints(const st
   return checkpoints;
 }
 
-/// Parses the JSON files of a checkpoint without checksums, except tokenizer.json with its long
-/// vocabulary.
+/// Parses the JSON files of a checkpoint that has no checksums, except tokenizer.json, whose
+/// vocabulary is large. Throws UserError (kBadData).
 void check_json_files(const std::filesystem::path& checkpoint) {
   for (const auto& entry : std::filesystem::directory_iterator(checkpoint)) {
     const auto& file = entry.path();
@@ -58,12 +61,12 @@ void check_json_files(const std::filesystem::path& checkpoint) {
   }
 }
 
-/// Opens every file that a resumed run reads. Checks sizes, headers and the contents of small
-/// files; reads no tensor.
+/// Opens every file that a resumed run reads. Checks file sizes, tensor headers and the contents of
+/// small files; reads no tensor values. Throws UserError (kBadData).
 void check_complete(const std::filesystem::path& checkpoint) {
   const auto state = get_state_folder(checkpoint);
   const bool has_state = std::filesystem::exists(state / "state.json");
-  // Opened before sizes are compared, so that the error names a shard of another step as such.
+  // Before sizes are compared, so that a shard of another step is reported as such.
   if (has_state) open_optimizer_files(state);
   if (!verify_checksums(checkpoint, VerifiedFiles::kSmall)) check_json_files(checkpoint);
   if (!has_state) {
@@ -98,7 +101,7 @@ std::optional<std::filesystem::path> find_newest_checkpoint(const std::filesyste
 std::optional<std::filesystem::path> find_best_checkpoint(const std::filesystem::path& run_dir) {
   const auto newest = find_newest_checkpoint(run_dir);
   std::error_code error;
-  // A checkpoint that was published without its state is still a checkpoint.
+  // A checkpoint may have been copied without its trainer_state.
   if (!newest || !std::filesystem::exists(get_state_folder(*newest) / "state.json", error)) return std::nullopt;
   const auto best = load_run_state(*newest).evaluation.best_step;
   if (!best) return std::nullopt;
@@ -173,7 +176,7 @@ std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& con
         get_state_folder(shared_folder) / make_optimizer_file_name(shard.shard.rank, shard.shard.count),
         content.optimizer, make_shard_metadata(shard.shard.rank, content.step));
   }
-  // After the exchange all shards are whole, and rank 0 has their checksums.
+  // After this collective all shards are complete, and rank 0 has their checksums.
   const auto shard_checksums = consensus.all_gather_strings(to_json_text(collect_checksums(shared_folder, recorder)));
   if (folder) {
     CheckpointChecksums checksums;
@@ -182,7 +185,7 @@ std::filesystem::path RunCheckpoints::write_sharded(const CheckpointContent& con
     folder->commit();
     finish_commit(content.best_step);
   }
-  consensus.all_gather_strings("");
+  consensus.all_gather_strings("");  // waits until the folder has its final name
   return checkpoint;
 }
 
@@ -195,7 +198,7 @@ void RunCheckpoints::check_folder() const {
   const auto run_dir = folder_.parent_path();
   if (std::filesystem::exists(run_dir)) return;
   throw run_error(
-      "cannot write {}: the run's folder {} was removed or renamed during the run; put the folder back to resume, or "
+      "cannot write {}: the run's folder {} was removed or renamed during the run; restore the folder to resume, or "
       "start again with the same command",
       folder_.string(), run_dir.string());
 }
@@ -234,11 +237,13 @@ void RunCheckpoints::remove(const std::filesystem::path& checkpoint) {
   if (!leftover) return;
   spdlog::warn("{}: cannot remove an old checkpoint: {}; the run continues, and tries again at the next checkpoint",
                leftover->path.string(), leftover->reason);
+  // A folder with its own name is found again by list_checkpoints(); a renamed one is not.
   if (leftover->path != checkpoint) undeleted_.push_back(leftover->path);
 }
 
 namespace {
 
+/// Returns `checkpoint`. Throws UserError (kBadData) if its weights differ from their checksums.
 std::filesystem::path verify_weights(const std::filesystem::path& checkpoint) {
   verify_checksums(checkpoint, VerifiedFiles::kModelWeights);
   return checkpoint;
@@ -270,8 +275,8 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder) tr
 }
 
 void load_optimizer(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
-  // Tensors are mapped one by one: all at once would take as much address space again as the
-  // optimizer.
+  // Tensors are mapped one at a time. All at once they would take as much address space as the
+  // optimizer in addition to it.
   std::map<std::string, engine::LazyTensor> state;
   for (const auto& path : find_optimizer_files(get_state_folder(checkpoint))) {
     const auto file = std::make_shared<const io::OnDemandSafetensors>(path);

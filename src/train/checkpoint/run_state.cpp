@@ -15,6 +15,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+// Field names are kept for compatibility: "lanes" are sources, "due" are deficits.
 nlohmann::ordered_json to_json(const data::Cursor& cursor) {
   auto lanes = nlohmann::ordered_json::array();
   for (const data::EpochPosition& position : cursor.sources)
@@ -32,6 +33,7 @@ nlohmann::ordered_json to_json(const EvaluationState& evaluation) {
   return json;
 }
 
+/// Throws UserError (kBadData) unless min_value <= value <= max_value. `key`: name of the field.
 void check_range(std::string_view key, int64_t value, int64_t min_value, int64_t max_value,
                  const std::filesystem::path& path) {
   if (value >= min_value && value <= max_value) return;
@@ -41,25 +43,27 @@ void check_range(std::string_view key, int64_t value, int64_t min_value, int64_t
       path.string(), key, value, min_value, max_value);
 }
 
-/// Returns a count of the fingerprint; nothing where it has none.
+/// Returns the value of `key`, a count, in the fingerprint; nullopt if it is missing or not a
+/// number.
 std::optional<int64_t> parse_count(const nlohmann::ordered_json& fingerprint, const char* key) {
   return parse_suffix_int("", get_setting_text(fingerprint, key));
 }
 
-/// Returns the most steps of a run with the fingerprint, counted from its last change. The
-/// fingerprint's number is for one pass over each sample per epoch; sources that repeat samples
-/// have no bound, and checksums protect their text.
+/// Returns the maximum number of steps of a run with this fingerprint since its last change of
+/// settings. The number in the fingerprint assumes that an epoch draws each sample once. It is no
+/// bound if data.train repeats samples; engine::kMaxSteps is then.
 int64_t compute_max_steps(const nlohmann::ordered_json& fingerprint) {
   const bool may_repeat = get_setting_text(fingerprint, "data.train").find("repeat") != std::string::npos;
   return may_repeat ? engine::kMaxSteps : parse_count(fingerprint, kStepsKey).value_or(engine::kMaxSteps);
 }
 
+/// Checks all numbers of a state. Throws UserError (kBadData).
 void check_ranges(const RunState& state, const std::filesystem::path& checkpoint, const std::filesystem::path& path) {
-  // Far above the values of any run, and far below those at which additions overflow.
+  // Far above the values of any run, and far below values at which additions overflow.
   constexpr int64_t kMaxEpochs = int64_t{1} << 53;
   constexpr int64_t kMaxSamples = int64_t{1} << 53;
   check_range("changed_at", state.last_change_step, 0, engine::kMaxSteps, path);
-  // Epochs start over where the data set changes.
+  // After a change of the data set, the run may make all epochs again.
   const int64_t steps = std::min(state.last_change_step + compute_max_steps(state.fingerprint), engine::kMaxSteps);
   if (state.total_steps) check_range("total_steps", *state.total_steps, 1, steps, path);
   const auto folder_step = parse_checkpoint_step(checkpoint);
@@ -86,7 +90,8 @@ void check_ranges(const RunState& state, const std::filesystem::path& checkpoint
   }
 }
 
-/// Also parses the cursor of checkpoints that are older than lanes.
+/// Parses the cursor, also of checkpoints from before the field "cursor", which have one source.
+/// `path`: file in messages.
 data::Cursor parse_cursor(const nlohmann::ordered_json& json, int64_t step, const std::string& path) {
   const auto parse_position = [&](const nlohmann::ordered_json& position) {
     return data::EpochPosition{.epoch = io::get<int64_t>(position, "epoch", path),

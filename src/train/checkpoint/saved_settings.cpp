@@ -19,6 +19,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Returns the settings of kMediaKeys in `values`, each as key=value.
 std::vector<std::string> extract_media_settings(const nlohmann::ordered_json& values) {
   std::vector<std::string> settings;
   for (const std::string_view key : kMediaKeys) {
@@ -29,7 +30,8 @@ std::vector<std::string> extract_media_settings(const nlohmann::ordered_json& va
   return settings;
 }
 
-/// Calls `callback` with each key, its value in `options` and its default.
+/// Calls `callback` with each key of kMediaKeys, its value in `options` and its default value, as
+/// text.
 template <class Callback>
 void compare_with_defaults(const data::DataOptions& options, const Callback& callback) {
   data::DataOptions current = options, defaults;
@@ -99,7 +101,7 @@ namespace {
 
 constexpr std::string_view kSection = "data.volume.";
 
-/// Returns the settings of the section, each as key=value.
+/// Returns the settings of data.volume in `values`, each as key=value.
 std::vector<std::string> extract_volume_settings(const nlohmann::ordered_json& values) {
   std::vector<std::string> settings;
   for (const auto& [key, value] : values.items()) {
@@ -108,6 +110,8 @@ std::vector<std::string> extract_volume_settings(const nlohmann::ordered_json& v
   return settings;
 }
 
+/// Returns the volume settings of the model in `checkpoint`, each as key=value; empty if it has
+/// none.
 std::vector<std::string> load_volume_settings(const std::filesystem::path& checkpoint) {
   std::error_code error;
   const auto file = checkpoint / kVolumeSettingsFile;
@@ -150,6 +154,7 @@ data::VolumeOptions load_volume_options(const std::filesystem::path& checkpoint,
 
 namespace {
 
+/// Returns whether `setting` (key=value) determines how records are read.
 bool is_record_setting(std::string_view setting) {
   constexpr std::array kPrefixes =
       std::to_array<std::string_view>({"data.columns=", "data.columns.", "data.ignore_keys=", "data.image_root="});
@@ -200,9 +205,9 @@ void resolve_run_chat_template_date(data::DataOptions& data, const fs::path& run
   try {
     resolve_chat_template_date(data, run_dir.empty() ? std::nullopt : find_newest_checkpoint(run_dir));
   } catch (const UserError&) {
-    return;  // the run's start reports what is wrong with the checkpoint
+    return;  // the start of the run reports the error of the checkpoint
   } catch (const fs::filesystem_error&) {
-    return;  // the run's start reports what is wrong with the folder
+    return;  // the start of the run reports the error of the folder
   }
 }
 

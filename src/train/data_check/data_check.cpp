@@ -40,7 +40,7 @@ fs::path get_shared_index_file(const std::string& dataset, int64_t samples) {
   std::error_code error;
   const fs::path current_folder = fs::current_path(error);
   if (samples < kMinCachedSamples || cache.empty() || error) return {};
-  const fs::path folder = cache / "outlines";
+  const fs::path folder = cache / "outlines";  // this name keeps existing caches valid
   fs::create_directories(folder, error);
   if (error) return {};
   io::clean_up_temporaries(folder);
@@ -52,7 +52,7 @@ void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
     std::ifstream source(source_file, std::ios::binary);
     if (!source) throw run_error("{} cannot be read", source_file.string());
     io::AtomicFile copy(target_file);
-    std::string block(size_t{1} << 20U, '\0');
+    std::string block(size_t{1} << 20U, '\0');  // 1 MiB at a time; not tuned
     do {
       source.read(block.data(), std::ssize(block));
       copy.write(std::string_view(block).substr(0, static_cast<size_t>(source.gcount())));
@@ -65,11 +65,13 @@ void copy_index_file(const fs::path& source_file, const fs::path& target_file) {
 
 namespace {
 
-/// Samples that are checked for a plan where data.check_at_start does not check all. More would
-/// start a run later; fewer would miss more of the large samples.
+/// Number of samples that are checked for a plan with data.check_at_start=false. More would delay
+/// the start of a run; fewer would miss more of the large samples. Not tuned.
 constexpr int64_t kPlanSamples = 512;
 
-/// The key includes what other programs may change: the same files can become other samples.
+/// Returns the key of cached checks: a hash of the model's files, the settings, and size and
+/// modification time of this program, since another version may make other samples from the same
+/// files.
 std::string make_cache_key(const std::filesystem::path& model, const models::ProcessorSettings& settings) {
   ContentHash program;
   std::error_code error;
@@ -79,6 +81,7 @@ std::string make_cache_key(const std::filesystem::path& model, const models::Pro
   return models::compute_sample_key(model, settings) + program.hex();
 }
 
+/// Checks samples with a progress bar, on all cores.
 data::SampleIndex index_with_progress(const io::Records& records, const models::Processor& processor,
                                       const Config& config, data::SampleIndexSettings settings) {
   report::CountProgress progress("checking the data", records.size(), !spdlog::should_log(spdlog::level::info));
@@ -87,7 +90,8 @@ data::SampleIndex index_with_progress(const io::Records& records, const models::
   return data::index_samples(records, processor, settings);
 }
 
-/// Checks every sample.
+/// Checks every sample and logs the duration. `index_settings`: has the cache file, if there is
+/// one.
 data::SampleIndex check_all_samples(const io::Records& records, const models::Processor& processor,
                                     const Config& config, const std::filesystem::path& file,
                                     data::SampleIndexSettings index_settings) {
@@ -146,7 +150,7 @@ void check_no_bad_samples(const io::Records& records, const models::Processor& p
 
 namespace {
 
-/// Warns about samples whose keys an older version ignored, which the run may have trained on.
+/// Warns of samples with keys that an older version ignored. The run may have trained on them.
 void warn_about_ignored_keys(const data::SampleIndex& sample_index, const Config& config, const data::Ledger& ledger) {
   int64_t samples = 0;
   for (const auto& [index, problem] : sample_index.problems) {
@@ -184,6 +188,7 @@ namespace {
 
 constexpr const char* kMedia = "an image, video or volume";
 
+/// Warns if no usable sample has media. `key` and `dataset`: key and name of the data set.
 void warn_if_no_media(const char* key, const std::string& dataset, const data::MediaCounts& census,
                       const data::SampleIndex& sample_index) {
   if (!census.has_no_media()) return;
@@ -194,7 +199,7 @@ void warn_if_no_media(const char* key, const std::string& dataset, const data::M
       sample_index.is_complete ? "" : " that were checked", kMedia);
 }
 
-/// Returns whether both name the same file or folder.
+/// Returns whether the paths are the same file or folder.
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code error;
   return a == b || std::filesystem::equivalent(a, b, error);
@@ -235,7 +240,7 @@ void log_packs(const data::SampleOrder& order) {
 
 void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& sample_index) {
   if (sample_index.is_complete) data::log_notices(sample_index.notices, config.data.eval, sample_index.shapes.size());
-  // A few held-out samples may lack media by chance, so remarks of data.train stand for them.
+  // A few held-out samples may lack media by chance. The remarks on data.train cover them.
   if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
   warn_if_no_media("data.eval", config.data.eval, data::count_media(sample_index.shapes), sample_index);
 }
@@ -269,9 +274,10 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
 
 namespace {
 
-/// Row groups of 64 MB are read at little cost, and several of them fit in memory.
+/// Row groups of 64 MB are read efficiently, and several fit into memory. Not tuned.
 constexpr int64_t kTargetRowGroupBytes = 64'000'000;
 
+/// Returns a number of rows for row groups of kTargetRowGroupBytes.
 int64_t recommend_row_group_size(const io::LargeRowGroup& group) {
   const int64_t row_bytes = std::max<int64_t>(1, group.bytes / std::max<int64_t>(1, group.rows));
   return std::clamp<int64_t>(kTargetRowGroupBytes / row_bytes, 1, std::max<int64_t>(1, group.rows));
@@ -289,6 +295,7 @@ void check_row_groups(std::optional<double> limit_gb) {
   }
   const io::LargeRowGroup& group = *memory.largest;
   const int64_t process_bytes = memory::host_bytes();
+  // Reading a row group takes up to twice its size.
   if (process_bytes + 2 * group.bytes <= available.bytes) return;
   throw UserError(
       ExitCode::kDoesNotFit,

@@ -26,14 +26,16 @@ namespace vlmtrain::train {
 namespace {
 
 constexpr const char* kHeldOutFile = "held_out.json";
-/// Held-out contents that held_out.json remembers of a run which does not check its data. Each has
-/// to be read; more would slow the start down.
+/// Number of held-out records whose content hashes held_out.json stores with
+/// data.check_at_start=false. Each record has to be read, so more would slow the start down. Not
+/// tuned.
 constexpr int64_t kMaxUncheckedContents = 256;
 
 int64_t get_num_workers(const Config& config) {
   return std::max<int64_t>(config.data.num_workers, memory::default_threads());
 }
 
+// Field names are kept for compatibility: "places" are indices, "contents" are content hashes.
 nlohmann::ordered_json to_json(const data::HoldOutState& source_record) {
   auto contents = nlohmann::ordered_json::array();
   for (const auto& [index, content] : source_record.content_hashes) contents.push_back({index, content});
@@ -41,7 +43,7 @@ nlohmann::ordered_json to_json(const data::HoldOutState& source_record) {
           {"stamp", source_record.stamp}, {"places", source_record.indices}, {"contents", std::move(contents)}};
 }
 
-/// Rejects edited indices, which would be those of other samples.
+/// Returns whether share and indices are valid. Edited ones could hold out other samples.
 bool is_valid(const data::HoldOutState& source_record) {
   const auto is_index = [&](int64_t index) { return index >= 0 && index < source_record.samples; };
   const auto is_entry = [&](const auto& entry) { return is_index(entry.first); };
@@ -63,6 +65,8 @@ data::HoldOutState parse_held_out_source(const nlohmann::json& json) {
   return source_record;
 }
 
+/// Returns the entries of held_out.json; empty if the file does not exist. Throws UserError
+/// (kBadData).
 std::vector<data::HoldOutState> load_held_out_sources(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return {};
@@ -78,6 +82,7 @@ std::vector<data::HoldOutState> load_held_out_sources(const std::filesystem::pat
       file.string());
 }
 
+/// Returns the saved state of the source with this path in output.dir.
 std::optional<data::HoldOutState> find_held_out_source(const Config& config, const std::string& path) {
   if (config.output.dir.empty()) return std::nullopt;
   auto source_records = load_held_out_sources(std::filesystem::path(config.output.dir) / kHeldOutFile);
@@ -168,7 +173,8 @@ void EvaluationSet::check_samples(const Config& config, const models::Processor&
   if (num_dropped() > 0) records_ = std::make_shared<io::SubsetRecords>(std::move(records_), std::move(usable_indices));
 }
 
-/// Samples that were not checked (data.check_at_start) may have masks.
+/// Throws UserError (kUsage) if no usable sample has a mask. Samples that were not checked may have
+/// masks.
 void EvaluationSet::require_masks(const std::vector<int64_t>& usable_indices) const {
   const auto may_have_masks = [this](int64_t index) {
     const auto shape = sample_index_.shapes[index];
@@ -196,8 +202,8 @@ int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& ca
   int64_t max_bytes = 0;
   for (const auto& batch : candidates) {
     const data::SampleShape& shape = batch.shapes.front();
-    // Token id, label flag and position of the image feature take 32 bytes; models with grids add
-    // three positions.
+    // Token id, label flag and position of the image feature take 32 bytes per token. Models with
+    // grids add three positions.
     const int64_t bytes_per_token = shape.grids.empty() ? 32 : 48;
     max_bytes =
         std::max(max_bytes, shape.pixel_rows * shape.row.bytes() + bytes_per_token * shape.tokens + shape.mask_bytes());
@@ -218,6 +224,7 @@ planner::EvaluationRequest make_evaluation_request(const Config& config, const E
 std::vector<int64_t> sample_evenly(const io::Records& records, int64_t count) {
   std::vector<int64_t> indices;
   const int64_t num_samples = std::min(count, records.size());
+  // Independent of training.seed, so that all runs select the same records.
   RandomStream random(derive_stream_seed(0, "sample predictions"));
   for (int64_t i = 0; i < num_samples; ++i) {
     const int64_t first = i * records.size() / num_samples;

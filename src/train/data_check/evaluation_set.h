@@ -17,22 +17,25 @@
 
 namespace vlmtrain::train {
 
-/// Splits a source of data.train of which data.eval holds out a share: as held_out.json of the run
-/// in output.dir says, else at random. Logs differences where `log_changes`. Throws as
+/// Splits a source of data.train into training and held-out records, for a data.eval that is a
+/// share. Restores the split in held_out.json of the run in output.dir, if it exists; otherwise
+/// draws the held-out records at random by training.seed. With `log_changes`, logs differences from
+/// the saved split. Throws UserError (kBadData) for an invalid held_out.json, and the errors of
 /// data::hold_out() and data::restore_hold_out().
 data::HoldOutSplit split_source(const Config& config, const data::Source& source, const io::Records& records,
                                 bool log_changes);
 
-/// Writes held_out.json into the run's folder for its next start, unless it has this split. Reads
-/// the texts of held-out records; with data.check_at_start=false only of a few.
+/// Writes held_out.json into the run's folder for its next start, unless the file has this split.
+/// Reads the held-out records to store hashes of their contents; with data.check_at_start=false,
+/// only some.
 void save_held_out(const Config& config, const std::vector<SourceSplit>& sources);
 
-/// The samples of a run's evaluations: the records of data.eval, or training.eval_samples of them,
-/// without known bad ones.
+/// The samples of a run's evaluations: all records of data.eval, or a selection of
+/// training.eval_samples records, without known bad samples. Not thread-safe.
 class EvaluationSet {
  public:
   /// Checks the samples as data.check_at_start says; `cache` as for check_data(). Throws UserError:
-  /// kBadData as data.on_bad_sample says and where no sample is usable, kUsage for
+  /// kBadData as data.on_bad_sample says and if no sample is usable, kUsage for
   /// training.best_metric=dice without masks.
   EvaluationSet(const Config& config, const models::Processor& processor, const std::filesystem::path& cache);
 
@@ -41,14 +44,17 @@ class EvaluationSet {
   int64_t num_dropped() const { return std::ssize(sample_index_.problems); }
   /// Returns the batches of up to `batch_size` samples that may need the most memory.
   std::vector<planner::SampleBatch> find_worst_batches(int64_t batch_size) const;
+  /// Returns SampleIndex::decode_bytes, the memory that decoding one sample takes.
   int64_t decode_bytes() const { return sample_index_.decode_bytes; }
   const data::SampleIndex& sample_index() const { return sample_index_; }
+  /// Returns the value of data.eval.
   const std::string& name() const { return name_; }
 
   /// Returns the notices of all samples that were checked or evaluated.
   const data::NoticeCounts& notices() const { return sample_index_.notices; }
-  /// Merges the notices of an evaluation. Those of samples that were not checked before are logged;
-  /// of checked samples only notices that need decoded pixels are new.
+  /// Merges the notices of an evaluation. If all samples were checked, adds only notices of kinds
+  /// that are new, which need decoded pixels. Otherwise replaces the notices, and logs them if they
+  /// changed.
   void merge_notices(const data::NoticeCounts& notices);
 
  private:
@@ -60,12 +66,13 @@ class EvaluationSet {
   data::SampleIndex sample_index_;
 };
 
-/// Largest batch of a planned evaluation on a GPU. The CPU has its own limit, above which batches
-/// are hardly faster.
+/// Largest batch of a planned evaluation on a GPU. Not tuned.
 inline constexpr int64_t kGpuEvalBatchSize = 32;
+/// Largest batch of a planned evaluation on the CPU. Larger batches are hardly faster there.
 inline constexpr int64_t kCpuEvalBatchSize = 16;
 
-/// Returns the bytes of the largest decoded sample of these batches.
+/// Returns the bytes of the largest decoded sample, of the first samples of `batches`. Each
+/// batch is sorted by descending size.
 int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& candidates);
 
 /// Returns the planner's request for evaluations of `evaluation_set`, without training and without
@@ -73,9 +80,9 @@ int64_t compute_largest_sample_bytes(const std::vector<planner::SampleBatch>& ca
 planner::EvaluationRequest make_evaluation_request(const Config& config, const EvaluationSet& evaluation_set,
                                                    planner::Job job);
 
-/// Returns the indices of about `count` records, one drawn at random from each of `count` equal
-/// ranges, the same in every run. Types of questions often alternate, so that records at equal
-/// distances would be of one type. Leaves records with problems out.
+/// Returns the indices of up to `count` records, one drawn at random from each of `count` equal
+/// ranges, the same in every run. Types of questions often alternate, so records at equal distances
+/// could all have the same type. Skips records that cannot be parsed.
 std::vector<int64_t> sample_evenly(const io::Records& records, int64_t count);
 
 }  // namespace vlmtrain::train

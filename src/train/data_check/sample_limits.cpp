@@ -16,13 +16,17 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Keeps workers busy while the largest samples decode.
+/// Number of samples that are prefetched per worker, so that workers remain busy while one decodes
+/// a large sample. Not tuned.
 constexpr int64_t kPrefetchPerWorker = 16;
-/// Global batches that are measured of each type of largest sample where not all samples are.
+/// If not all samples are measured: number of global batches of the largest samples by each size.
+/// Not tuned.
 constexpr int64_t kBatchesMeasured = 4;
-/// Image tokens below which an image shows hardly anything: a grid of 4 by 4 tokens.
+/// Smallest useful number of tokens per image: a grid of 4 by 4 tokens. Not tuned.
 constexpr int64_t kMinImageTokens = 16;
 
+/// Returns the maximum size of a sample in the largest batches. `get_size` maps a shape to a
+/// number.
 template <class Size>
 int64_t find_max(const planner::Workload& workload, const Size& size) {
   int64_t max_value = 0;
@@ -32,6 +36,8 @@ int64_t find_max(const planner::Workload& workload, const Size& size) {
   return max_value;
 }
 
+/// Returns the maximum number of pixels per image (mean per image for models with tiles); 0 without
+/// images.
 int64_t count_pixels(const data::SampleShape& shape) {
   if (shape.num_media == 0) return 0;
   if (shape.grids.empty()) {
@@ -57,14 +63,14 @@ void for_each_shape(const data::SampleIndex& samples, const Action& action) {
   }
 }
 
-/// The records under changed settings. The samples that are largest without changes are measured
-/// first.
+/// Measures the shapes of the records with changed settings. The shapes with the run's own settings
+/// are the baseline, which is measured once, on first use.
 class LimitEvaluator {
  public:
   LimitEvaluator(const io::Records& records, const Config& config, const planner::Workload& workload)
       : records_(records), config_(config), baseline_workload_(workload) {}
 
-  /// Returns the size that half of the samples do not exceed.
+  /// Returns the median size of the samples.
   int64_t compute_median(int64_t (*size)(const data::SampleShape& shape)) {
     measure_baseline();
     std::vector<int64_t> sizes;
@@ -74,7 +80,8 @@ class LimitEvaluator {
     return *middle;
   }
 
-  /// For limits that only leave samples out.
+  /// Returns the samples with a size of at most `max_size`, for limits that only drop samples;
+  /// nullopt if none remains.
   std::optional<planner::LimitedSamples> drop_larger(int64_t (*size)(const data::SampleShape& shape),
                                                      int64_t max_size) {
     measure_baseline();
@@ -85,22 +92,26 @@ class LimitEvaluator {
     return make_limited_samples(remaining);
   }
 
+  /// Returns the samples with changed options. Measures all of them or only the largest ones of the
+  /// baseline. Returns nullopt if no sample is usable or the processor rejects the options.
   std::optional<planner::LimitedSamples> measure(const data::DataOptions& options, bool all) {
     measure_baseline();
     data::SampleIndex measured;
     try {
-      // All samples include those that are too long without the limit.
+      // Not only usable samples of the baseline: with the limit, samples may fit that were too
+      // long.
       measured = measure(options, all ? list_all_indices() : find_largest_indices());
     } catch (const UserError& error) {
       if (error.code() == ExitCode::kUsage) return std::nullopt;  // the processor rejects the number
       throw;
     }
     auto samples = make_limited_samples(measured);
-    if (samples && !all) samples->num_dropped = 0;  // the largest samples alone do not show it
+    if (samples && !all) samples->num_dropped = 0;  // unknown, since only the largest samples were measured
     return samples;
   }
 
  private:
+  /// Throws UserError (kBadData) if no sample is usable.
   void measure_baseline() {
     if (baseline_.shapes.num_known() == 0) baseline_ = measure(config_.data, list_all_indices());
     if (baseline_.shapes.num_known() == 0)
@@ -125,8 +136,8 @@ class LimitEvaluator {
     return indices;
   }
 
-  /// Returns the largest samples by tokens, tiles, labels, images and text: any of these sizes may
-  /// be the largest under a limit.
+  /// Returns the indices of the largest samples by tokens, tiles, label tokens, images and text
+  /// tokens. Any of them may be the largest with a limit.
   const std::vector<int64_t>& find_largest_indices() {
     if (!largest_.empty()) return largest_;
     std::set<int64_t> indices;
@@ -143,7 +154,7 @@ class LimitEvaluator {
     return largest_;
   }
 
-  /// Errors other than those of a bad sample, such as out of memory, do not depend on the sample.
+  /// Rethrows errors that a bad sample does not cause, such as out of memory.
   static void rethrow_unless_bad_sample(const std::exception_ptr& error) {
     try {
       std::rethrow_exception(error);
@@ -152,7 +163,7 @@ class LimitEvaluator {
     }
   }
 
-  /// Measures the usable ones of `indices`.
+  /// Returns the shapes and ids of the usable samples among `indices`.
   data::SampleIndex measure(const data::DataOptions& options, const std::vector<int64_t>& indices) const {
     const auto processor =
         models::load_processor(config_.model.path, make_processor_settings(options, config_.model.adapter));

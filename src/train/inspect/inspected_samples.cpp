@@ -16,7 +16,8 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Returns the units of a source in `steps` steps, by its share in each step.
+/// Returns the number of samples or packs that `steps` steps draw from a source. Its share may
+/// change at the steps of data.task_shares.
 double count_units_drawn(const data::SampleOrder& order, int64_t source, const Config& config, int64_t steps) {
   std::vector<int64_t> starts{0};
   for (const auto& change : config.data.task_shares.changes()) starts.push_back(change.from_step);
@@ -37,7 +38,7 @@ std::vector<int64_t> find_first_samples(const data::SampleOrder& order,
   std::vector<int64_t> samples;
   data::Cursor cursor = order.start();
   std::map<int64_t, data::SourceIterator> walks;
-  // Bounds the search where most samples are bad.
+  // Bounds the time of the search if most samples are bad. Not tuned.
   constexpr int64_t kMaxUnits = 100'000;
   for (int64_t unit = 0; unit < kMaxUnits && std::ssize(samples) < count; ++unit) {
     const int64_t source = order.mixture_sampler().choose_source(cursor);
@@ -54,7 +55,7 @@ void add_order(const data::SampleOrder& order, const data::Ledger& ledger, const
                report::Inspection& inspection) {
   const double units = data::count_epoch_units(order, ledger);
   inspection.steps = compute_total_steps(config.training, units);
-  // The units of a step are not known in advance where global_batch_tokens is set.
+  // With global_batch_tokens, the number of samples per step is not known in advance.
   const bool has_fixed_steps = !config.training.balance.global_batch_tokens;
   const auto total_units = static_cast<double>(inspection.steps * config.training.global_batch_size);
   if (has_fixed_steps && units > 0) inspection.epochs = total_units / units;
@@ -109,6 +110,7 @@ report::PredictionTarget predict_memory(const data::SampleIndex& sample_index, c
 
   planner::DryRunRequest dry_run_request{
       .step_config = plan.best.step_config, .steps = {}, .empty_cache_each_step = true};
+  // One sample per step, not split.
   dry_run_request.step_config.micro_batch_size = 1;
   dry_run_request.step_config.memory_costs.reset();
   dry_run_request.steps.reserve(largest.size());

@@ -27,9 +27,10 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// As many rows as the report shows without scrolling.
+/// Number of rows of the table of largest samples, which fits on a screen. Not tuned.
 constexpr int64_t kNumLargestSamples = 10;
 
+/// One inspection. Each step fills a part of result_.
 class DataInspector {
  public:
   DataInspector(const Config& config, const InspectionRequest& request)
@@ -103,6 +104,7 @@ class DataInspector {
     return std::nullopt;
   }
 
+  /// Sets order_, or result_.order_error if a run could not draw samples.
   void make_order() {
     if (sample_index_.num_usable() == 0) {
       result_.order_error = kNoneUsable;
@@ -110,7 +112,7 @@ class DataInspector {
     }
     try {
       auto order = make_draw_order(*records_, config_, sample_index_);
-      // Samples larger than a pack are among the problems by now.
+      // make_draw_order() has marked samples that are larger than a pack as unusable.
       if (sample_index_.num_usable() == 0) {
         result_.order_error = kNoneUsable;
       } else {
@@ -122,7 +124,7 @@ class DataInspector {
     }
   }
 
-  /// Reports sources and tasks without usable samples, at which a run would stop.
+  /// Reports sources and tasks without usable samples, for which a run would stop.
   void check_sources() {
     const auto is_usable = [this](int64_t sample) { return sample_index_.shapes.has(sample); };
     for (int64_t source = 0; order_ && source < order_->num_sources(); ++source) {
@@ -136,6 +138,7 @@ class DataInspector {
     }
   }
 
+  /// Hashes records and media files of both data sets, to find duplicates.
   void index_contents() {
     {
       report::CountProgress progress("reading the records", records_->size(), is_quiet());
@@ -150,7 +153,7 @@ class DataInspector {
 
   static bool is_quiet() { return !spdlog::should_log(spdlog::level::info); }
 
-  /// Adds what only decoding shows.
+  /// Decodes all media, and marks samples that cannot be decoded as unusable.
   void decode(const io::Records& records, size_t set, data::SampleIndex& sample_index) const {
     std::optional<report::CountProgress> progress;
     int64_t last_total = -1;
@@ -310,9 +313,9 @@ class DataInspector {
   }
 
   static constexpr const char* kNoneUsable = "none of the samples can be used";
-  static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // indices into index_
+  static constexpr size_t kTrainSet = 0, kEvalSet = 1;  // numbers of the data sets in content_index_
 
-  const data::NoticeCollector notices_;  // of the media of all samples; reported at the end
+  const data::NoticeCollector notices_;  // logs the notices of all media when it is destroyed
   const std::chrono::steady_clock::time_point start_;
   const Config& config_;
   const InspectionRequest& request_;

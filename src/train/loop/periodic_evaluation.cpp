@@ -12,7 +12,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Returns the settings that make results comparable.
+/// Returns the settings that must be equal for results to be comparable (EvaluationState::basis).
 nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& evaluation_set) {
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
@@ -22,10 +22,10 @@ nlohmann::ordered_json make_basis(const Config& config, const EvaluationSet& eva
           {"training.best_metric", to_string(config.evaluation.best_metric)}};
 }
 
-/// Returns the metric's value; nothing where it is missing or not finite.
+/// Returns the metric's value; nullopt if it is missing or not finite.
 std::optional<double> get_metric_value(BestMetric metric, const report::EvaluationScore& score) {
   if (!std::isfinite(score.loss))
-    return std::nullopt;  // a model without a finite loss has broken weights, whatever its answers are
+    return std::nullopt;  // without a finite loss the weights are unusable, even if some answers are correct
   const auto value = [&]() -> std::optional<double> {
     switch (metric) {
       case BestMetric::kExactMatch:
@@ -81,7 +81,7 @@ PeriodicEvaluation::PeriodicEvaluation(const Config& config, const EvaluationSet
 }
 
 bool PeriodicEvaluation::is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const {
-  constexpr double kRounding = 1e-9;
+  constexpr double kRounding = 1e-9;  // rounding error of the epochs at the end of an epoch
   if (is_last || std::floor(epochs_after + kRounding) > std::floor(epochs_before + kRounding)) return true;
   return options_.steps && step % *options_.steps == 0;
 }
@@ -90,7 +90,7 @@ std::optional<report::EvaluationMetrics> PeriodicEvaluation::evaluate(int64_t st
   state_.is_due = true;
   const evaluation::Evaluation evaluation =
       evaluation::evaluate(model_, processor_, *evaluation_set_.records(), settings_, /*on_answer=*/{});
-  settings_.batch_size = evaluation.batch_size;
+  settings_.batch_size = evaluation.batch_size;  // stays lower after out of memory
   if (!evaluation.is_complete) return std::nullopt;
   state_.is_due = false;
   notices_ = evaluation.notices;

@@ -18,14 +18,17 @@
 
 namespace vlmtrain::train {
 
-/// The evaluations of a run: their steps, the best result, and early stopping.
+/// The evaluations of a run: when they are due, the best result, and early stopping. Not
+/// thread-safe.
 class PeriodicEvaluation {
  public:
+  /// The type of evaluation::EvaluationSettings::on_event.
   using OnEvent = std::function<void(report::EventKind, const std::string& message, std::vector<std::string> ids)>;
 
-  /// `settings` says how a batch is computed. `evaluation_set`, `model`, `processor` and `state`
-  /// must outlive the object. Resets a state of another data set or metric. `has_values`: false on
-  /// a virtual GPU, whose results are not comparable.
+  /// All arguments passed by reference must outlive the object. `settings`: how batches are
+  /// computed (make_evaluation_settings). `has_values`: false on a virtual GPU, which computes no
+  /// results. `state`: updated by each evaluation; reset, with a warning, if it is from another
+  /// data set or metric.
   PeriodicEvaluation(const Config& config, const EvaluationSet& evaluation_set,
                      const models::VisionLanguageModel& model, const models::Processor& processor,
                      evaluation::EvaluationSettings settings, bool has_values, EvaluationState& state);
@@ -34,23 +37,25 @@ class PeriodicEvaluation {
   /// `epochs_before` to `epochs_after`. `is_last`: it is the run's last step.
   bool is_due(int64_t step, double epochs_before, double epochs_after, bool is_last) const;
 
-  /// Evaluates the model after `step`. Returns nothing where a stop was requested; the evaluation
-  /// is still due then.
+  /// Evaluates the model after `step` and updates the state. Each rank that calls this evaluates
+  /// all samples; all ranks must call it if they hold sharded weights. Returns nullopt if
+  /// settings.should_stop interrupted the evaluation, which is still due then.
   std::optional<report::EvaluationMetrics> evaluate(int64_t step);
 
   /// Returns whether training.early_stopping_patience is used up.
   bool should_stop_early() const;
-  /// Returns the reason of the early stop for people.
+  /// Returns the reason for the early stop, for the log.
   std::string early_stop_reason() const;
 
-  /// Returns the best result so far, for example "loss 0.1234".
+  /// Returns the best result so far, for example "loss 0.1234"; empty if there is none.
   std::string describe_best() const;
+  /// Returns the newest evaluation of this process; nullopt if it has completed none.
   const std::optional<report::EvaluationMetrics>& last_metrics() const { return last_metrics_; }
   /// Returns the notices of the newest complete evaluation.
   const data::NoticeCounts& notices() const { return notices_; }
 
  private:
-  /// Updates the state where the score is the best so far; returns whether it is.
+  /// Returns whether the score is the best so far, and updates the state.
   bool update_best(int64_t step, const report::EvaluationScore& score);
 
   const EvaluationOptions& options_;
@@ -60,15 +65,15 @@ class PeriodicEvaluation {
   evaluation::EvaluationSettings settings_;
   bool has_values_;
   EvaluationState& state_;
-  std::optional<report::EvaluationMetrics> last_metrics_;  // by this process
+  std::optional<report::EvaluationMetrics> last_metrics_;  // of this process
   data::NoticeCounts notices_;
 };
 
-/// Returns how the evaluations of `run` compute a batch; the caller sets should_stop and on_event.
+/// Returns the settings of the evaluations of `run`, without should_stop and on_event.
 evaluation::EvaluationSettings make_evaluation_settings(const Config& config, const RunSetup& run, at::Device device);
 
-/// Forgets the best evaluation, with a warning, where its checkpoint is gone from `run_dir`: a later checkpoint that is
-/// not as good is better than none.
+/// Resets the best evaluation, with a warning, if its checkpoint no longer exists in `run_dir`.
+/// Otherwise no later checkpoint would be kept as the best unless it was better than the lost one.
 void reset_missing_best(const std::filesystem::path& run_dir, EvaluationState& evaluation);
 
 }  // namespace vlmtrain::train

@@ -24,6 +24,7 @@ namespace vlmtrain::train {
 
 memory::AvailableHostMemory compute_async_save_budget(const AsyncSaveInputs& inputs, double margin_percent) {
   const auto margin_bytes = std::llround(static_cast<double>(inputs.available.bytes) * margin_percent / 100);
+  // Memory that the planned steps of all ranks will still allocate.
   const int64_t growth_bytes = inputs.ranks * std::max<int64_t>(0, inputs.planned_bytes - inputs.process_bytes);
   const int64_t free_bytes = inputs.available.bytes - inputs.process_bytes - margin_bytes - growth_bytes;
   memory::AvailableHostMemory budget;
@@ -59,7 +60,7 @@ std::string find_unsafe_save_reason(const std::exception& error, const RunErrorS
 
 namespace {
 
-/// Adds its lifetime to `seconds`.
+/// Adds the time between its construction and destruction to `seconds`.
 class ScopedTimer {
  public:
   explicit ScopedTimer(double& seconds) : seconds_(seconds) {}
@@ -147,7 +148,7 @@ bool RunSaver::save_async() {
   try {
     writing_ = std::async(std::launch::async, [this, copies = make_copied_content(), lock = ranks_.lock_checkpoint(),
                                                ledger = format_ledger()]() mutable {
-      // Released, even after an exception, before the result can be asked for.
+      // The lock and the copies are released, even after an exception, before the future is ready.
       const CheckpointLock::Guard held_lock = std::move(lock);
       const CheckpointContent content = std::move(copies);
       memory::use_single_aten_thread();
@@ -209,7 +210,8 @@ RunSaver::SavedCheckpoint RunSaver::write(const CheckpointContent& content, cons
 }
 
 void RunSaver::poll() {
-  // wait_until() with this clock, since older hosts lack the symbol of wait_for() (cmake/portable).
+  // wait_until() of a time in the past, since older hosts lack a symbol that wait_for() needs
+  // (cmake/portable).
   constexpr std::chrono::system_clock::time_point kLongAgo;
   if (writing_.valid() && writing_.wait_until(kLongAgo) == std::future_status::ready) finish();
 }

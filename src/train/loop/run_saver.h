@@ -17,44 +17,48 @@
 
 namespace vlmtrain::train {
 
-/// Returns the host memory that asynchronous saving may take for copies, which live while further
-/// steps run. On a GPU: the free memory less the margin of `mode`. On the CPU: also less what
-/// planned steps will still take, and no more than the plan leaves of its limit; nothing without a
-/// plan. `host_plan` is null on a GPU. `ranks`: those of the run on this machine.
+/// Returns the host memory that asynchronous saving may take for copies, which exist while further
+/// steps run. On a GPU (`host_plan` is null): the free memory minus the margin of `mode`. On the
+/// CPU: also minus the memory that planned steps have yet to allocate, and at most the part of its
+/// limit that the plan leaves; 0 if planning failed. `ranks`: number of ranks of the run on this
+/// machine.
 memory::AvailableHostMemory compute_async_save_budget(const HostRunPlan* host_plan, planner::MemoryMode mode,
                                                       int64_t ranks);
 
-/// The figures of that budget: memory of the process now, its maximum, and its planned maximum.
+/// The inputs of compute_async_save_budget().
 struct AsyncSaveInputs {
-  memory::AvailableHostMemory available{};
-  int64_t process_bytes = 0;
-  int64_t planned_bytes = 0;
-  int64_t plan_remaining_bytes = 0;
-  int64_t ranks = 1;
+  memory::AvailableHostMemory available{};  ///< memory that the process may use, including its own
+  int64_t process_bytes = 0;                ///< memory that the process uses now
+  int64_t planned_bytes = 0;                ///< planned maximum of the process; 0 without a plan
+  int64_t plan_remaining_bytes = 0;         ///< part of the plan's limit that the plan does not use
+  int64_t ranks = 1;                        ///< ranks on this machine, which all grow alike
 };
+
+/// Returns the budget for these inputs. `margin_percent` of the available memory stays free.
 memory::AvailableHostMemory compute_async_save_budget(const AsyncSaveInputs& inputs, double margin_percent);
 
-/// The state of a run in which an error was caught.
+/// The state of a run at the time of an error.
 struct RunErrorState {
   bool is_saving = false;              ///< a checkpoint was being written
-  bool are_weights_consistent = true;  ///< false: some weights are those of the next step already
-  bool metrics_are_lost = false;       ///< of the last step: its loss, and whether it was skipped
+  bool are_weights_consistent = true;  ///< false: the error interrupted an update of the weights
+  bool metrics_are_lost = false;       ///< the loss of the last step and whether it was skipped are unknown
 };
 
-/// Returns why the weights in memory must not be saved after an error; empty where they may be.
+/// Returns the reason why the weights in memory must not be saved after an error; empty if they may
+/// be.
 std::string find_unsafe_save_reason(const std::exception& error, const RunErrorState& state);
 
-/// Writes the checkpoints and the ledger of a run. Rank 0 writes; where ranks share the optimizer's
-/// state, all ranks write together. A run on a virtual GPU saves nothing.
+/// The writer of a run's checkpoints and ledger. Rank 0 writes; if the optimizer's state is
+/// sharded, all ranks write together. On a virtual GPU nothing is saved.
 ///
-/// A thread writes copies while training continues, where memory allows them (output.async_save),
-/// one checkpoint at a time, with the same bytes. Its errors are thrown by the next call of save(),
-/// poll() or finish().
+/// If host memory suffices for copies (output.async_save), another thread writes them while
+/// training continues, one checkpoint at a time. The files are the same in both modes. Errors of
+/// that thread are thrown by the next call of save(), poll() or finish().
 ///
 /// Not thread-safe; belongs to the run's thread.
 class RunSaver {
  public:
-  /// Called on the run's thread when a checkpoint is whole.
+  /// Called on the run's thread after a checkpoint is complete.
   using OnCheckpoint = std::function<void(int64_t step, const std::filesystem::path& folder)>;
   /// Returns the host memory that copies may take.
   using MemoryBudget = std::function<memory::AvailableHostMemory()>;
@@ -68,17 +72,19 @@ class RunSaver {
   RunSaver(const RunSaver&) = delete;
   RunSaver& operator=(const RunSaver&) = delete;
 
-  /// Saves the run's state; `continues`: further steps follow. Waits for the previous checkpoint.
-  /// REQUIRES: all steps so far were reported.
+  /// Saves the run's state. Waits for the previous checkpoint. Saves synchronously unless
+  /// `continues`, which means that further steps follow. REQUIRES: all completed steps were
+  /// reported.
   void save(bool continues);
   /// Returns whether all ranks write a checkpoint together, so that all have to call save().
   bool is_state_sharded() const;
   /// Returns whether the newest checkpoint has the run's current step.
   bool is_saved() const { return saved_step_ == run_.state.step; }
 
-  /// Reports a checkpoint that has become whole. To be called between two steps.
+  /// Reports a checkpoint that was completed since the last call; does not wait. Called between
+  /// steps.
   void poll();
-  /// Waits until a checkpoint that is being written is whole.
+  /// Waits until a checkpoint that is being written is complete, and reports it.
   void finish();
 
   /// Returns the seconds that steps waited for checkpoints.
@@ -87,8 +93,9 @@ class RunSaver {
   /// Writes ledger.json into the run's folder.
   void write_ledger() const;
 
-  /// Saves the completed steps of a run that failed, where find_unsafe_save_reason() allows it.
-  /// `metrics_are_lost` tries to read those of the last step. Throws nothing; logs the result.
+  /// Saves the completed steps of a run that failed with `error`, unless find_unsafe_save_reason()
+  /// forbids it or the state is sharded. `metrics_are_lost`: tries to read the results of the last
+  /// step, and returns whether they are lost. Logs the outcome; throws nothing.
   void emergency_save(const std::exception& error, const std::function<bool()>& metrics_are_lost);
 
  private:
@@ -100,7 +107,7 @@ class RunSaver {
   void save_now();
   /// Saves with all ranks, synchronously.
   void save_sharded();
-  /// Returns false where the checkpoint has to be written before the next step.
+  /// Starts an asynchronous save. Returns false if the caller has to save synchronously instead.
   bool save_async();
   bool can_save_async();
   int64_t compute_async_save_bytes() const;
@@ -108,7 +115,7 @@ class RunSaver {
   CheckpointContent make_content(ValueStorage values) const;
   CheckpointContent make_copied_content() const;
   std::string format_ledger() const;
-  /// May run on any thread.
+  /// Writes checkpoint and ledger. May run on any thread.
   SavedCheckpoint write(const CheckpointContent& content, const std::string& ledger) const;
   void finish_after_error();
 
@@ -117,7 +124,7 @@ class RunSaver {
   const RankGroup& ranks_;
   OnCheckpoint on_checkpoint_;
   MemoryBudget get_budget_;
-  int64_t saved_step_;
+  int64_t saved_step_;      // step of the newest checkpoint; -1 without one
   bool is_saving_ = false;  // stays true after a failure
   bool has_logged_sync_reason_ = false;
   double seconds_ = 0;

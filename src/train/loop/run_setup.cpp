@@ -33,8 +33,8 @@ namespace {
 constexpr const char* kHostLimitKey = "tensor_limit_bytes";
 constexpr const char* kDeviceLimitKey = "limit_bytes";
 
-/// Returns the number of machines that hold a whole training each, where the ranks of a machine
-/// share one.
+/// Returns the number of nodes that each hold a complete training state, with sharding `hybrid` or,
+/// for `auto`, if `hybrid` is possible; otherwise 1.
 int64_t count_shard_nodes(const Config& config, const RankGroup& ranks) {
   const auto& sharding = config.distributed.sharding;
   if (ranks.is_single_process() || (sharding && sharding != engine::Sharding::kHybrid)) return 1;
@@ -42,7 +42,7 @@ int64_t count_shard_nodes(const Config& config, const RankGroup& ranks) {
     return ranks.world_size() / ranks.ranks_per_node();
   } catch (const UserError&) {
     if (sharding) throw;
-    return 1;  // the sharding will not be chosen then
+    return 1;  // `auto` does not choose `hybrid` then
   }
 }
 
@@ -85,7 +85,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
 void RunSetup::find_checkpoint(const Config& config) {
   const auto checkpoint = checkpoints.newest();
   auto fingerprint = make_run_fingerprint(config, records->size());
-  // A virtual GPU holds no values.
+  // A virtual GPU has no values, so nothing is saved.
   if (!is_dry_run()) {
     base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
     fingerprint[kBaseKey] = models::compute_base_fingerprint(*base);
@@ -103,8 +103,8 @@ void RunSetup::find_checkpoint(const Config& config) {
 void RunSetup::warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const {
   if (!resumed || changes_samples(changes) || sample_index.num_changed == 0) return;
   spdlog::warn(
-      "{}: {} of {} changed since the run last read them, by their records or by sizes and times of their files; it "
-      "continues with the changed ones",
+      "{}: {} of {} changed since the run last read them, according to their records or the sizes and times of their "
+      "files; the run continues with the changed samples",
       config.data.train.name(), sample_index.num_changed, pluralize(records->size(), "sample"));
 }
 
@@ -260,8 +260,9 @@ void RunSetup::make_plans(const Config& config, at::Device device, planner::Job&
   if (plan && job.sharding != own_sharding) plan_with_sharding(job.sharding);
 }
 
-/// All ranks take the first sharding that fits, because step times on a CPU are not predicted.
-/// Rethrows the error of the last one.
+/// Returns the first sharding, of those with the most memory first, that fits on all ranks. On a
+/// CPU step times are not predicted, so they are not compared. Rethrows the error of the last
+/// sharding if none fits.
 template <class MakePlan>
 engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, const MakePlan& make_plan) const {
   const auto shardings = planner::list_possible_shardings(job);
@@ -278,8 +279,8 @@ engine::Sharding RunSetup::find_first_fitting_sharding(const planner::Job& job, 
   return shardings.back();
 }
 
-/// Ranks have different samples and may plan differently; a sharding that one rank needs for its
-/// memory fits on all.
+/// Returns the strongest sharding that any rank has planned. Ranks have different samples and may
+/// plan differently; a sharding that one rank needs fits on all others.
 engine::Sharding RunSetup::find_max_sharding(engine::Sharding own_sharding) const {
   for (const auto& rank_sharding :
        ranks_.consensus().all_gather_strings(std::to_string(static_cast<int>(own_sharding)))) {
@@ -289,7 +290,7 @@ engine::Sharding RunSetup::find_max_sharding(engine::Sharding own_sharding) cons
   return own_sharding;
 }
 
-/// Returns the checkpoint's plan unless settings have changed.
+/// Returns the checkpoint's plan; nullopt for a new run and with changed settings.
 std::optional<SavedPlan> RunSetup::load_saved_plan(at::Device device) const {
   const auto& json = device.is_cpu() ? state.host_memory : state.device_memory;
   if (!resumed || json.is_null() || !changes.empty()) return std::nullopt;
@@ -363,8 +364,8 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
     }
   }
   model = load_model(config, job, device, checkpoint, /*load_weights=*/!is_dry_run());
-  std::optional<models::BaseWeights>
-      checkpoint_weights;  // set where more than the model's weights is read from the checkpoint
+  // Set if the run changed: then frozen weights or master weights also come from the checkpoint.
+  std::optional<models::BaseWeights> checkpoint_weights;
   if (base && checkpoint && !(changes.empty() && state.frozen_after_training.empty())) {
     const bool has_lora = model->parameters().lora().has_value();
     checkpoint_weights.emplace(has_lora ? std::filesystem::path(config.model.path) : *checkpoint,

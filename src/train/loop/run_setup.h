@@ -25,24 +25,25 @@
 
 namespace vlmtrain::train {
 
-/// The parts of a run, ready for its next step: planned, loaded, and restored from the newest
-/// checkpoint.
+/// All parts of a run, ready for its next step: the data is checked, memory planned, and the model
+/// loaded or restored from the newest checkpoint.
 struct RunSetup {
-  /// Plans and loads the run. Throws UserError. `ranks` must outlive the object.
+  /// Checks the data, plans and loads the run. Called by all ranks. `ranks` must outlive the
+  /// object. Throws UserError.
   RunSetup(const Config& config, at::Device device, const RankGroup& ranks);
 
-  std::filesystem::path folder;
+  std::filesystem::path folder;            ///< get_run_folder()
   std::vector<SourceSplit> source_splits;  ///< cleared once held_out.json is written
   std::shared_ptr<const data::DataSet> records;
   std::optional<data::SampleOrder> order;  ///< set after the data check
   std::unique_ptr<models::Processor> processor;
-  std::optional<EvaluationSet> evaluation_set;  ///< set where the run has evaluations
+  std::optional<EvaluationSet> evaluation_set;  ///< set if the run has evaluations
   RunCheckpoints checkpoints;
   RunState state;
-  bool resumed = false;
-  std::vector<SettingChange> changes;  ///< that training.resume: changed allowed
+  bool resumed = false;                ///< the run has a checkpoint
+  std::vector<SettingChange> changes;  ///< changed settings, which training.resume=changed allowed
   data::Ledger ledger;                 ///< has the known bad samples
-  /// The checkpoint is of a version that ignored keys which are errors now.
+  /// The run was started by an older version, which ignored record keys that are errors now.
   bool began_ignoring_keys = false;
   bool has_media = true;             ///< some training sample may have an image, video or volume
   std::optional<TaskBalance> tasks;  ///< set after the data check
@@ -50,23 +51,26 @@ struct RunSetup {
   engine::Schedule schedule;                ///< starts at state.schedule_start
   std::optional<GpuRunPlan> plan;           ///< set on a GPU
   std::unique_ptr<HostRunPlan> host_plan;   ///< set on the CPU
-  planner::EvaluationPlan evaluation_plan;  ///< of runs with evaluations
-  planner::StepConfig step_config;
+  planner::EvaluationPlan evaluation_plan;  ///< default-constructed without evaluations
+  planner::StepConfig step_config;          ///< of the plan, or of minimum memory if planning failed
   std::unique_ptr<models::VisionLanguageModel> model;
   std::unique_ptr<engine::Training> training;
   std::unique_ptr<models::BaseWeights> base;  ///< null on a virtual GPU
 
-  /// Returns the ledger and, for several sources, what was drawn of each: share, samples and
-  /// epochs.
+  /// Returns the content of ledger.json: the ledger, notices of the evaluation data and, for
+  /// several sources, the share, samples and epochs that were drawn from each.
   nlohmann::ordered_json make_ledger_json() const;
-  /// Returns the schedule's factor of the next step's learning rates.
+  /// Returns the factor of the learning rate schedule for the next step. Skipped steps do not
+  /// advance the schedule.
   double schedule_factor() const;
-  /// Returns how steps are split into micro-batches, for people.
+  /// Describes the split of steps into micro-batches for the log.
   std::string describe_split(const Config& config) const;
-  /// Returns what a change of settings keeps and what it resets, for people; empty without changes.
+  /// Describes the changed settings, and the state that they keep and reset, for the log; empty
+  /// without changes.
   std::string describe_changes(const Config& config) const;
 
  private:
+  /// Sets `state`, `changes` and `base`.
   void find_checkpoint(const Config& config);
   /// Warns about a data set that was modified between two starts.
   void warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const;
@@ -75,10 +79,11 @@ struct RunSetup {
   void set_total_steps(const Config& config);
   /// Returns the file name of the ledger before a change of the data set.
   std::string get_old_ledger_name() const;
-  /// Both run on rank 0 first, whose cache files the other ranks read.
+  // Both check the data on rank 0 first. The other ranks then read its cache files.
   data::SampleIndex check_training_data(const Config& config) const;
   void check_evaluation_data(const Config& config, data::SampleIndex& train_index);
-  /// Also chooses the sharding of `job` where the configuration leaves it open.
+  /// Makes the plan. For distributed.sharding=auto, chooses the sharding of `job` so that all ranks
+  /// agree.
   void make_plans(const Config& config, at::Device device, planner::Job& job, const planner::Workload& workload,
                   int64_t decode_bytes);
   template <class MakePlan>
@@ -92,9 +97,9 @@ struct RunSetup {
 
   const RankGroup& ranks_;
   nlohmann::ordered_json old_fingerprint_;  // of the checkpoint
-  engine::MigratedState migrated_state_;    // set where settings were changed
-  bool keeps_task_weights_ = true;          // GradNorm's weights are restored
-  bool has_videos_ = false;                 // among the checked samples
+  engine::MigratedState migrated_state_;    // empty without changed settings
+  bool keeps_task_weights_ = true;          // GradNorm's weights come from the checkpoint
+  bool has_videos_ = false;                 // some checked sample has a video
 };
 
 }  // namespace vlmtrain::train

@@ -17,9 +17,10 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// The report shows about this much of an answer; longer ones would use up the share of time.
+/// Maximum number of tokens per answer. The report shows about as much; longer answers would use up
+/// the share of time. Not tuned.
 constexpr int64_t kMaxNewTokens = 64;
-/// The report shows no more masks of an answer.
+/// Maximum number of masks per answer in the report. Not tuned.
 constexpr size_t kMaxMasks = 6;
 
 std::vector<report::PredictedMask> make_overlays(const io::Record& record,
@@ -33,7 +34,7 @@ std::vector<report::PredictedMask> make_overlays(const io::Record& record,
                           .dice = mask.dice,
                           .overlay = report::make_overlay_uri(image, mask.predicted, mask.truth)});
     } catch (const std::exception&) {
-      continue;  // the report then shows only text
+      continue;  // the report shows no mask then
     }
   }
   return overlays;
@@ -48,7 +49,7 @@ SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
     : model_(model), processor_(processor), share_(share), callbacks_(callbacks) {
   for (const int64_t index : sample_evenly(records, count)) records_.push_back(records.at(index));
   settings_.device = device;
-  settings_.batch_size = 1;  // takes the least memory
+  settings_.batch_size = 1;  // for minimum memory
   settings_.max_new_tokens = kMaxNewTokens;
   settings_.on_bad_sample = data::BadSamplePolicy::kSkip;
   settings_.on_event = [this](report::EventKind /*kind*/, const std::string& message,
@@ -78,7 +79,7 @@ void SamplePredictions::start_clock() {
 
 void SamplePredictions::after_checkpoint(int64_t step) {
   saved_step_ = step;
-  // A step is saved again after a late evaluation; it is answered once.
+  // After a late evaluation the same step is saved again, but not answered again.
   if (answered_step_ < step) answer_all(step);
 }
 
@@ -93,7 +94,8 @@ double SamplePredictions::seconds_so_far() const {
 
 bool SamplePredictions::has_time_left() const {
   if (share_ >= 1) return true;
-  if (answers_ == 0) return share_ > 0;  // the duration of an answer is not known yet
+  if (answers_ == 0) return share_ > 0;  // the duration of an answer is unknown
+  // Assumes that the next answer takes the mean duration.
   return answer_seconds_ * static_cast<double>(answers_ + 1) / static_cast<double>(answers_) <=
          share_ * seconds_so_far();
 }
@@ -130,7 +132,7 @@ bool SamplePredictions::answer_next(int64_t step) {
       return false;
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kBadData) throw;
-    // The log names the reason already.
+    // The evaluation has logged the reason.
     records_.erase(records_.begin() + static_cast<std::ptrdiff_t>(next_));
     return true;
   } catch (const std::exception& error) {
@@ -173,7 +175,7 @@ const SamplePredictions::Thumbnails& SamplePredictions::thumbnails(const io::Rec
     try {
       result.images.push_back(report::make_thumbnail_uri(image));
     } catch (const std::exception&) {
-      continue;  // the report then shows only text
+      continue;  // the report shows no image then
     }
     const std::string name = image.is_volume ? io::describe_volume(record, index) : "";
     result.captions.push_back(image.is_volume && name.empty() ? fmt::format("volume {}", index + 1) : name);

@@ -13,27 +13,30 @@
 
 namespace vlmtrain::train {
 
-/// Sample predictions at each checkpoint: the model's answers to a few records in a fixed rotation,
-/// as many as a share of the time allows, and at least one at the run's end. Answers that a killed
-/// process did not give are given when the run resumes.
+/// The sample predictions of a run: at each checkpoint, the model answers a few records in a fixed
+/// rotation, as many as a share of the run's time allows, and at least one at the end of the run.
+/// If a process was killed before it answered, the resumed run answers. Not thread-safe.
 class SamplePredictions {
  public:
-  /// Takes about `count` of `records`. `share` of the time since the first step of this process,
-  /// from 0 to 1, may be spent on answers; 1: all records are answered at each checkpoint.
-  /// `run_folder` has the earlier answers of a resumed run. The references must outlive the object.
+  /// Selects up to `count` of `records` and copies them. `time_share`: maximum share, from 0 to 1,
+  /// of the time since the first step that answers may take; 1: all records are answered at each
+  /// checkpoint. `run_folder`: has predictions.jsonl of a resumed run. `model`, `processor` and
+  /// `callbacks` must outlive the object.
   SamplePredictions(const io::Records& records, int64_t count, const models::VisionLanguageModel& model,
                     const models::Processor& processor, at::Device device, double share,
                     const std::filesystem::path& run_folder, CallbackList& callbacks);
 
-  /// See Callback::on_past_step.
+  /// Adds the duration of a step of an earlier process, a line of metrics.jsonl.
   void add_past_step(const nlohmann::json& line);
-  /// Answers with the model of the checkpoint after `step`, where a killed process did not.
+  /// Answers after `step`, the step of the loaded checkpoint, unless an earlier process has
+  /// answered.
   void answer_saved_step(int64_t step);
-  /// Starts the clock of `share` at the first step of this process.
+  /// Starts the clock for `time_share`. Called before the first step of this process.
   void start_clock();
-  /// Answers records after a checkpoint. REQUIRES: all steps so far were reported.
+  /// Answers records after the checkpoint of `step`. REQUIRES: all completed steps were reported.
   void after_checkpoint(int64_t step);
-  /// Gives the answers at the end of a run that did not fail.
+  /// Answers one record at the end of a run, unless its last checkpoint has an answer. Not called
+  /// after an error.
   void finish();
 
   /// Returns the seconds that answers of this process took.
@@ -42,19 +45,20 @@ class SamplePredictions {
  private:
   using Clock = std::chrono::steady_clock;
   struct Thumbnails {
-    std::vector<std::string> images;
-    std::vector<std::string> captions;  // of volumes; empty where there are none
+    std::vector<std::string> images;    // data URIs
+    std::vector<std::string> captions;  // by image, empty for images that are not volumes; none without volumes
   };
 
   /// Answers the next records of the rotation while there is time.
   void answer_all(int64_t step);
-  /// Answers the next record; returns false where memory does not suffice.
+  /// Answers the next record. Returns false if memory runs out.
   bool answer_next(int64_t step);
   /// Returns the seconds of this process's steps and of earlier steps without answers.
   double seconds_so_far() const;
   bool has_time_left() const;
   void report_out_of_memory(const std::string& reason);
   void report_fewer_answers(int64_t step, size_t num_answered);
+  /// Returns the thumbnails of a record, which are made once.
   const Thumbnails& thumbnails(const io::Record& record);
 
   std::vector<io::Record> records_;
@@ -65,13 +69,13 @@ class SamplePredictions {
   CallbackList& callbacks_;                                 // receives answers and events
   std::unordered_map<std::string, Thumbnails> thumbnails_;  // by record id
 
-  size_t next_ = 0;             // index of the next record
+  size_t next_ = 0;             // index of the next record to answer
   int64_t answered_step_ = -1;  // step of the newest answer
   int64_t saved_step_ = -1;     // step of the newest checkpoint of this process
   std::optional<Clock::time_point> first_step_;
-  double past_seconds_ = 0;
-  double answer_seconds_ = 0;
-  int64_t answers_ = 0;  // counted in answer_seconds_
+  double past_seconds_ = 0;    // of steps of earlier processes after the newest answer
+  double answer_seconds_ = 0;  // of all answers of this process
+  int64_t answers_ = 0;        // number of answers of this process
   bool has_reported_fewer_ = false;
 };
 

@@ -11,9 +11,11 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Steps that are planned ahead: one to dry-run while one runs.
+/// Number of steps that are drawn in advance, so that the look-ahead dry-runs one while another
+/// runs.
 constexpr int64_t kPrefetchSteps = 2;
 
+/// Replaces the look-ahead's plan with the layout by the run's plan.
 void use_default_plan(PlannedStep& step) {
   step.plan = {.layout = step.layout, .empty_cache_first = step.plan.empty_cache_first};
 }
@@ -77,7 +79,7 @@ double StepPrefetcher::fill_queue() {
   double wait_seconds = 0;
   const int64_t queue_size = 1 + (look_ahead_ != nullptr ? kPrefetchSteps : 0);
   while (std::ssize(queue_) < queue_size && next_step_ + std::ssize(queue_) <= last_step_) {
-    if (!queue_.empty() && queue_.back().error) break;
+    if (!queue_.empty() && queue_.back().error) break;  // thrown when its turn comes
     PrefetchedStep& entry = queue_.emplace_back();
     try {
       entry.batch = loader_.next();
@@ -98,7 +100,8 @@ double StepPrefetcher::fill_queue() {
 
 namespace {
 
-/// Emptying the cache costs a step its allocations, so it happens at most every hundred steps.
+/// Minimum number of steps between two emptyings of the cache. After each, a step has to allocate
+/// its memory again from the driver. Not tuned.
 constexpr int64_t kCacheEmptyInterval = 100;
 
 data::LoaderSettings make_step_loader_settings(const Config& config, const RunSetup& run, const RankGroup& ranks) {
@@ -160,8 +163,8 @@ void StepRunner::release_device_memory() {
   if (look_ahead_) look_ahead_->mark_desynchronized();
 }
 
-/// Warns that the look-ahead found no split that fits. The step is tried in the smallest
-/// micro-batches: it was tested against the plan's limit, which is below the GPU's memory.
+/// Raises an event: the look-ahead found no split that fits. The step is tried with the layout of
+/// minimum memory, since the look-ahead's limit is lower than the memory of the GPU.
 void StepRunner::warn_oversized(const PlannedStep& step) const {
   std::vector<std::string> ids;
   if (step.plan.oversized_sample) {
@@ -174,8 +177,8 @@ void StepRunner::warn_oversized(const PlannedStep& step) const {
             ids);
 }
 
-/// Drops a sample that does not fit, or stops the run, on all ranks alike, since they share the
-/// order of samples.
+/// Drops a sample that does not fit, or throws UserError (kDoesNotFit), as data.on_bad_sample says.
+/// All ranks do the same, because they have the same sample order.
 void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& error) {
   constexpr const char* kReason = "does not fit into memory";
   std::vector<int64_t> indices;
@@ -212,8 +215,8 @@ void StepRunner::on_failure(const std::string& reason, const engine::StepLayout&
   if (look_ahead_) look_ahead_->raise_margin();
 }
 
-/// Empties the cache where much of the reserved memory was unused even at the peak, which only
-/// fragmentation explains.
+/// Empties the cache if a large share of the reserved memory was not allocated even at the peak,
+/// which means that the cache is fragmented.
 void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemory& memory) {
   const auto reserved = static_cast<double>(memory.reserved_peak_bytes);
   const auto unused = static_cast<double>(memory.reserved_peak_bytes - memory.allocated_peak_bytes);

@@ -22,33 +22,35 @@
 
 namespace vlmtrain::train {
 
-/// Draws the batches of a run; with look-ahead some steps ahead, so that their dry runs finish in
-/// time.
+/// A queue of the steps of a run. With a look-ahead, batches are drawn some steps in advance, so
+/// that their dry runs finish in time. Not thread-safe.
 class StepPrefetcher {
  public:
-  /// Draws the steps first_step … last_step. `look_ahead` may be null.
+  /// Prepares the steps from `first_step` to `last_step`, inclusive. `look_ahead` may be null.
+  /// References and `look_ahead` must outlive the object.
   StepPrefetcher(data::Loader& loader, const planner::StepConfig& step_config, const TaskBalance& tasks,
                  LookAheadClient* look_ahead, int64_t first_step, int64_t last_step);
 
-  /// Returns the next step. `step_seconds`: duration of a recent step. Rethrows the loader's errors
-  /// in the order of the steps.
+  /// Returns the next step. `step_seconds`: duration of a recent step, which bounds the wait for
+  /// the look-ahead; 0 if unknown. Rethrows the loader's errors in the order of the steps.
+  /// REQUIRES: there is a next step.
   PlannedStep next(double step_seconds);
 
-  /// Replaces `dropped` samples of the step that next() returned last by the next usable ones in
-  /// the order, the same on all ranks; later steps start after those. The changed step and the
-  /// steps that were already submitted to the look-ahead then run as the plan says. Rethrows the
-  /// loader's errors.
+  /// Replaces samples of `step`, the step that next() returned last, with the next usable samples
+  /// in the order. Later steps start after them. `dropped`: indices of the records, the same on all
+  /// ranks. The changed step and the steps that the look-ahead already has then run with the run's
+  /// plan. Rethrows the loader's errors.
   void replace(PlannedStep& step, const std::vector<int64_t>& dropped);
 
  private:
   struct PrefetchedStep {
     data::GlobalBatch batch;
     std::vector<data::SampleShape> shapes;
-    engine::StepLayout layout;
-    std::exception_ptr error;
+    engine::StepLayout layout;  // of the run's plan
+    std::exception_ptr error;   // of the loader; the other members are not set then
   };
 
-  /// Returns the seconds that it waited for the loader.
+  /// Draws batches until the queue is full. Returns the seconds that it waited for the loader.
   double fill_queue();
   engine::StepLayout make_layout(data::GlobalBatch& batch, const std::vector<data::SampleShape>& shapes) const;
 
@@ -59,39 +61,41 @@ class StepPrefetcher {
   int64_t next_step_;
   int64_t last_step_;
   int64_t last_submitted_ = 0;        // newest step that the look-ahead has received
-  int64_t last_outdated_ = 0;         // steps up to this one have other samples than the look-ahead received
-  std::deque<PrefetchedStep> queue_;  // starts at next_step_
+  int64_t last_outdated_ = 0;         // up to this step, the look-ahead has received outdated samples
+  std::deque<PrefetchedStep> queue_;  // the first entry is next_step_
 };
 
-/// Runs the steps of a run: draws samples, applies the look-ahead's plan, recovers from
+/// The executor of a run's steps. It draws samples, applies the look-ahead's plan, recovers from
 /// out-of-memory errors, replaces samples that do not fit, and empties the allocator's cache
-/// between steps where needed.
+/// between steps if needed. Not thread-safe; all ranks run the same steps.
 class StepRunner {
  public:
+  /// Receives events, with the ids of the samples that they are about. Called on the run's thread.
   using OnEvent = std::function<void(report::EventKind, std::string message, std::vector<std::string> ids)>;
 
   /// All arguments must outlive the object.
   StepRunner(const Config& config, RunSetup& run, at::Device device, const RankGroup& ranks, OnEvent on_event);
 
-  /// Returns the samples of the next step, exactly the global batch, with the split into
-  /// micro-batches. `step_seconds`: duration of a recent step.
+  /// Returns the next step: this rank's samples of the global batch and their split into
+  /// micro-batches. See StepPrefetcher::next().
   PlannedStep next(double step_seconds) { return prefetcher_.next(step_seconds); }
 
-  /// Runs forward and backward passes and the optimizer, again with smaller micro-batches where
-  /// memory runs out. Replaces a sample that does not fit in `step`, or throws UserError
-  /// (kDoesNotFit), as data.on_bad_sample says.
+  /// Runs forward and backward passes and the optimizer. If memory runs out, repeats the step with
+  /// smaller micro-batches (OomGuard). If a sample does not fit at all, replaces it in `step` or
+  /// throws UserError (kDoesNotFit), as data.on_bad_sample says. `objective`: loss of the step.
+  /// `seed`: seed of its random stream. `compute_rates`: called once the gradients are computed.
   CompletedStep run(PlannedStep& step, const engine::Objective& objective, uint64_t seed,
                     const LearningRatesFunction& compute_rates);
 
-  /// Measures memory after the run has recorded the step, and prepares the allocator for the next
-  /// one.
+  /// Compares the step's memory with the look-ahead's prediction, and empties a fragmented cache.
+  /// Called after the run has recorded the step.
   void after_step(const PlannedStep& step, const CompletedStep& completed);
 
-  /// Empties the allocator's cache after other uses of the device, which the look-ahead does not
-  /// see.
+  /// Empties the allocator's cache. Called after evaluations and sample predictions, whose memory
+  /// the look-ahead does not know. Does nothing on the CPU.
   void release_device_memory();
 
-  /// Returns null where the run has no look-ahead.
+  /// Returns the results of the look-ahead so far; null if the run has none.
   const LookAheadSummary* look_ahead_summary() const { return look_ahead_ ? &look_ahead_->summary() : nullptr; }
 
  private:
@@ -106,10 +110,10 @@ class StepRunner {
   const engine::Consensus& consensus_;
   OnEvent on_event_;
   data::Loader loader_;
-  std::unique_ptr<LookAheadClient> look_ahead_;  // null on the CPU
+  std::unique_ptr<LookAheadClient> look_ahead_;  // null on the CPU and without memory.look_ahead
   StepPrefetcher prefetcher_;
   OomGuard guard_;
-  int64_t next_cache_empty_step_ = 0;
+  int64_t next_cache_empty_step_ = 0;  // before it, a fragmented cache is not emptied again
 };
 
 }  // namespace vlmtrain::train

@@ -41,6 +41,7 @@ std::string TrainingSummary::to_json() const {
 
 namespace {
 
+/// Trains as one rank. Rank 0 locks the run's folder and writes its files.
 TrainingSummary train_as_rank(const Config& config, const std::string& resolved_yaml, at::Device device,
                               const RankGroup& ranks, bool quiet) {
   std::optional<RunLock> lock;
@@ -57,8 +58,8 @@ TrainingSummary train_as_rank(const Config& config, const std::string& resolved_
   try {
     return trainer->train();
   } catch (const c10::AcceleratorError&) {
-    // Destructors that free memory of a broken device throw, which would terminate the process
-    // without a message.
+    // Destructors that free memory of a failed device throw, which would terminate the process
+    // without a message. The object is leaked instead.
     static_cast<void>(trainer.release());
     throw;
   }

@@ -33,7 +33,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Errors of LibTorch have a stack trace after their first line.
+/// Returns the message of an error without the stack trace that LibTorch's errors have after the
+/// first line.
 std::string get_reason(const std::exception& error) {
   return dynamic_cast<const c10::Error*>(&error) == nullptr ? error.what() : get_first_line(error.what());
 }
@@ -80,7 +81,7 @@ TrainingSummary TrainingLoop::train() {
   if (run_.plan) {
     run_.plan->report_measured(peaks_.peak_memory(), peaks_.max_used_bytes(), run_.state.step,
                                look_ahead_summary_ ? &*look_ahead_summary_ : nullptr);
-    // After a stop request the measurements would delay the exit by dry runs.
+    // After a stop request, the dry runs of the measurements would delay the exit.
     if (!is_stopped && ranks_.is_main_process())
       run_.plan->record_measurements(peaks_.max_context_bytes(), peaks_.peak_memory(), step_times_);
   }
@@ -115,7 +116,7 @@ void TrainingLoop::add_evaluation_summary(TrainingSummary& summary) const {
 
 void TrainingLoop::add_evaluations() {
   if (!run_.evaluation_set) {
-    // The best result and its checkpoint stay, because evaluations may be enabled again.
+    // The best result is kept, because evaluations may be enabled again.
     run_.state.evaluation.is_due = false;
     return;
   }
@@ -172,7 +173,8 @@ void TrainingLoop::run_steps() {
   if (run_.resumed && !stops_at_start) {
     run_predictions([this](SamplePredictions& predictions) { predictions.answer_saved_step(run_.state.step); });
   }
-  // Loading leaves more in the allocator's cache than steps do.
+  // Loading leaves blocks in the allocator's cache that steps do not need and the plan does not
+  // count.
   memory::release_unused(device_);
   run_missed_evaluation();
   if (predictions_) predictions_->start_clock();
@@ -181,8 +183,8 @@ void TrainingLoop::run_steps() {
     const auto start = Clock::now();
     PlannedStep step = runner_->next(step_seconds_);
     memory_watch_.before_step();
-    // 2. Run forward and backward passes and the optimizer; the guard repeats them with smaller
-    // micro-batches where memory runs out.
+    // 2. Run forward and backward passes and the optimizer. If memory runs out, the guard repeats
+    // them with smaller micro-batches.
     const uint64_t step_seed = derive_stream_seed(seed(), "step", {static_cast<uint64_t>(step.step - 1)});
     const auto objective = run_.tasks->make_objective(step.step, step_seed);
     const CompletedStep completed =
@@ -200,7 +202,7 @@ void TrainingLoop::run_steps() {
     const bool is_best = pending_->report.metrics.evaluation && pending_->report.metrics.evaluation->is_best;
     const bool saves_checkpoint = should_all_save(is_save_step() || (is_best && config_.output.keep_best));
     if (device_.is_cpu() || saves_checkpoint || pending_->report.metrics.evaluation) finish_pending();
-    // 5. Save, and report checkpoints that have become whole.
+    // 5. Report a completed checkpoint, and save.
     saver_.poll();
     if (saves_checkpoint) save();
   }
@@ -232,7 +234,7 @@ void TrainingLoop::end_steps() {
 }
 
 bool TrainingLoop::has_finished_steps() {
-  constexpr double kRounding = 1e-9;
+  constexpr double kRounding = 1e-9;  // rounding error of the epochs
   if (run_.state.step >= run_.total_steps) return true;
   return !config_.training.max_steps && epochs_.at(run_.state.cursor) + kRounding >= config_.training.epochs;
 }
@@ -249,9 +251,9 @@ bool TrainingLoop::should_all_save(bool wants_save) const {
 }
 
 std::optional<report::EvaluationMetrics> TrainingLoop::evaluate() {
-  // On the CPU evaluation batches are planned for memory without the copies of a checkpoint.
+  // On the CPU, evaluations are planned without memory for the copies of a checkpoint.
   if (device_.is_cpu()) saver_.finish();
-  // The step's cache would add to the planned memory of the evaluation.
+  // The plan of an evaluation does not count cached blocks of the step.
   if (!device_.is_cpu()) memory::release_unused(device_);
   memory::reset_peaks(device_);
   auto evaluation = [&] {
@@ -349,9 +351,9 @@ bool TrainingLoop::is_save_step() const {
 }
 
 void TrainingLoop::save(bool is_last) {
-  saver_.save(/*goes_on=*/!is_last && !has_finished_steps());
+  saver_.save(/*continues=*/!is_last && !has_finished_steps());
   run_predictions([this](SamplePredictions& predictions) { predictions.after_checkpoint(run_.state.step); });
-  runner_->release_device_memory();  // after predictions
+  runner_->release_device_memory();  // of the predictions
 }
 
 void TrainingLoop::report_event(report::EventKind kind, std::string message, std::vector<std::string> ids) {

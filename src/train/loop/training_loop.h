@@ -20,13 +20,16 @@
 
 namespace vlmtrain::train {
 
-/// One run of a process, from its data set to its last checkpoint.
+/// A training run of this process, from the data check to the last checkpoint. All ranks make the
+/// same calls. Not thread-safe.
 class TrainingLoop {
  public:
-  /// Throws UserError. `config` and `ranks` have to outlive it. `quiet`: without a progress bar.
+  /// Sets the run up: checks the data, plans, and loads the model. `config` and `ranks` must
+  /// outlive the object. `quiet`: no progress bar. Throws UserError.
   TrainingLoop(const Config& config, at::Device device, const RankGroup& ranks, bool quiet);
 
-  /// Trains to the end, or until a stop is asked for. Throws UserError; the newest checkpoint is whole then.
+  /// Trains to the end or until a stop is requested. Called once. Throws UserError; the newest
+  /// checkpoint is complete then, and the object can only be destroyed.
   TrainingSummary train();
 
  private:
@@ -41,58 +44,62 @@ class TrainingLoop {
   /// Runs the steps to the end, with evaluations and checkpoints between them.
   void run_steps();
 
-  /// Destroys loader and look-ahead before the last save, so that nothing decodes ahead any more.
+  /// Destroys the loader and the look-ahead after the last step, so that no thread prefetches
+  /// samples.
   void end_steps();
 
-  /// Returns whether all steps are done or, with training.epochs, each usable sample was drawn
-  /// often enough: samples that turned out bad during the run make fewer steps.
+  /// Returns whether all steps are done. With training.epochs the run may end earlier: samples that
+  /// turn out to be bad during the run shorten the epochs.
   bool has_finished_steps();
 
-  /// Runs the evaluation that a stop prevented. Its step is reported and saved already.
+  /// Runs the evaluation that a stop of an earlier process prevented. Its step was reported and
+  /// saved then.
   void run_missed_evaluation();
 
-  /// Returns rank 0's decision where all ranks write a checkpoint together: evaluation results
-  /// differ between ranks by rounding, and a stop may reach only some in the middle of an
-  /// evaluation.
+  /// Returns whether to save now. If all ranks write a checkpoint together, returns rank 0's
+  /// decision, because `wants_save` may differ between ranks: evaluation results differ by
+  /// rounding, and a stop may reach only some ranks during an evaluation.
   bool should_all_save(bool wants_save) const;
 
-  /// Returns nothing where a stop was requested meanwhile.
+  /// Evaluates the model. Returns nullopt if a stop was requested meanwhile.
   std::optional<report::EvaluationMetrics> evaluate();
 
-  /// Calls `action` on the rank that writes; other ranks only take part in gathering sharded
-  /// weights.
+  /// Calls `action` with the sample predictions on rank 0. Other ranks only take part in the
+  /// all-gathers of sharded weights.
   template <class Action>
   void run_predictions(const Action& action);
 
-  /// Returns the same on all ranks.
+  /// Returns whether a stop was requested on any rank. A collective: all ranks must call it.
   bool is_stop_requested() const { return ranks_.any_rank_stops(stop_signal() != 0); }
 
-  /// Returns the same on all ranks. Evaluation results differ between machines by rounding, so one
-  /// rank's early stop counts for all.
+  /// Returns whether the run ends after the newest step, the same on all ranks. Evaluation results
+  /// differ between machines by rounding, so the early stop of one rank stops all.
   bool is_finished();
 
-  /// Returns the learning rates of a step whose gradients are computed. By then the previous step's
-  /// result is known, and with it whether the schedule advances.
+  /// Returns the learning rates of a step whose gradients are computed. First waits for the results
+  /// of the previous step, since the schedule does not advance if that step was skipped.
   engine::LearningRates compute_rates(const PlannedStep& step);
 
+  /// Updates state, ledger and metrics after a step. Its loss is not known yet.
   void record_step(const PlannedStep& step, const CompletedStep& completed,
                    const std::shared_ptr<const engine::Objective>& objective);
 
   /// Waits for the results of the previous step and reports them.
   void finish_pending();
 
+  /// Returns whether the newest step is a multiple of output.save_steps.
   bool is_save_step() const;
 
   void save(bool is_last = false);
 
   void report_event(report::EventKind kind, std::string message, std::vector<std::string> ids = {});
 
-  /// Returns whether the results of the last step are lost. Errors of watchers do not affect what
-  /// is saved.
+  /// Tries to read the results of the last step. Returns whether they are lost. Ignores errors of
+  /// watches and callbacks, which do not affect what is saved.
   bool metrics_are_lost();
 
-  // Saves and reports what is possible. Errors are logged only, since the first error may cause
-  // them, such as a full disk.
+  /// Saves the completed steps if possible, and reports `error`. Only logs further errors, which
+  /// may have the same cause, such as a full disk.
   void finish_after_error(const std::exception& error);
 
   uint64_t seed() const { return static_cast<uint64_t>(config_.training.seed); }
@@ -117,15 +124,15 @@ class TrainingLoop {
   const engine::Consensus& consensus_ = ranks_.consensus();
   std::optional<StepRunner> runner_;  // set while steps run
   std::optional<LookAheadSummary> look_ahead_summary_;
-  std::optional<PendingReport> pending_;
+  std::optional<PendingReport> pending_;  // of the newest step, until its results have arrived
   const bool trains_vision_tower_ = is_component_trained(run_.model->parameters(), nn::Component::kVisionTower);
   const bool trains_projector_ = is_component_trained(run_.model->parameters(), nn::Component::kProjector);
   engine::LearningRates rates_;  // of the newest step
   int64_t first_step_ = run_.state.step + 1;
-  double step_seconds_ = 0;
+  double step_seconds_ = 0;  // duration of the newest step; 0 before the second
   StepTimes step_times_;
   DevicePeaks peaks_{device_};
-  std::optional<double> last_loss_;
+  std::optional<double> last_loss_;  // of the newest reported step
 };
 
 }  // namespace vlmtrain::train

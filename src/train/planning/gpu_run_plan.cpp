@@ -16,15 +16,15 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Timed steps of one sum. Predicting each takes some tenths of a second at the run's end; fewer
-/// would average less noise.
+/// Number of steps whose durations are summed. Predicting each takes some tenths of a second at the
+/// end of the run; fewer steps would average less noise. Not tuned.
 constexpr size_t kMaxTimedSteps = 6;
 
 }  // namespace
 
 void StepTimes::record(const PlannedStep& step, const CompletedStep& completed, double seconds) {
   if (completed.failed_attempts > 0 || completed.layout != step.layout) {
-    steps_.clear();  // time of a repeated step belongs to no single step
+    steps_.clear();  // the time of a repeated step cannot be attributed to one layout
     return;
   }
   TimedStep timed_step{.samples = {}, .seconds = seconds - step.data_wait_seconds};
@@ -51,7 +51,8 @@ std::optional<double> StepTimes::compute_ratio(const planner::Job& job, const pl
 
 namespace {
 
-/// Errors that the run itself causes are thrown unchanged.
+/// Rethrows UserErrors that the run causes, such as an invalid model. Wraps all other errors in
+/// PlanningError.
 planner::Plan make_plan_or_throw(const planner::PlanRequest& request) {
   try {
     return planner::make_plan(request);
@@ -63,14 +64,15 @@ planner::Plan make_plan_or_throw(const planner::PlanRequest& request) {
   }
 }
 
-/// Returns nothing on a virtual GPU, on which measurements mean nothing.
+/// Returns the measurements of past runs; nullopt on a virtual GPU, whose measurements are
+/// meaningless.
 std::optional<PastRuns> load_gpu_past_runs(const planner::TargetGpu& target) {
   if (planner::is_on_virtual_gpu()) return std::nullopt;
   return load_past_runs(find_past_runs_file(), describe_gpu_environment(target.device_name));
 }
 
-/// Plans with the saved recomputation where that fits: a GPU with some MB less than at the start is
-/// no reason to recompute other blocks.
+/// Plans with the saved recomputation if it fits, and otherwise chooses it again. Slightly less
+/// memory than at the first start is no reason to recompute other blocks.
 planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const SavedPlan& saved_plan) {
   const auto limit =
       planner::compute_memory_limit(request.target, request.mode, request.limit_gigabytes, request.workload.world_size);
@@ -82,6 +84,7 @@ planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const 
   }
   planner::PlanRequest saved_request = request;
   saved_request.constraints = constrain_to_saved_config(request.constraints, saved_plan.step_config);
+  // The split comes from the saved cost table, not from a fixed size.
   saved_request.constraints.micro_batch_size = request.constraints.micro_batch_size;
   saved_request.with_suggestions = false;
   planner::Plan plan = make_plan_or_throw(saved_request);
@@ -124,8 +127,7 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.effort.seconds);
   memory::set_expandable_segments(step_config().expandable_segments);
   if (has_oversized_micro_batch_ && !config.memory.look_ahead) {
-    // The allocator would otherwise use the margin, which is meant for memory that no plan can
-    // predict.
+    // Otherwise the allocator would use the margin, which is for memory that no plan can predict.
     memory::limit_reserved_bytes(device, plan_.limit.limit_bytes);
   } else if (config.memory.limit_gb) {
     memory::limit_reserved_bytes(device, plan_.limit.gpu_bytes - plan_.limit.context_bytes);
@@ -135,11 +137,14 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
 planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
   auto request = make_evaluation_request(config, evaluation_set, plan_.job);
   request.training = step_config();
+  // Two micro-batches of the worst samples, so that gradients are accumulated. The last one is
+  // repeated if there are fewer.
   for (int64_t i = 0; i < 2 * step_config().micro_batch_size; ++i) {
     const auto& shapes = plan_.worst.shapes;
     planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
   }
   request.limit_bytes = plan_.limit.limit_bytes;
+  // Evaluations of at most the peak of training do not enlarge the allocator's pool.
   request.target_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
   evaluation_ = planner::plan_evaluation(request, planner::make_virtual_gpu(plan_.target));
   write();
@@ -180,6 +185,7 @@ void GpuRunPlan::report_measured(const memory::DeviceMemory& measured_memory, in
         {"split_steps", look_ahead->split_steps},  {"unfit_steps", look_ahead->unfit_steps},
         {"worst_error", look_ahead->worst_error},  {"cpu_seconds", look_ahead->cpu_seconds},
         {"wait_seconds", look_ahead->wait_seconds}};
+    // Aliases keep scripts working that read the fields of older versions.
     io::add_field_aliases(look_ahead_json, {{"forecast_steps", "foreseen_steps"},
                                             {"split_steps", "cut_steps"},
                                             {"unfit_steps", "hopeless_steps"},
@@ -195,7 +201,7 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
   if (planner::is_on_virtual_gpu()) return;
   const auto file = find_past_runs_file();
   if (file.empty()) return;
-  constexpr int64_t kMaxContexts = 2;  // a larger difference includes other processes
+  constexpr int64_t kMaxContexts = 2;  // a context this much larger than expected includes other processes; not tuned
   PastRuns measured_runs{.runs = 1};
   if (plan_.target.other_process_bytes == 0 && context_bytes > 0 &&
       context_bytes <= kMaxContexts * plan_.target.gpu->context_bytes) {

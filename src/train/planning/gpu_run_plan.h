@@ -24,16 +24,17 @@
 
 namespace vlmtrain::train {
 
-/// Durations of the newest steps that ran as planned. Consecutive steps are timed together, because
-/// on a GPU one step still runs when the next starts: only their sum is meaningful.
+/// Durations of the newest consecutive steps that ran as planned. Only their sum is meaningful,
+/// because on a GPU a step still runs when the next one starts on the host.
 class StepTimes {
  public:
-  /// Records a step. `seconds`: from its start to the start of the next, with the wait for data.
+  /// Records a step. `seconds`: time from its start to the start of the next one, including the
+  /// wait for data. A step that was repeated or split discards all recorded steps.
   void record(const PlannedStep& step, const CompletedStep& completed, double seconds);
 
-  /// Returns measured divided by predicted seconds; the prediction comes from dry runs on
-  /// `virtual_gpu` in a child process. Returns nothing after too few steps. Throws as
-  /// planner::DryRunProcess.
+  /// Returns the measured seconds divided by the predicted seconds. Predicts by dry runs on
+  /// `virtual_gpu` in a child process. Returns nullopt if fewer than 6 steps are recorded. Throws
+  /// the errors of planner::DryRunProcess.
   std::optional<double> compute_ratio(const planner::Job& job, const planner::StepConfig& step_config,
                                       const planner::VirtualGpu& virtual_gpu) const;
 
@@ -46,8 +47,8 @@ class StepTimes {
   std::deque<TimedStep> steps_;
 };
 
-/// A failure to plan that the run does not cause: the dry run process was killed, or the virtual
-/// GPU's libraries are missing.
+/// An error of planning that the run does not cause: the process of the dry runs was killed, or the
+/// virtual GPU's libraries are missing. The run continues without a plan.
 class PlanningError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -55,47 +56,52 @@ class PlanningError : public std::runtime_error {
 
 /// The source of a run's micro-batch split, unless training.micro_batch_size is a number.
 enum class SplitSource {
-  kPlanner,     ///< the planner
-  kCheckpoint,  ///< the run's checkpoint; where that has none, equal micro-batches
+  kPlanner,     ///< the planner chooses it
+  kCheckpoint,  ///< the checkpoint's; equal micro-batches if the checkpoint has none
 };
 
-/// The plan of a run on a GPU. It is written to plan.json before anything is allocated there, and
-/// compared with measurements at the end. Each rank has its own plan; rank 0 writes.
+/// The plan of a run on a GPU. It is written to plan.json before anything is allocated on the GPU,
+/// and compared with measurements at the end. Each rank has its own plan; rank 0 writes its plan.
+/// Not thread-safe.
 class GpuRunPlan {
  public:
-  /// Throws UserError (kDoesNotFit), with advice, where the run does not fit, and PlanningError.
-  /// Configures the allocator for the plan. `limits` are the settings that the advice may name.
-  /// `saved_plan` is the checkpoint's plan: its split stays; its recomputation is chosen again
-  /// where it does not fit on a smaller GPU.
+  /// Plans the run, writes plan.json into `run_folder`, and configures the allocator of `device`.
+  /// `limits`: settings that suggestions may name (make_sample_limits). `saved_plan`: the
+  /// checkpoint's plan, whose split is kept; its recomputation is kept if it fits on this GPU.
+  /// Throws UserError (kDoesNotFit), with suggestions, if the run does not fit, and PlanningError.
   GpuRunPlan(const Config& config, at::Device device, planner::Workload workload,
              std::vector<planner::SampleLimit> limits, const planner::Job& job, const RankGroup& ranks,
              std::filesystem::path run_folder, SplitSource split_source = SplitSource::kPlanner,
              const std::optional<SavedPlan>& saved_plan = {});
 
   const planner::StepConfig& step_config() const { return step_config_; }
+  /// Returns the planned peaks of device memory in bytes.
   planner::StepPeaks peaks() const { return plan_.peaks(); }
-  /// Returns what checkpoints keep of the plan; nothing where all micro-batches have the same
-  /// number of samples.
+  /// Returns the plan to store in checkpoints; nullopt if steps are not split by memory.
   const std::optional<SavedPlan>& saved_plan() const { return saved_plan_; }
-  /// Returns how drawn steps are split; nothing where the split comes from a checkpoint or is the
-  /// same for all steps.
+  /// Returns statistics of the planned splits of sampled steps; nullopt if the split comes from a
+  /// checkpoint or is the same for all steps.
   const std::optional<planner::SplitPlan>& split_plan() const { return plan_.split; }
-  /// Plans the evaluation of `evaluation_set` while the training state stays allocated, with at
-  /// most the peak of training where possible. Adds it to plan.json. Throws as make_plan does.
+  /// Plans the batches of evaluations on `evaluation_set`, during which the training state stays
+  /// allocated. Keeps their peak below that of training where possible. Adds the plan to plan.json.
+  /// Throws the errors of planner::plan_evaluation().
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& evaluation_set);
 
-  /// For the look-ahead of the run.
+  /// Returns the sharding of the plan, which the planner chooses for distributed.sharding=auto.
   engine::Sharding sharding() const { return plan_.job.sharding; }
+  /// Returns the settings of the run's look-ahead.
   LookAheadSettings look_ahead_settings() const;
 
-  /// Logs the measurements of `steps` steps next to the plan and adds them to plan.json.
-  /// `device_used_bytes`: most bytes of the GPU in use at the end of a step, by all processes.
+  /// Logs the measured memory next to the planned memory, and adds it to plan.json. `steps`:
+  /// completed steps of the run. `device_used_bytes`: maximum bytes of the GPU that all processes
+  /// used at the end of a step. `look_ahead`: null if the run had none.
   void report_measured(const memory::DeviceMemory& measured_memory, int64_t device_used_bytes, int64_t steps,
                        const LookAheadSummary* look_ahead) const;
 
   /// Records measurements for later plans on this machine (train/past_runs.h): the reserved peak,
-  /// step times, and the context, which is the process's GPU memory outside PyTorch's allocator,
-  /// unless other processes may have taken it. Logs failures.
+  /// the step times, and `context_bytes`, the process's GPU memory outside PyTorch's allocator.
+  /// Ignores context_bytes if they may include memory of other processes. Dry-runs steps, which
+  /// takes seconds. Logs failures; throws nothing.
   void record_measurements(int64_t context_bytes, const memory::DeviceMemory& measured_memory,
                            const StepTimes& times) const;
 
@@ -105,8 +111,8 @@ class GpuRunPlan {
   at::Device device_;
   std::filesystem::path run_folder_;
   bool is_writer_;  // rank 0
-  bool has_oversized_micro_batch_ =
-      false;  // the configured micro-batch does not fit with the largest samples, so that their steps are split
+  // The configured micro-batch does not fit with the largest samples; their steps are split.
+  bool has_oversized_micro_batch_ = false;
   std::optional<PastRuns> past_runs_;  // of this GPU
   planner::Plan plan_;
   planner::StepConfig step_config_;
@@ -114,7 +120,8 @@ class GpuRunPlan {
   std::optional<planner::EvaluationPlan> evaluation_;
 };
 
-/// Logs why a run has no plan, and configures the allocator for make_min_memory_config().
+/// Warns that a run has no plan because of `failure`, and configures the allocator of `device`.
+/// Removes the plan.json of an earlier start. The run then uses make_min_memory_config().
 void continue_without_plan(const Config& config, at::Device device, const PlanningError& failure,
                            const RankGroup& ranks, const std::filesystem::path& run_folder);
 

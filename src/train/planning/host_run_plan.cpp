@@ -48,7 +48,7 @@ std::string describe_step_config(const planner::StepConfig& step_config, const C
   return text;
 }
 
-/// Returns the settings as arguments of a command.
+/// Returns the step configuration as key=value arguments of a command.
 std::string format_settings(const planner::StepConfig& step_config) {
   return fmt::format(
       "training.micro_batch_size={} memory.recompute={} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
@@ -61,14 +61,16 @@ std::string describe_limit(const CpuMemoryLimit& limit) {
                      limit.available.limit_source, limit.margin_percent);
 }
 
-/// Resident sets of two equal runs differ by some pages; rounding gives both the same limit.
+/// Rounds the memory of the process up. It differs by some pages between equal runs, which so get
+/// the same limit.
 int64_t round_up(int64_t bytes) {
-  // Above the differences of resident sets between equal runs, small next to any model.
+  // Larger than these differences, small compared with any model. Not tuned.
   constexpr int64_t kStep = int64_t{32} << 20;
   return (bytes + kStep - 1) / kStep * kStep;
 }
 
-/// Packs of small samples have more samples than other packs.
+/// Returns an upper bound of the samples per step of this rank. A step of packs has twice the mean
+/// number: packs of small samples have more. Not tuned.
 int64_t compute_max_samples_per_step(const planner::Workload& workload) {
   return workload.packed ? 2 * workload.samples_per_rank() : workload.samples_per_rank();
 }
@@ -81,6 +83,7 @@ std::string describe_sample(const planner::SampleBatch& sample) {
   return text;
 }
 
+/// Returns the error message for a run that does not fit, with suggestions.
 std::string format_refusal(const CpuPlan& plan) {
   const int64_t required_bytes =
       std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
@@ -98,6 +101,8 @@ std::string format_refusal(const CpuPlan& plan) {
   return text + fmt::format("\nor with {} of memory for this process", format_gb(required_bytes));
 }
 
+/// Returns the part of one of `ranks` ranks on this machine: its own memory, and an equal part of
+/// the rest.
 memory::AvailableHostMemory divide_among_ranks(memory::AvailableHostMemory available, int64_t ranks) {
   if (ranks == 1) return available;
   const int64_t process_bytes = memory::host_bytes();
@@ -166,7 +171,8 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
     split_plan_ = plan.split;
     if (saved_plan && is_split_by_memory) saved_plan_.step_config.memory_costs = saved_plan->step_config.memory_costs;
     plan_ = std::move(plan);
-    // The limit counts tensors only; malloc keeps further memory.
+    // The limit counts only tensors, but malloc keeps freed memory in addition. At least half of
+    // the limit remains for tensors.
     enforced_limit_bytes_ -= std::min(plan_->malloc_cached_bytes, enforced_limit_bytes_ / 2);
   } catch (const UserError&) {
     throw;
@@ -175,14 +181,16 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
         "host memory: planning failed ({}); the run continues with the least memory: single samples, everything "
         "recomputed, except for what the configuration fixes; steps above {} are split",
         get_first_line(error.what()), format_gb(limit.available.bytes));
-    // More blocks than any model has.
+    // More blocks than any model has, since the model is not built yet.
     constexpr int64_t kAllBlocks = 1'000'000;
     saved_plan_.step_config =
         saved_plan ? saved_plan->step_config : make_min_memory_config(config, kAllBlocks, kAllBlocks);
   }
 }
 
-/// The available memory counts only where it is less than the run was planned for.
+/// Keeps the saved limit, and lowers the enforced one if less memory is available than the run was
+/// planned for. Warns then; throws UserError (kDoesNotFit) if the saved step configuration no
+/// longer fits and `allow_splits` is false.
 void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_splits, const SavedPlan& saved_plan) {
   const int64_t current_limit_bytes = saved_plan_.limit_bytes;
   saved_plan_.limit_bytes = saved_plan.limit_bytes;
@@ -216,6 +224,7 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
       planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
     }
     const int64_t sample_bytes = compute_largest_sample_bytes(request.candidates);
+    // Samples that workers decode, a batch that waits, and a batch that is evaluated.
     evaluation_samples_bytes_ = config.data.num_workers * (sample_bytes + evaluation_set.decode_bytes()) +
                                 2 * request.batch_size.value_or(kCpuEvalBatchSize) * sample_bytes;
     request.target_bytes = request.limit_bytes = enforced_limit_bytes_ - evaluation_samples_bytes_;

@@ -20,52 +20,58 @@
 namespace vlmtrain::train {
 
 /// The memory plan of a run on the CPU. It is made for the host memory that is free before the
-/// model is built, an equal part for each rank, written to plan.json, and enforced. Belongs to the
-/// training thread.
+/// model is built, with an equal part for each rank of the machine. It is written to plan.json and
+/// enforced by limits on tensor allocations. Not thread-safe; used by the run's thread.
 class HostRunPlan {
  public:
-  /// `limits` are the settings that advice may name; `decode_bytes` is SampleIndex::decode_bytes;
-  /// `saved_plan` is the checkpoint's plan. Throws UserError (kDoesNotFit), with advice. Other
-  /// failures to plan do not stop the run: it uses the least memory then.
+  /// Plans the run and writes plan.json into `run_folder`. `limits`: settings that suggestions may
+  /// name (make_sample_limits). `decode_bytes`: SampleIndex::decode_bytes. `saved_plan`: the
+  /// checkpoint's plan, whose choices are kept. Throws UserError (kDoesNotFit), with suggestions,
+  /// if the run does not fit. After any other error the run continues with a configuration of
+  /// minimum memory.
   HostRunPlan(const Config& config, planner::Workload workload, std::vector<planner::SampleLimit> limits,
               int64_t decode_bytes, const planner::Job& job, const RankGroup& ranks, std::filesystem::path run_folder,
               const std::optional<SavedPlan>& saved_plan);
 
-  /// Returns the choices of the run, which its checkpoints keep.
+  /// Returns the step configuration and limit of the run, to store in checkpoints.
   const SavedPlan& saved_plan() const { return saved_plan_; }
 
-  /// Returns how drawn steps are split; nothing where the split comes from a checkpoint or is the
-  /// same for all steps.
+  /// Returns statistics of the planned splits of sampled steps; nullopt if the split comes from a
+  /// checkpoint or is the same for all steps.
   const std::optional<planner::SplitPlan>& split_plan() const { return split_plan_; }
 
-  /// Plans the evaluation of `evaluation_set` while the training state stays in memory. Throws as
-  /// make_cpu_plan does.
+  /// Plans the batches of evaluations on `evaluation_set`, during which the training state stays in
+  /// memory. Returns batches of one sample if the run has no plan. Throws the errors of
+  /// planner::plan_cpu_evaluation().
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& evaluation_set);
-  /// Returns the most bytes of decoded evaluation samples that wait for their batch; 0: no limit.
+  /// Returns the maximum bytes of decoded evaluation samples that wait for their batch; 0: no
+  /// limit.
   int64_t evaluation_prefetch_bytes() const { return evaluation_prefetch_bytes_; }
 
-  /// Returns the most bytes of decoded samples that wait for their step.
+  /// Returns the maximum bytes of decoded training samples that wait for their step.
   int64_t prefetch_bytes() const { return prefetch_bytes_; }
 
-  /// Returns a guard: while it lives, a tensor above the limit is refused as out of memory.
+  /// Returns a guard for training steps. While it exists, an allocation of a tensor that exceeds
+  /// the limit fails as out of memory. Must not outlive this object.
   std::unique_ptr<memory::HostBudget::Limit> make_allocation_limit();
-  /// Returns the guard for evaluations, whose samples take memory in addition to the training
-  /// state.
+  /// Returns such a guard for evaluations. Its limit is lower by the memory of decoded evaluation
+  /// samples.
   std::unique_ptr<memory::HostBudget::Limit> make_evaluation_limit();
 
-  /// Planned maximum of the process in bytes, and the bytes that the plan leaves of its limit; 0
-  /// without a plan.
+  /// Returns the planned maximum of the process in bytes; 0 if planning failed.
   int64_t planned_bytes() const { return plan_ ? plan_->total_bytes() : 0; }
+  /// Returns the part of the limit that the plan does not use, in bytes; 0 if planning failed.
   int64_t remaining_bytes() const;
-  /// Returns a guard: while it lives, tensors do not count towards the limit. Meant for copies of a
-  /// checkpoint, which remaining_bytes() covers.
+  /// Returns a guard. While it exists, new tensors do not count towards the limit. For the copies
+  /// of a checkpoint, which take remaining_bytes() instead. Must not outlive this object.
   std::unique_ptr<memory::HostBudget::Pause> pause_accounting() {
     return std::make_unique<memory::HostBudget::Pause>(budget_);
   }
-  /// Records the bytes of copies, which the plan does not include.
+  /// Records the bytes of a checkpoint's copies, which the plan does not include.
   void record_copies(int64_t bytes) { copy_bytes_ = std::max(copy_bytes_, bytes); }
 
-  /// Logs the measurements of `steps` steps next to the plan and adds them to plan.json.
+  /// Logs the measured memory next to the planned memory, adds it to plan.json, and records it for
+  /// later runs (train/past_runs.h). `steps`: completed steps of the run.
   void report_measured(int64_t steps) const;
 
  private:
@@ -75,11 +81,11 @@ class HostRunPlan {
   void write(const nlohmann::ordered_json& measurements = nullptr) const;
 
   std::filesystem::path run_folder_;
-  bool is_writer_;
-  std::optional<planner::CpuPlan> plan_;  // nothing where planning failed
-  SavedPlan saved_plan_;                  // limit_bytes is CpuMemoryLimit::tensor_bytes
+  bool is_writer_;                        // rank 0
+  std::optional<planner::CpuPlan> plan_;  // nullopt if planning failed
+  SavedPlan saved_plan_;                  // its limit_bytes is CpuMemoryLimit::tensor_bytes
   std::optional<planner::SplitPlan> split_plan_;
-  int64_t enforced_limit_bytes_ = 0;  // the limit, or the memory that is available now if that is less
+  int64_t enforced_limit_bytes_ = 0;  // limit on tensors, lowered to the available memory
   int64_t prefetch_bytes_ = 0;
   std::optional<planner::EvaluationPlan> evaluation_;
   int64_t evaluation_prefetch_bytes_ = 0;

@@ -28,21 +28,24 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Version of the file format.
 constexpr int64_t kVersion = 1;
-/// More machines and GPUs than a user works with; bounds the file.
+/// More combinations of machine, device and versions than a user has at a time. Bounds the file.
 constexpr size_t kMaxEnvironments = 64;
-/// Far above the size of kMaxEnvironments entries; a larger file is not ours.
+/// Far above the size of kMaxEnvironments entries. A larger file is from another program.
 constexpr uintmax_t kMaxFileBytes = 1 << 20;
-/// Longest name of a device, driver or library version that is accepted.
+/// Maximum length of a device name, version or host name. Longer than any real one.
 constexpr size_t kMaxNameLength = 256;
 /// Far above the number of any user's runs.
 constexpr int64_t kMaxRuns = 1'000'000'000;
-/// Larger contexts include other processes' memory.
+/// Far above the size of a CUDA context. A larger value includes memory of other processes.
 constexpr int64_t kMaxContextBytes = int64_t{64} << 30;
-/// A larger ratio is a broken measurement.
+/// Largest plausible ratio of measurement and plan.
 constexpr double kMaxRatio = 1000;
+/// Longest wait for other processes, which hold the lock for milliseconds. Not tuned.
 constexpr std::chrono::milliseconds kLockTimeout{1000};
 
+/// An entry of the file.
 struct Entry {
   RunEnvironment environment;
   PastRuns past_runs;
@@ -52,7 +55,8 @@ UserError make_damage_error(const std::filesystem::path& file, const std::string
   return data_error("{}: {}", file.string(), problem);
 }
 
-/// Rejects numbers that no run can measure: plans would become useless.
+/// Parses an entry. Throws UserError (kBadData) for numbers that no run can measure, since plans
+/// would be useless with them.
 Entry parse_entry(const nlohmann::json& json, const std::filesystem::path& file) {
   const std::string source = file.string();
   const auto get_name = [&](const char* key) {
@@ -90,7 +94,7 @@ std::vector<Entry> read_entries(const std::filesystem::path& file) {
     throw make_damage_error(file, fmt::format("has version {}, and this program supports {}", version, kVersion));
   }
   if (!json.contains("places") || !json["places"].is_array() || json["places"].size() > kMaxEnvironments) {
-    throw make_damage_error(file, "has no list of at most 64 places");
+    throw make_damage_error(file, "places is not a list of at most 64 entries");
   }
   std::vector<Entry> entries;
   entries.reserve(json["places"].size() + 1);
@@ -98,7 +102,7 @@ std::vector<Entry> read_entries(const std::filesystem::path& file) {
   return entries;
 }
 
-/// Returns the readable entries; logs why there are none.
+/// Returns the entries; if the file is invalid, warns and returns no entries.
 std::vector<Entry> try_read_entries(const std::filesystem::path& file) {
   try {
     return read_entries(file);
@@ -122,7 +126,8 @@ std::string format_entries(const std::vector<Entry>& entries) {
   return io::to_json_string(nlohmann::ordered_json{{"version", kVersion}, {"places", environments}}, 2) + "\n";
 }
 
-/// Lock of the file against other processes; released with the object or by the end of the process.
+/// A lock on `file`.lock against other processes. It is released with the object, and by the
+/// operating system when the process ends. Waits up to kLockTimeout.
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& file)
@@ -148,7 +153,7 @@ class FileLock {
   bool is_locked_ = false;
 };
 
-/// Returns the larger one; nothing where both are missing.
+/// Returns the larger of two optional numbers; nullopt if both are missing.
 template <class Number>
 std::optional<Number> max_if_any(const std::optional<Number>& a, const std::optional<Number>& b) {
   return a && b ? std::max(a, b) : a ? a : b;

@@ -22,6 +22,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Returns the mean number of samples per pack in the first epoch.
 double compute_samples_per_pack(const data::SampleOrder& order) {
   double samples = 0;
   double packs = 0;
@@ -112,8 +113,8 @@ PlanningInputs prepare_planning_inputs(const data::DataSet& records, const model
 }
 
 planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_blocks, int64_t language_blocks) {
-  // Tokens of a loss chunk, chosen so that its logits are small next to the activations of a layer;
-  // smaller chunks are slower.
+  // Rows of logits per loss chunk. Their memory is small compared with the activations of a layer;
+  // smaller chunks would be slower.
   constexpr int64_t kSmallLossChunk = 128;
   const models::RecomputeBlocks all{.vision = vision_blocks, .language = language_blocks};
   const planner::RecomputeOption& recompute = config.memory.recompute;
@@ -127,6 +128,8 @@ planner::StepConfig make_min_memory_config(const Config& config, int64_t vision_
 
 namespace {
 
+/// Returns the job of an evaluation without training. `checkpoint`: folder of a model or an
+/// adapter.
 planner::Job make_evaluation_job(const Config& config, const std::filesystem::path& checkpoint,
                                  const std::filesystem::path& base) {
   planner::Job job;

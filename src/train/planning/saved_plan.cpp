@@ -8,6 +8,7 @@ namespace vlmtrain::train {
 
 namespace {
 
+/// Name of the field, and the name in checkpoints of older versions.
 constexpr io::FieldAlias kSelectiveField{"selective_language_blocks", "language_attention_kept"};
 
 }  // namespace

@@ -11,33 +11,38 @@
 
 namespace vlmtrain::train {
 
-/// The choices that a run made when it started, as its checkpoints keep them. A resumed run reuses
-/// them whatever memory is free by then: other micro-batches add gradients up in another order.
+/// The step configuration that a run chose at its first start. Checkpoints store it, and resumed
+/// runs reuse it even if more or less memory is free, because other micro-batches would sum
+/// gradients in another order.
 struct SavedPlan {
   planner::StepConfig step_config;
-  int64_t limit_bytes = 0;  ///< the limit that the run was planned for
+  int64_t limit_bytes = 0;  ///< memory limit that the run was planned for
 
-  /// Returns the state for a checkpoint. `limit_key`: name of the limit's key.
+  /// Returns the JSON object for a checkpoint. `limit_key`: name of the field of limit_bytes, which
+  /// differs between CPU and GPU.
   nlohmann::ordered_json to_json(const char* limit_key) const;
   /// Parses the output of to_json(). Throws UserError (kBadData), with `source`.
   static SavedPlan from_json(const nlohmann::ordered_json& json, const char* limit_key, const std::string& source);
 };
 
-/// Returns the constraints of the configuration, completed with the saved choices.
+/// Returns `requested`, the constraints that the configuration sets, and the saved values of those
+/// that it leaves open.
 planner::StepConstraints constrain_to_saved_config(const planner::StepConstraints& requested,
                                                    const planner::StepConfig& saved);
 
-/// A plan, and whether it holds for single samples only.
+/// The result of make_plan_or_split(). Plan is planner::Plan or planner::CpuPlan.
 template <class Plan>
 struct PlanOrSplit {
   Plan plan;
-  /// The configured micro-batch, where it may not fit with the largest samples; their steps are
-  /// split.
+  /// The configured micro-batch size, if it does not fit with the largest samples and `plan` is for
+  /// micro-batches of one sample. Steps that do not fit are then split. Otherwise nullopt.
   std::optional<int64_t> oversized_micro_batch;
 };
 
-/// Calls `make` with the request. With allow_splits a plan need only fit single samples where the
-/// configured micro-batch does not fit with the largest ones.
+/// Returns the plan that `make_plan` returns for `request`. If `allow_splits`
+/// (memory.allow_splits), and the configured micro-batch does not fit with the largest samples,
+/// returns a plan for micro-batches of one sample instead. The plan may not fit in either case.
+/// Rethrows the errors of `make_plan`.
 template <class Request, class Make>
 auto make_plan_or_split(Request request, bool allow_splits, const Make& make)
     -> PlanOrSplit<decltype(make(std::as_const(request)))> {

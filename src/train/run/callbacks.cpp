@@ -16,7 +16,7 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Adds its lifetime to `seconds`.
+/// Adds the time between its construction and destruction to `seconds`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -90,6 +90,7 @@ void MetricsFiles::on_prediction(const report::Prediction& prediction) {
 
 namespace {
 
+/// Removes all lines of an existing file.
 constexpr int64_t kNoStep = -1;
 
 }  // namespace
@@ -98,7 +99,7 @@ EpochRows::EpochRows(const std::filesystem::path& run_folder) : run_folder_(run_
   restart();
 }
 
-/// Overwrites the file, whatever it holds.
+/// Replaces any existing file.
 void EpochRows::restart() {
   const auto path = run_folder_ / "epochs.jsonl";
   io::write_file(path, "");
@@ -110,8 +111,8 @@ void EpochRows::on_past_step(const nlohmann::json& line) {
 }
 
 void EpochRows::on_step(const StepReport& step) {
-  // The step passes through the file's format, so that a row is the same when a resumed run
-  // rebuilds it.
+  // Formats and parses the line of metrics.jsonl, so that a resumed run, which reads that line,
+  // rebuilds exactly the same row.
   on_past_step(nlohmann::json::parse(step.metrics.to_json_line()));
 }
 
@@ -127,8 +128,9 @@ void EpochRows::on_end(bool /*succeeded*/) {
 
 namespace {
 
+/// Shortest time between two writes of report.html. Not tuned.
 constexpr std::chrono::seconds kInterval{10};
-/// Writing takes at most 0.5 % of the time.
+/// Ratio of that time to the duration of a write: writing takes at most 0.5 % of the time.
 constexpr int kIntervalPerWriteTime = 200;
 
 }  // namespace
@@ -141,7 +143,7 @@ void HtmlReport::on_end(bool /*succeeded*/) {
   write();
 }
 
-/// A failure to write the report does not stop the run.
+/// Writes the report and schedules the next write. Logs an error only once until a write succeeds.
 void HtmlReport::write() {
   const auto start = Clock::now();
   try {
@@ -197,7 +199,7 @@ bool ProgressBar::is_at_least_as_good(const report::EvaluationBaseline& current,
 
 void ProgressBar::log_evaluation(const report::StepMetrics& metrics) {
   const auto current = report::make_evaluation_baseline(metrics.step, metrics.evaluation->total);
-  // A best result of another data set or metric starts a new series.
+  // The best result was of another data set or metric if a worse one is the best now.
   if (metrics.evaluation->is_best && best_ && !is_at_least_as_good(current, *best_)) best_.reset();
   progress_.clear();
   spdlog::info("{}", report::format_evaluation_line(metrics, best_, metric_));
@@ -208,9 +210,9 @@ void ProgressBar::on_event(const report::Event& event) {
   progress_.clear();
   switch (event.kind) {
     case report::EventKind::kCheckpoint:
-      break;  // visible in the folder, and too frequent for the log
+      break;  // too frequent for the log; the folder shows it
     case report::EventKind::kFailed:
-      break;  // the command's last line says it
+      break;  // the command prints the error as its last line
     case report::EventKind::kResumed:
     case report::EventKind::kChanged:
     case report::EventKind::kForecastSplit:

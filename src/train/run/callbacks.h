@@ -23,35 +23,38 @@ namespace vlmtrain::train {
 /// The report of a step whose results have reached the host.
 struct StepReport {
   report::StepMetrics metrics;
-  std::vector<std::string> sample_ids;  ///< of the global batch, in its order
+  std::vector<std::string> sample_ids;  ///< ids of the global batch; those of other ranks come last
 };
 
-/// An observer of a run. Callbacks change no number, do not run the model and raise no events. They
-/// are called on the run's thread, between steps.
+/// An observer of a run. Callbacks must not change results, run the model or raise events. They are
+/// called on the run's thread, between steps. An exception ends the run.
 class Callback {
  public:
   virtual ~Callback() = default;
 
-  /// A line of metrics.jsonl of an earlier process. All past steps come first, in their order.
+  /// Called for each line of metrics.jsonl of earlier processes, in their order, before all other
+  /// calls.
   virtual void on_past_step(const nlohmann::json& /*line*/) {}
-  /// Called in the order of steps; on a GPU the next step is already running.
+  /// Called for each step, in order. On a GPU the next step is already running.
   virtual void on_step(const StepReport& /*step*/) {}
-  /// The result of an evaluation that a stop had interrupted, after its step was reported.
+  /// Called with the result of an evaluation that a stop had prevented. Its step was already
+  /// reported.
   virtual void on_late_evaluation(int64_t /*step*/, const report::EvaluationMetrics& /*evaluation*/) {}
+  /// Called for each event of the run.
   virtual void on_event(const report::Event& /*event*/) {}
-  /// An answer of the model at a checkpoint.
+  /// Called for each answer of the model at a checkpoint.
   virtual void on_prediction(const report::Prediction& /*prediction*/) {}
-  /// The end of the run; all its files are written. `succeeded`: it ended by its last step or by a
-  /// requested stop, not by an error.
+  /// Called once at the end of the run, after its files are written. `succeeded`: false if an error
+  /// ended the run.
   virtual void on_end(bool /*succeeded*/) {}
 };
 
-/// The callbacks of a run, in the order in which they were added.
+/// The callbacks of a run. Calls them in the order in which they were added. Not thread-safe.
 class CallbackList {
  public:
   void add(std::unique_ptr<Callback> callback) { callbacks_.push_back(std::move(callback)); }
 
-  // Each calls the function of all callbacks.
+  // Each function calls the function of the same name of all callbacks.
   void on_past_step(const nlohmann::json& line);
   void on_step(const StepReport& step);
   void on_late_evaluation(int64_t step, const report::EvaluationMetrics& evaluation);
@@ -70,10 +73,12 @@ class CallbackList {
   double seconds_ = 0;
 };
 
-/// Writes metrics.jsonl, one line per step; events.jsonl, one per event; predictions.jsonl, one per
-/// answer; with `log_samples` samples.jsonl, the ids of each step.
+/// The writer of metrics.jsonl (one line per step), events.jsonl (one per event), predictions.jsonl
+/// (one per answer) and, with `log_samples`, samples.jsonl (the sample ids of each step).
 class MetricsFiles final : public Callback {
  public:
+  /// Removes lines after `resumed_step`, the last completed step, from existing files. Throws
+  /// UserError for files that cannot be written.
   MetricsFiles(const std::filesystem::path& run_folder, int64_t resumed_step, bool log_samples);
 
   void on_step(const StepReport& step) override;
@@ -88,9 +93,9 @@ class MetricsFiles final : public Callback {
   std::optional<report::StepLog> samples_;
 };
 
-/// Writes epochs.jsonl: one row at the end of each epoch, and one for the incomplete epoch at the
-/// run's end. The rows follow from metrics.jsonl, so that a resumed run rebuilds the earlier ones.
-/// Comes after MetricsFiles.
+/// The writer of epochs.jsonl: one line at the end of each epoch, and one for the incomplete epoch
+/// at the end of the run. A resumed run rebuilds the file from metrics.jsonl. Must be added after
+/// MetricsFiles, whose file it reads.
 class EpochRows final : public Callback {
  public:
   explicit EpochRows(const std::filesystem::path& run_folder);
@@ -101,6 +106,7 @@ class EpochRows final : public Callback {
   void on_end(bool succeeded) override;
 
  private:
+  /// Empties the file.
   void restart();
 
   std::filesystem::path run_folder_;
@@ -108,7 +114,8 @@ class EpochRows final : public Callback {
   std::optional<report::StepLog> rows_;
 };
 
-/// Writes report.html at most every ten seconds, in at most half a percent of the run's time.
+/// The writer of report.html. It writes at most every ten seconds, and in at most 0.5 % of the
+/// run's time. Failures are only logged.
 class HtmlReport final : public Callback {
  public:
   explicit HtmlReport(const std::filesystem::path& run_folder) : report_(run_folder) {}
@@ -126,7 +133,7 @@ class HtmlReport final : public Callback {
   bool failed_ = false;
 };
 
-/// Writes TensorBoard's event files into `tensorboard/` of the run's folder.
+/// The writer of TensorBoard's event files in the folder `tensorboard` of the run.
 class TensorBoardEvents final : public Callback {
  public:
   TensorBoardEvents(const std::filesystem::path& run_folder, int64_t resumed_step)
@@ -143,7 +150,7 @@ class TensorBoardEvents final : public Callback {
   report::TensorBoard events_;
 };
 
-/// Draws the progress bar on stderr, with evaluations and events as lines above it.
+/// The progress bar on stderr. Evaluations and events are logged as lines above it.
 class ProgressBar final : public Callback {
  public:
   ProgressBar(int64_t total_steps, bool quiet, report::BestMetric metric = report::BestMetric::kLoss)
@@ -156,7 +163,7 @@ class ProgressBar final : public Callback {
   void on_end(bool /*succeeded*/) override { progress_.clear(); }
 
  private:
-  /// Compares two evaluations by the run's metric.
+  /// Returns whether `current` is at least as good as `best` by the run's metric.
   bool is_at_least_as_good(const report::EvaluationBaseline& current, const report::EvaluationBaseline& best) const;
   void log_evaluation(const report::StepMetrics& metrics);
 
@@ -165,14 +172,15 @@ class ProgressBar final : public Callback {
   std::optional<report::EvaluationBaseline> best_;
 };
 
-/// The point at which a process starts a run or resumes it.
+/// The progress of a run when this process starts or resumes it.
 struct RunProgress {
-  std::filesystem::path folder;
-  int64_t step = 0;  ///< completed steps
+  std::filesystem::path folder;  ///< the run's folder
+  int64_t step = 0;              ///< completed steps
   int64_t total_steps = 0;
 };
 
-/// Adds the callbacks that output.* of `config` asks for. To be called on rank 0.
+/// Adds the callbacks for section `output` of `config`. `quiet`: no progress bar. REQUIRES: called
+/// on rank 0 only, since callbacks write files.
 void add_run_callbacks(CallbackList& callbacks, const Config& config, const RunProgress& run, bool quiet);
 
 }  // namespace vlmtrain::train

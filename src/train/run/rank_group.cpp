@@ -23,12 +23,14 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Longest wait for a checkpoint that is being written when a rank is lost. The checkpoint is worth
-/// more than idle minutes of all machines, but a lost file system would block forever. An
-/// interrupted checkpoint has only its temporary name.
+/// Longest wait for a checkpoint that is being written when a rank is lost. A checkpoint is worth
+/// some idle minutes of all machines, but an unreachable file system would block forever. If the
+/// time runs out, the checkpoint remains under its temporary name, which the next start removes.
+/// Not tuned.
 constexpr auto kMaxWriteTime = std::chrono::minutes(5);
 
-/// Ends the process while the main thread waits in a library for a rank that will not come.
+/// Ends the process without unwinding the main thread, which may wait in NCCL or Gloo for a lost
+/// rank.
 [[noreturn]] void exit_with_failure(const distributed::Failure& failure) {
   [[maybe_unused]] const auto cleanup_lock = io::remove_temp_files();
   spdlog::error("{}; this rank exits too", failure.text());
@@ -36,6 +38,7 @@ constexpr auto kMaxWriteTime = std::chrono::minutes(5);
   _exit(static_cast<int>(failure.code));
 }
 
+/// First character of the message that ranks exchange in any_rank_stops().
 constexpr char kStopFlag = 's', kContinueFlag = 'g';
 constexpr const char* kRanksPerNodeVariable = "VLMTRAIN_RANKS_PER_NODE";
 
@@ -70,6 +73,7 @@ int64_t RankGroup::ranks_per_node() const {
     if (count > 0 && world_size() % count == 0) return count;
     throw usage_error("{}={} does not divide {} ranks", kRanksPerNodeVariable, value, world_size());
   }
+  // The first node has the ranks before the first different host name.
   const int64_t count =
       std::ranges::find_if(hostnames_, [this](const auto& host) { return host != hostnames_.front(); }) -
       hostnames_.begin();
@@ -79,8 +83,9 @@ int64_t RankGroup::ranks_per_node() const {
     const bool starts_node = rank == 0 || rank % count != 0 || hostnames_[static_cast<size_t>(rank - 1)] != node_host;
     if (is_on_node && starts_node && world_size() % count == 0) continue;
     throw usage_error(
-        "distributed.sharding=hybrid: shards the weights across the ranks of a node, so each node needs as many ranks, "
-        "numbered consecutively; {} has {} of {} ranks, and rank {} is on {}; start the same number on each, or set "
+        "distributed.sharding=hybrid: shards the weights across the ranks of a node, so each node needs the same "
+        "number of consecutive ranks; {} has {} of {} ranks, and rank {} is on {}; start the same number on each, or "
+        "set "
         "full",
         hostnames_.front(), std::ranges::count(hostnames_, hostnames_.front()), world_size(), rank,
         hostnames_[static_cast<size_t>(rank)]);
@@ -102,7 +107,7 @@ data::LoaderShard RankGroup::make_loader_shard() const {
 void RankGroup::main_process_first(const std::function<void()>& action) const {
   if (is_main_process()) action();
   if (is_single_process()) return;
-  consensus_->all_gather_strings("");
+  consensus_->all_gather_strings("");  // a barrier
   if (!is_main_process()) action();
 }
 
@@ -153,7 +158,7 @@ bool RankGroup::any_rank_stops(bool stops) const {
 std::string RankGroup::describe_waits() const {
   if (wait_seconds_.empty()) return {};
   const auto [min_wait, max_wait] = std::ranges::minmax_element(wait_seconds_);
-  if (*max_wait == 0) return {};  // on virtual GPUs
+  if (*max_wait == 0) return {};  // virtual GPUs do not wait
   return fmt::format("; rank {} was the slowest: it waited {:.1f} s for the others, rank {} {:.1f} s",
                      min_wait - wait_seconds_.begin(), *min_wait, max_wait - wait_seconds_.begin(), *max_wait);
 }
@@ -175,7 +180,7 @@ std::string RankGroup::describe_traffic(int64_t steps) const {
 }
 
 bool RankGroup::are_reductions_complete() const {
-  // Generous: ranks that are alive complete a reduction together.
+  // Long enough for ranks that are alive, which complete a reduction together. Not tuned.
   constexpr auto kTimeout = std::chrono::seconds(2);
   return is_single_process() || ranks_->collectives().are_reductions_complete(kTimeout);
 }
@@ -184,10 +189,10 @@ void RankGroup::report_failures(const std::function<void()>& action) const {
   if (is_single_process()) return action();
   try {
     action();
-    consensus_->all_gather_strings("");  // rank 0 may take longer to save
+    consensus_->all_gather_strings("");  // waits for rank 0, which may still write files
   } catch (const UserError& error) {
     ranks_->fail(error.code(), error.what());
-    // Leaving normally would wait for the device.
+    // Destroying the model would wait for the incomplete reduction on the device.
     if (!are_reductions_complete()) exit_with_failure({.rank = rank(), .code = error.code(), .reason = error.what()});
     if (is_main_process()) throw;
     spdlog::error("{}", error.what());

@@ -17,9 +17,11 @@
 
 namespace vlmtrain::train {
 
-/// A lock that one thread may take and another release. It must outlive its guards.
+/// A mutex that may be released by a thread other than the one that acquired it. It must outlive
+/// its guards. Thread-safe.
 class CheckpointLock {
  public:
+  /// Releases the lock at the end of its life, on any thread. Movable.
   class Guard {
    public:
     explicit Guard(CheckpointLock& lock) : lock_(&lock) {}
@@ -35,7 +37,7 @@ class CheckpointLock {
     CheckpointLock* lock_;
   };
 
-  /// Waits for the lock and returns its guard.
+  /// Waits for the lock and returns its guard. Blocks forever after close().
   Guard acquire() {
     std::unique_lock lock(mutex_);
     released_.wait(lock, [this] { return !is_held_ && !is_closed_; });
@@ -43,8 +45,8 @@ class CheckpointLock {
     return Guard(*this);
   }
 
-  /// Waits until the lock is free, but at most for `timeout`. Later attempts to take it block
-  /// forever.
+  /// Waits until the lock is free, but at most for `timeout`. Later calls of acquire() block
+  /// forever. For a process that is about to exit.
   void close(std::chrono::seconds timeout) {
     std::unique_lock lock(mutex_);
     is_closed_ = true;
@@ -64,12 +66,14 @@ class CheckpointLock {
   bool is_closed_ = false;
 };
 
-/// The processes of a run: this process alone, or one rank of several. All ranks hold the same
-/// weights, order and ledger; rank 0 writes.
+/// The ranks of a run: a single process, or one rank of several. All ranks have the same sample
+/// order and ledger; rank 0 writes the files. Functions marked as collectives must be called by all
+/// ranks in the same order. Used by the run's thread; only guards of lock_checkpoint() may move to
+/// another thread.
 class RankGroup {
  public:
-  /// Waits for the other ranks of `launch`; nothing: a single process. Throws as
-  /// distributed::Ranks.
+  /// Connects to the other ranks of `launch` and waits for them; nullopt for a single process.
+  /// Throws the errors of distributed::Ranks. A collective.
   explicit RankGroup(const std::optional<distributed::Launch>& launch,
                      std::chrono::milliseconds rendezvous_timeout = distributed::RanksOptions().rendezvous_timeout);
 
@@ -78,50 +82,58 @@ class RankGroup {
   bool is_main_process() const { return is_single_process() || ranks_->rank() == 0; }
   int64_t rank() const { return is_single_process() ? 0 : ranks_->rank(); }
   int64_t world_size() const { return is_single_process() ? 1 : ranks_->world_size(); }
+  /// Returns the number of ranks with this host name.
   int64_t ranks_on_this_node() const { return ranks_on_this_node_; }
+  /// Returns the number of distinct host names.
   int64_t num_nodes() const { return num_nodes_; }
-  /// Returns the ranks of each machine, which have consecutive numbers. Throws UserError (kUsage)
-  /// where machines have different numbers of ranks. VLMTRAIN_RANKS_PER_NODE overrides host names,
-  /// so that tests can form groups on one machine.
+  /// Returns the number of ranks per node. Throws UserError (kUsage) unless each node has the same
+  /// number of consecutive ranks. The environment variable VLMTRAIN_RANKS_PER_NODE overrides the
+  /// result, so that tests can simulate nodes on one machine.
   int64_t ranks_per_node() const;
   const engine::Consensus& consensus() const { return *consensus_; }
-  /// Returns this rank's part of each global batch.
+  /// Returns this rank's part of each global batch for the loader. Must not outlive this object.
   data::LoaderShard make_loader_shard() const;
 
-  /// Calls `action` on rank 0, then on all other ranks, which can read the files that rank 0 wrote.
+  /// Calls `action` on rank 0 and then on all other ranks, which can read the files that rank 0
+  /// wrote. A collective.
   void main_process_first(const std::function<void()>& action) const;
-  /// Throws UserError (kUsage) on all ranks, with the ranks whose text differs from that of rank 0.
+  /// Throws UserError (kUsage) on all ranks, with their numbers, if `value` differs on some ranks
+  /// from rank 0's. `name`: description of the value in the message. A collective.
   void check_equal_on_all_ranks(const std::string& name, const std::string& value) const;
 
-  /// See distributed::Ranks; does nothing for a single process.
+  /// Sets the number of ranks that hold one copy of the sharded state (distributed::Ranks). Does
+  /// nothing for a single process. REQUIRES: connect() was not called.
   void set_group_size(int64_t count) const;
 
-  /// Enables reductions of gradients on `device`. Throws UserError on all ranks where their devices
-  /// have different types or two ranks have the same GPU, and what distributed::Ranks::connect
-  /// throws.
+  /// Sets up the collectives for tensors on `device`. Throws UserError (kUsage) on all ranks if
+  /// their devices have different types or two ranks have the same GPU, and the errors of
+  /// distributed::Ranks::connect(). A collective.
   void connect(at::Device device) const;
 
-  /// Returns a guard for the time in which a checkpoint is written; any thread may release it.
-  /// While it is held, a lost rank ends this process only after some minutes.
+  /// Returns a guard to hold while a checkpoint is written; any thread may release it. If a rank is
+  /// lost meanwhile, this process waits up to five minutes for the checkpoint before it exits.
   [[nodiscard]] CheckpointLock::Guard lock_checkpoint() const { return checkpoint_lock_.acquire(); }
 
-  /// Returns whether any rank requests a stop. The ranks also exchange the seconds that they have
-  /// waited for each other.
+  /// Returns whether `stops` is true on any rank. Also exchanges the seconds that ranks have waited
+  /// for each other. A collective.
   bool any_rank_stops(bool stops) const;
-  /// Returns the seconds of the newest any_rank_stops() by rank; empty for a single process.
+  /// Returns the seconds that each rank has waited for the others, by rank, as of the newest
+  /// any_rank_stops(); empty for a single process.
   const std::vector<double>& wait_seconds() const { return wait_seconds_; }
-  /// Returns which rank the others wait for, for people; empty for a single process.
+  /// Returns a clause for the log about the slowest rank; empty for a single process.
   std::string describe_waits() const;
 
-  /// Returns the communication volume of `steps` steps, for people; empty for a single process.
+  /// Returns a clause for the log about the communication volume of `steps` steps of this process;
+  /// empty for a single process.
   std::string describe_traffic(int64_t steps) const;
 
-  /// Returns whether the reductions of all steps are complete. They are not on a GPU where a rank
-  /// was lost in the middle of one.
+  /// Returns whether the gradient reductions of all steps are complete. On a GPU they are not if a
+  /// rank was lost during one. Waits up to two seconds.
   bool are_reductions_complete() const;
 
-  /// Calls `action` and reports its error to the other ranks. Rethrows the error, or
-  /// AlreadyReported where rank 0 reports it.
+  /// Calls `action`. If it throws, reports the error to the other ranks and rethrows it. Throws
+  /// AlreadyReported instead on a rank other than 0 if rank 0 reports the same error. Exits the
+  /// process if a reduction of a lost rank would block the destruction of the model.
   void report_failures(const std::function<void()>& action) const;
 
  private:

@@ -23,7 +23,8 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Longer than describe_this_process() with the longest host name.
+/// Maximum length of the line in run.lock: longer than describe_this_process() with the longest
+/// host name.
 constexpr size_t kMaxHolderBytes = 512;
 
 std::string describe_this_process() {
@@ -31,7 +32,7 @@ std::string describe_this_process() {
                      fmt::gmtime(std::time(nullptr)));
 }
 
-/// Returns the line that the lock's holder wrote.
+/// Returns the line that the holder of the lock wrote.
 std::string read_holder(int descriptor) {
   std::string text(kMaxHolderBytes, '\0');
   const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
@@ -40,6 +41,7 @@ std::string read_holder(int descriptor) {
   return text.empty() ? "an unknown process" : text;
 }
 
+/// Writes this process into run.lock. Throws UserError (kFailed).
 void write_holder(int descriptor, const std::filesystem::path& path) {
   const std::string line = describe_this_process() + "\n";
   const bool written = ftruncate(descriptor, 0) == 0 &&

@@ -6,23 +6,25 @@
 
 namespace vlmtrain::train {
 
-/// Returns whether the run is a dry run on a virtual GPU: everything but arithmetic happens, so
-/// that there are no values and nothing to save.
+/// Returns whether the run is a dry run on a virtual GPU, which executes everything except
+/// arithmetic. Such a run has no results and saves no weights.
 bool is_dry_run();
 
-/// Returns output.dir or, for a dry run, a folder in it, so that the run's own results stay.
+/// Returns output.dir or, for a dry run, its subfolder virtual-NAME, so that the dry run does not
+/// overwrite the results of a real run.
 std::filesystem::path get_run_folder(const Config& config);
 
-/// Creates `folder` and the folders above it. Throws UserError: kUsage where a file has one of their names, else
-/// kFailed.
+/// Creates `folder` and its parents. Throws UserError: kUsage if one of them exists as a file,
+/// kFailed for other errors.
 void create_run_folder(const std::filesystem::path& folder);
 
-/// Lock of a run's folder: a file lock on run.lock, which the system releases when the process
-/// ends, however it ends. The file stays; it names the newest holder.
+/// A lock of a run's folder: a file lock on run.lock, which the operating system releases when the
+/// process ends, also if it is killed. The file remains and names the newest holder.
 class RunLock {
  public:
-  /// Throws UserError: kUsage, with the holder, where another run has the folder, and kFailed where
-  /// the file cannot be written. Warns where the file system has no locks.
+  /// Locks the folder without waiting. Throws UserError: kUsage, with the holder, if another run
+  /// has locked it, and kFailed if the file cannot be written. Warns if the file system does not
+  /// support locks.
   explicit RunLock(const std::filesystem::path& run_dir);
   ~RunLock();
   RunLock(const RunLock&) = delete;

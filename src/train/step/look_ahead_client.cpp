@@ -13,17 +13,20 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Steps whose largest excess counts: long enough to contain the large batches of a run, short
-/// enough to forget a change of the other processes on the GPU.
+/// Number of recent steps whose largest excess counts. It is large enough to include large batches,
+/// and small enough that changes of other processes on the GPU are forgotten. Not tuned.
 constexpr size_t kComparedSteps = 20;
-/// A few segments of PyTorch's allocator; a smaller raise would change nothing on a small GPU.
+/// Smallest increase of the margin: a few segments of PyTorch's allocator. A smaller one would have
+/// no effect on a small GPU.
 constexpr int64_t kMinRaiseBytes = int64_t{64} << 20;
-/// An unforeseen failure lowers the limit by 2 %. A smaller share fails again, a larger one splits
-/// steps that would fit (docs/memory.md).
+/// An out-of-memory error that was not predicted lowers the limit by 1/50 = 2 %. With a smaller
+/// share steps failed again; a larger one splits steps that would fit (docs/memory.md).
 constexpr int64_t kRaiseDivisor = 50;
-/// At most a quarter, so that most of the limit remains for plans.
+/// The margin that grows with errors is at most 1/4 of the limit, so that most of it remains
+/// usable. Not tuned.
 constexpr int64_t kMaxMarginDivisor = 4;
-/// Five doublings of twenty steps; beyond that a run would hardly ever try its full limit again.
+/// Maximum number of successful steps before the margin halves: five doublings of 20. With more, a
+/// run would hardly ever use its full limit again.
 constexpr int64_t kMaxGoodSteps = 640;
 
 }  // namespace
@@ -50,15 +53,18 @@ int64_t LookAheadMargin::bytes() const {
 
 namespace {
 
-/// The slowdown that the look-ahead may cause.
+/// Maximum wait for an answer as a share of a step's duration, which bounds the slowdown by the
+/// look-ahead.
 constexpr double kMaxWaitShare = 0.01;
-/// Below this a wait is shorter than a context switch of a loaded machine.
+/// Minimum timeout in seconds. A shorter one may expire during a context switch on a loaded
+/// machine.
 constexpr double kMinWaitSeconds = 0.002;
-/// Only a child that hangs takes this long for a dry run.
+/// Timeout in seconds on a virtual GPU. Only a child that hangs takes this long for a dry run.
 constexpr double kLockstepWaitSeconds = 120;
-/// A child that is late this often is slower than the run, not delayed once.
+/// Number of consecutive late answers after which the look-ahead is stopped, because it is slower
+/// than the run. Not tuned.
 constexpr int64_t kMaxConsecutiveLateSteps = 10;
-/// The first steps load kernels and fill caches, and would dominate the worst error.
+/// First step that counts for the worst error. Earlier steps load kernels and fill caches.
 constexpr int64_t kFirstCountedStep = 10;
 
 }  // namespace
@@ -95,7 +101,7 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
   summary_.wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!forecast) {
     ++summary_.late_steps;
-    mark_desynchronized();  // the child may have planned with a release that the run has not made
+    mark_desynchronized();  // the child may have emptied its cache where the run does not
     if (++consecutive_late_steps_ >= kMaxConsecutiveLateSteps && !is_unavailable()) {
       look_ahead_.reset();
       on_event_(report::EventKind::kLookAhead,
@@ -121,15 +127,15 @@ StepPlan LookAheadClient::await(int64_t step, const engine::StepLayout& default_
   return plan;
 }
 
-/// The plan's limit is below the GPU's memory, so the step may succeed. If it fails, the guard
-/// names the sample.
+/// Returns the plan of a step that fits with no split. It may succeed, since the plan's limit is
+/// lower than the GPU's memory. If it fails, OomGuard reports the sample.
 StepPlan LookAheadClient::handle_unfit(const planner::MemoryForecast& forecast) {
   ++summary_.unfit_steps;
   StepPlan plan{.layout = forecast.layout, .empty_cache_first = forecast.empty_cache_first, .peaks = {}, .fits = false};
   if (forecast.completed) {
     plan.peaks = forecast.peaks;
   } else {
-    mark_desynchronized();  // the child's step ended where the run continued
+    mark_desynchronized();  // the child stopped in the middle of the step, unlike the run
     if (forecast.failed_micro_batch >= 0) {
       plan.oversized_sample = forecast.layout.split.micro_batch(forecast.failed_micro_batch).front();
     }
@@ -140,7 +146,8 @@ StepPlan LookAheadClient::handle_unfit(const planner::MemoryForecast& forecast) 
 void LookAheadClient::compare(int64_t step, const StepPlan& plan, const memory::DeviceMemory& measured_memory,
                               bool matches_forecast) {
   if (!matches_forecast) mark_desynchronized();
-  // A step that was predicted not to fit and succeeded had more room than the child's limit leaves.
+  // A step that succeeded although it was predicted not to fit shows that the margin is not too
+  // small.
   if (matches_forecast && !plan.fits && !plan.peaks) margin_.record_success(0);
   if (!plan.peaks || step < first_comparable_step_) return;
   const int64_t excess = measured_memory.reserved_peak_bytes - plan.peaks->reserved_bytes;
@@ -155,7 +162,8 @@ void LookAheadClient::mark_desynchronized() {
   first_comparable_step_ = last_submitted_ + 1;
 }
 
-/// Never more than the GPU has for this process now: other processes may have taken some.
+/// Returns the plan's limit minus the margin; less if other processes have taken some of the GPU's
+/// memory.
 int64_t LookAheadClient::compute_limit_bytes() const {
   int64_t limit = settings_.limit_bytes;
   if (!device_.is_cpu()) {

@@ -20,82 +20,88 @@
 
 namespace vlmtrain::train {
 
-/// The additional margin by which the look-ahead's limit is lowered, beyond the plan's. It has two
-/// parts: the largest recent excess of measured over predicted memory, and a share of the limit
-/// that grows with every unforeseen out-of-memory error. The share halves after twenty successful
-/// steps, and after twice as many with each further error, so that a run does not fail again and
-/// again at the same limit.
+/// The margin that is subtracted from the look-ahead's memory limit, in addition to the plan's
+/// margin. It is the sum of two parts: the largest excess of measured over predicted memory in
+/// recent steps, and an amount that grows with each out-of-memory error that was not predicted.
+/// That amount halves after twenty successful steps. Each further error doubles this number of
+/// steps, so that a run does not fail repeatedly at the same limit.
 class LookAheadMargin {
  public:
+  /// `limit_bytes`: limit of the plan, of which the margin is at most a quarter plus the excess.
   explicit LookAheadMargin(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  /// Records an out-of-memory error that was not predicted.
+  /// Increases the margin after an out-of-memory error that was not predicted.
   void raise();
 
-  /// Records a step that ran as predicted and reserved `excess_bytes` more than predicted (less, if
-  /// negative).
+  /// Records a step that succeeded with the predicted layout. `excess_bytes`: measured minus
+  /// predicted peak of reserved memory; may be negative.
   void record_success(int64_t excess_bytes);
 
-  /// Returns the additional margin.
+  /// Returns the margin in bytes.
   int64_t bytes() const;
 
  private:
   int64_t limit_bytes_;
-  int64_t raised_bytes_ = 0;
-  int64_t good_steps_ = 0;  // since the last change of the margin
-  int64_t good_steps_to_halve_ = 10;
-  std::deque<int64_t> excess_bytes_;  // of the last steps
+  int64_t raised_bytes_ = 0;          // part that grows with errors
+  int64_t good_steps_ = 0;            // since the last change of the margin
+  int64_t good_steps_to_halve_ = 10;  // doubled by the first raise()
+  std::deque<int64_t> excess_bytes_;  // of the newest steps
 };
 
-/// The plan that the look-ahead starts from.
+/// The settings of LookAheadClient: the run's plan.
 struct LookAheadSettings {
   planner::Job job;
   planner::StepConfig step_config;
-  planner::VirtualGpu target;
-  int64_t limit_bytes = 0;  ///< bytes that the plan lets the allocator reserve
-  /// The run is on a virtual GPU, whose steps take no time: it waits for each answer.
+  planner::VirtualGpu target;  ///< a virtual GPU with the properties of the run's GPU
+  int64_t limit_bytes = 0;     ///< maximum bytes that the allocator may reserve according to the plan
+  /// Whether the run waits for each answer. True on a virtual GPU, whose steps take no time.
   bool is_lockstep = false;
 };
 
-/// The results of the look-ahead over a run.
+/// Statistics of the look-ahead of a run.
 struct LookAheadSummary {
   int64_t steps = 0;        ///< predicted steps
   int64_t split_steps = 0;  ///< predicted steps that were split because they would not have fitted
   int64_t late_steps = 0;   ///< steps without an answer in time
-  int64_t unfit_steps = 0;  ///< steps predicted not to fit however they are split
+  int64_t unfit_steps = 0;  ///< steps predicted not to fit with any split
   double worst_error = 0;   ///< largest relative error of the predicted reserved peak, from step 10 on
-  double cpu_seconds = 0;   ///< of the child process
-  double wait_seconds = 0;  ///< that the run waited
+  double cpu_seconds = 0;   ///< CPU time of the child process
+  double wait_seconds = 0;  ///< time that the run waited for answers
 };
 
 /// The run's connection to its look-ahead, the child process that dry-runs the next steps. It
-/// submits steps, receives answers that come in time, compares them with measurements and adapts
-/// the margin. If the run deviated from the prediction, run and child both empty their
-/// allocator's cache before the next submitted step, after which their allocators are in the same
-/// state again. If the child fails or is too slow, the run continues without it, and an event says
-/// so. Belongs to the run's thread.
+/// submits steps, receives the answers that arrive in time, compares them with measurements, and
+/// adapts the margin. If a step deviates from its prediction, the run and the child both empty
+/// their allocator's cache before the next submitted step, so that their allocators are in the same
+/// state again. If the child fails or is too slow, the run continues without it, and an event
+/// reports this. Not thread-safe; used by the run's thread.
 class LookAheadClient {
  public:
+  /// Receives events, on the run's thread.
   using OnEvent = std::function<void(report::EventKind, const std::string& message)>;
 
-  /// Starts the child process. Its failure is an event, not an error.
+  /// Starts the child process. Raises an event if that fails.
   LookAheadClient(LookAheadSettings settings, at::Device device, OnEvent on_event);
 
-  /// Submits a step: shapes of its samples and the planned layout.
+  /// Submits `step` for a dry run. `samples`: shapes of its samples. `layout`: its layout by the
+  /// run's plan. Called in the order of steps.
   void submit(int64_t step, const std::vector<data::SampleShape>& samples, const engine::StepLayout& layout);
 
-  /// Waits at most 1 % of a step's duration. Returns `default_layout` without an answer.
+  /// Returns the plan of a submitted step. Waits for the answer for at most 1 % of `step_seconds`,
+  /// the duration of a recent step. Without an answer, the plan has `default_layout` and no
+  /// predicted peaks.
   StepPlan await(int64_t step, const engine::StepLayout& default_layout, double step_seconds);
 
-  /// Compares a step with its prediction. `measured_memory` has the step's peaks;
-  /// `matches_forecast`: it ran as await() said.
+  /// Compares a completed step with its prediction. `plan`: the result of await().
+  /// `measured_memory`: has the step's peaks. `matches_forecast`: the step ran with the layout of
+  /// `plan`, without a retry.
   void compare(int64_t step, const StepPlan& plan, const memory::DeviceMemory& measured_memory, bool matches_forecast);
 
-  /// Makes the next submitted step start with an empty cache.
+  /// Lets run and child empty their caches before the next submitted step.
   void request_release() { release_next_ = true; }
 
-  /// Records a use of memory that the child cannot predict: the next submitted step starts with an
-  /// empty cache, and nothing is compared until then.
+  /// Records that the allocators of run and child differ. The next submitted step starts with an
+  /// empty cache; earlier steps are not compared.
   void mark_desynchronized();
 
   /// Records an out-of-memory error that was not predicted.
@@ -104,6 +110,7 @@ class LookAheadClient {
   const LookAheadSummary& summary() const { return summary_; }
 
  private:
+  /// Returns whether there is no child, and raises an event if it has just ended.
   bool is_unavailable();
   int64_t compute_limit_bytes() const;
   StepPlan handle_unfit(const planner::MemoryForecast& forecast);
@@ -111,7 +118,7 @@ class LookAheadClient {
   LookAheadSettings settings_;
   at::Device device_;
   OnEvent on_event_;
-  std::unique_ptr<planner::LookAhead> look_ahead_;  // null once it is lost
+  std::unique_ptr<planner::LookAhead> look_ahead_;  // null after it failed
   LookAheadMargin margin_;
   std::set<int64_t> release_steps_;  // submitted steps that start with an empty cache
   bool release_next_ = false;

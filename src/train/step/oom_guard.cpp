@@ -16,6 +16,7 @@ using memory::MemoryKind;
 
 namespace {
 
+/// Returns the error for a device on which even small allocations fail.
 UserError make_device_full_error(const std::string& reason) {
   return run_error(
       "device memory is exhausted regardless of the sample: {}; check what else uses the GPU (nvidia-smi), then start "
@@ -31,7 +32,7 @@ OomGuard::OomGuard(engine::Training& training, at::Device device, const engine::
 
 namespace {
 
-/// Joins the reasons of the ranks that have one, with their numbers where there are several ranks.
+/// Joins the nonempty reasons of all ranks. With several ranks, each has its number.
 std::string join_rank_reasons(const std::vector<std::string>& rank_reasons) {
   if (rank_reasons.size() == 1) return rank_reasons.front();
   std::string text;
@@ -94,7 +95,8 @@ OomGuard::Attempt OomGuard::attempt(const engine::StepInput& input, const Learni
   return result;
 }
 
-/// REQUIRES: the failed attempt's tensors are destroyed, except the gradient sums.
+/// Frees the memory of a failed attempt. REQUIRES: its tensors are destroyed, except the gradient
+/// buckets.
 void OomGuard::recover(memory::MemoryKind memory_kind) {
   if (memory_kind != MemoryKind::kDevice) memory::release_pinned(device_);
   training_.gradient_buckets.reset();
@@ -103,6 +105,7 @@ void OomGuard::recover(memory::MemoryKind memory_kind) {
 
 engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const engine::StepOutOfMemory& error,
                                          RecoveryState& recovery) const {
+  // The driver allocates outside PyTorch's cache, which is empty now.
   if (error.memory_kind() == MemoryKind::kDriver && !std::exchange(recovery.cache_emptied, true)) return failed;
   if (!std::exchange(recovery.micro_batch_halved, true)) {
     if (auto smaller_layout =
@@ -120,7 +123,7 @@ engine::StepLayout OomGuard::next_layout(const engine::StepLayout& failed, const
   if (const auto failure = device_.is_cpu() ? std::nullopt : memory::find_device_failure(device_)) {
     throw make_device_full_error(*failure);
   }
-  if (error.micro_batch() < 0) {
+  if (error.micro_batch() < 0) {  // the optimizer failed
     throw UserError(ExitCode::kDoesNotFit, fmt::format("the optimizer step does not fit into {}: {}; free memory "
                                                        "there, or train fewer weights (lora.rank, model.freeze_…)",
                                                        memory::to_string(error.memory_kind()), error.what()));

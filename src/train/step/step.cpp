@@ -39,7 +39,7 @@ PendingReport::PendingReport(const PlannedStep& step, const CompletedStep& compl
 }
 
 void PendingReport::complete() {
-  const auto values = numbers_.read();
+  const auto values = numbers_.read();  // in the order of engine::StepResult::scalars
   report.metrics.loss = values[0];
   report.metrics.grad_norm = values[1];
   report.metrics.skipped = values[2] != 0;

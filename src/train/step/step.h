@@ -15,44 +15,47 @@
 
 namespace vlmtrain::train {
 
-/// The layout of a step, as far as it is known in advance.
+/// The layout that a step is run with, and its predicted memory.
 struct StepPlan {
   engine::StepLayout layout;
-  bool empty_cache_first = false;                ///< calls memory::release_unused() before the step
-  std::optional<planner::StepPeaks> peaks = {};  ///< predicted by the look-ahead
-  bool fits = true;  ///< false: no split fits, so that the step may fail; `layout` takes the least memory
-  /// Position of the sample that fails even alone, where it does not fit; nothing where the
+  bool empty_cache_first = false;                ///< empties the allocator's cache before the step
+  std::optional<planner::StepPeaks> peaks = {};  ///< prediction of the look-ahead; nullopt without one
+  bool fits = true;  ///< false: no split fits, and the step may fail; `layout` is the one of minimum memory
+  /// If !fits: index in the step of the sample that does not fit even alone; nullopt if the
   /// optimizer does not fit or the reason is unknown.
   std::optional<int64_t> oversized_sample = {};
 };
 
 /// A step that is ready to run.
 struct PlannedStep {
-  int64_t step = 0;  ///< counted from 1
+  int64_t step = 0;  ///< number of the step, from 1
   data::GlobalBatch batch;
-  engine::StepLayout layout;     ///< of the run's plan
-  StepPlan plan;                 ///< with `layout`, or with that of the look-ahead
-  double data_wait_seconds = 0;  ///< that loader threads took to make the step ready
+  engine::StepLayout layout;     ///< the layout by the run's plan
+  StepPlan plan;                 ///< the layout to run: the look-ahead's, or `layout` without a look-ahead
+  double data_wait_seconds = 0;  ///< time that the run waited for the loader
 };
 
-/// The report of a completed step whose loss and gradient norm are still being copied from the
-/// device.
+/// The report of a completed step, whose loss and gradient norm are still being copied from the
+/// device. Not thread-safe; used by the run's thread.
 class PendingReport {
  public:
-  /// Reads the host's memory figures. `objective`: that of the step.
+  /// Fills `report` except for the results of the step, and reads the memory that device and host
+  /// use now. `objective`: the objective of the step, not null.
   PendingReport(const PlannedStep& step, const CompletedStep& completed,
                 std::shared_ptr<const engine::Objective> objective, at::Device device);
 
-  /// Waits for the device and completes the report.
+  /// Waits for the device and completes `report` and `tasks`. Called once. Throws the device's
+  /// errors.
   void complete();
 
   StepReport report;
-  /// Results by task, after complete(); empty where tasks are not separated.
+  /// Results by task index, set by complete(); empty if the objective does not separate tasks.
   std::vector<engine::TaskResult> tasks;
+  /// Returns the task weights of the step; empty if all are 1.
   std::vector<double> task_weights() const { return objective_->task_weights(); }
 
  private:
-  engine::AsyncScalars numbers_;
+  engine::AsyncScalars numbers_;  // loss, gradient norm, whether skipped, loss scale, and the objective's
   bool has_loss_scale_;
   std::vector<engine::TaskCounts> task_counts_;
   std::shared_ptr<const engine::Objective> objective_;

@@ -51,16 +51,17 @@ void check_samples_reach_trained_parts(const Config& config, const nn::Parameter
 
 namespace {
 
-/// One or two bad batches happen in healthy runs; weights that produce three in a row do not
-/// recover.
+/// Number of consecutive skipped steps that end the run. One or two bad batches occur in healthy
+/// runs; after three in a row the weights do not recover. Not tuned.
 constexpr int64_t kMaxConsecutiveSkips = 3;
-/// Loss scale below which an overflow is an error of the model, not of the scale.
+/// Up to this loss scale, an overflow is a problem of the model and not of the scale, since scaling
+/// by 1 has no effect.
 constexpr double kMinLossScale = 1;
 
 }  // namespace
 
-/// Returns whether a lower loss scale may solve the overflow. A scale that does not fall from one
-/// skipped step to the next does not.
+/// Returns whether a lower loss scale may prevent the overflow. False if the scale has not fallen
+/// since the previous skipped step, because it is constant or has reached its minimum.
 bool AnomalyWatch::is_scale_overflow(const report::StepMetrics& metrics) {
   const auto previous = std::exchange(last_skipped_scale_, metrics.loss_scale);
   return metrics.loss_scale && *metrics.loss_scale > kMinLossScale && std::isfinite(metrics.loss) &&

@@ -14,22 +14,23 @@ namespace vlmtrain::train {
 /// Returns whether a parameter of `component` is trained.
 bool is_component_trained(const nn::ParameterStore& parameters, nn::Component component);
 
-/// Returns the trained parts of a model for people, for example "the vision tower and the
+/// Returns the trained parts of a model for messages, for example "the vision tower and the
 /// projector".
 std::string describe_trained_parts(const nn::ParameterStore& parameters);
 
-/// Throws UserError (kUsage) where no sample has media and only parts are trained that text does
-/// not reach: no trained weight would get a gradient.
+/// Throws UserError (kUsage) if no sample has media (`has_media` is false) and the language model
+/// is not trained, because no trained weight would get a gradient.
 void check_samples_reach_trained_parts(const Config& config, const nn::ParameterStore& parameters, bool has_media);
 
-/// Watches for steps that were skipped because their loss or gradient was not finite. Raises an
-/// event with the samples for each, and throws UserError (kFailed) after three in a row. With fp16,
-/// gradients that overflow do not count while the loss scale can still be lowered.
+/// A watch for steps that were skipped because their loss or gradient was not finite. It raises an
+/// event with the samples of each, and throws UserError (kFailed) after three in a row. With fp16,
+/// overflows of gradients do not count while the loss scale can still be lowered.
 class AnomalyWatch {
  public:
+  /// `events` receives the events and must outlive the object.
   explicit AnomalyWatch(CallbackList& events) : events_(events) {}
 
-  /// Called after the step was reported.
+  /// Observes a step, in the order of steps. Called after the step was reported.
   void observe(const StepReport& step);
 
  private:
@@ -40,16 +41,17 @@ class AnomalyWatch {
   std::optional<double> last_skipped_scale_;  // of the current series of skipped steps
 };
 
-/// Watches for steps with a gradient of exactly zero, from which nothing is learned. Raises an
-/// event for the run's first step only, since a later step's samples may have nothing for the
-/// trained parts.
+/// A watch for steps whose gradient is exactly zero, so that the model learns nothing. It raises an
+/// event only for the first step of the process, since the samples of a later step may lack the
+/// media that the trained parts need.
 class GradientWatch {
  public:
-  /// `trained_parts`: describe_trained_parts(). `has_media`: samples may have media.
+  /// `events` receives the event and must outlive the object. `trained_parts`:
+  /// describe_trained_parts(). `has_media`: some sample may have media.
   GradientWatch(CallbackList& events, std::string trained_parts, bool has_media)
       : events_(events), trained_parts_(std::move(trained_parts)), has_media_(has_media) {}
 
-  /// Called after the step was reported.
+  /// Observes a step, in the order of steps. Called after the step was reported.
   void observe(const StepReport& step);
 
   /// Returns whether there were steps and all of them had a gradient of zero.
@@ -63,12 +65,12 @@ class GradientWatch {
   bool has_media_;
   int64_t steps_ = 0;  // without skipped steps
   int64_t steps_without_gradient_ = 0;
-  int64_t num_media_ = 0;  // of all counted steps
+  int64_t num_media_ = 0;  // media in the counted steps
 };
 
-/// Throws UserError (kFailed) where a completed run learned nothing: it stopped early
+/// Throws UserError (kFailed) if a completed run has learned nothing: it stopped early
 /// (`stopped_early`) without a finite evaluation, all gradients were zero, or every step was
-/// skipped.
+/// skipped. `resumed`: the run has steps of earlier processes, whose gradients are not known.
 void check_run_trained(const Config& config, const RunState& state, const GradientWatch& gradient_watch, bool resumed,
                        bool stopped_early);
 

@@ -12,19 +12,24 @@ namespace vlmtrain::train {
 
 namespace {
 
-constexpr int64_t kWindowSteps = 10;  // steps of a window: its lowest value hides the peaks of single steps
-constexpr size_t kRecentWindows = 4;  // rises in a row that make a leak; fewer would report chance
-/// Bounds the memory and time of the watch.
+/// Number of steps per window, whose lowest value hides the peaks of single steps. Not tuned.
+constexpr int64_t kWindowSteps = 10;
+/// Number of consecutive rises that count as a leak. With fewer, random variations would be
+/// reported. Not tuned.
+constexpr size_t kRecentWindows = 4;
+/// Bounds memory and time of the watch.
 constexpr size_t kMaxWindows = 1000;
-/// Smallest ratio of a rise to an earlier one that still is a leak: allocations differ between
-/// windows, so that a constant leak has no constant rise.
+/// Smallest ratio of a rise to an earlier one that still counts as a leak. It is below 1 because
+/// allocations vary between windows, even with a constant leak. Not tuned.
 constexpr double kMinRiseRatio = 0.9;
-/// Smallest ratio of the rise in the later half of the second half to that in its earlier half. The
-/// last quarter of a logarithm rises 0.6 times as much as the quarter before.
+/// The second half of all windows is divided into quarters. This is the smallest ratio of the lower
+/// rise of the last two quarters to the higher rise of the first two that still counts as a leak. A
+/// logarithm has a ratio of about 0.6.
 constexpr double kMinEvenness = 0.7;
-/// A quarter of one window would compare single values.
+/// Minimum number of windows per quarter. With one window, single values would be compared.
 constexpr size_t kMinQuarterWindows = 2;
 
+/// Returns bytes / reference.
 double ratio(int64_t bytes, int64_t reference) {
   return static_cast<double>(bytes) / static_cast<double>(reference);
 }
@@ -76,12 +81,13 @@ std::optional<int64_t> GrowthTrend::find_linear_rise() const {
 
 namespace {
 
-/// Allocations that survive three steps are not those of the pipeline of steps; tracing slows a
-/// step down.
+/// Number of steps that are traced. Allocations that survive three steps do not belong to steps in
+/// progress. More steps would slow training down for longer.
 constexpr int64_t kTracedSteps = 3;
-/// Twice the smallest block that PyTorch's allocator takes from the driver.
+/// Twice the smallest segment that PyTorch's allocator takes from the driver, 2 MiB.
 constexpr int64_t kMinDeviceGrowthBytes = 4 << 20;
-/// Caches of the loader and of libraries grow by some hundred megabytes before they settle.
+/// Caches of the loader and of libraries grow by some hundred megabytes before they are full. Not
+/// tuned.
 constexpr int64_t kMinHostGrowthBytes = int64_t{256} << 20;
 
 }  // namespace
@@ -129,15 +135,18 @@ void MemoryWatch::warn_if_full(const report::StepMetrics& metrics) {
                                              format_bytes(used), format_bytes(total), memory_name,
                                              100 * static_cast<double>(used) / static_cast<double>(total), advice)});
   };
-  // Memory that this process has reserved, and memory that the GPU has available for it.
+  // Memory that this process has reserved, plus memory that is free on the GPU; 0 if that is
+  // unknown.
   const int64_t available_bytes = metrics.reserved_bytes + metrics.device_free_bytes.value_or(-metrics.reserved_bytes);
   warn(device_level_, metrics.reserved_peak_bytes, available_bytes, "of GPU memory available to this process",
        "a step that needs more is split further. memory.limit_gb leaves more headroom");
   warn(host_level_, metrics.host_bytes, host_limit_bytes_, "of host memory available to this process",
-       "above that, the kernel ends it. Lower training.micro_batch_size, data.image_max_pixels or data.num_workers to "
+       "above that, the kernel kills the process. Lower training.micro_batch_size, data.image_max_pixels or "
+       "data.num_workers to "
        "use less");
 }
 
+/// Returns the component with the most bytes allocated and not freed during the trace.
 std::string MemoryWatch::find_growing_component() const {
   memory::AllocationReplay replay;
   for (const auto& event : trace_->events()) replay.apply(event);

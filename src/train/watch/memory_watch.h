@@ -16,8 +16,8 @@ namespace vlmtrain::train {
 /// Hysteresis for the warning that a memory is nearly full.
 class FillLevel {
  public:
-  /// Returns true when more than 95 % of `total_bytes` are used for the first time, or for the
-  /// first time since usage was below 90 %. `total_bytes` is 0 where it is unknown.
+  /// Returns true if more than 95 % of `total_bytes` are used, for the first time or for the first
+  /// time since usage was below 90 %. Returns false if `total_bytes` is 0, which means unknown.
   bool crosses_threshold(int64_t used_bytes, int64_t total_bytes) {
     if (total_bytes <= 0) return false;
     const double share = static_cast<double>(used_bytes) / static_cast<double>(total_bytes);
@@ -28,51 +28,55 @@ class FillLevel {
   }
 
  private:
-  /// Share of a memory at which other processes or fragments may make the next step fail.
+  /// Share at which other processes or fragmentation may make the next step fail. Not tuned.
   static constexpr double kFullShare = 0.95;
-  /// Below kFullShare, so that usage around it does not repeat the warning.
+  /// Lower than kFullShare, so that usage that varies around it does not repeat the warning. Not
+  /// tuned.
   static constexpr double kResetShare = 0.90;
   bool was_reported_ = false;
 };
 
-/// Detector of memory that only grows. Memory between steps is level, with short peaks; a leak
-/// raises the lowest value of each window of steps above that of the window before. A cache that
-/// fills, such as oneDNN's of kernels for the shapes it has seen, grows ever more slowly, for
-/// hundreds of steps. A rise therefore counts as a leak only where it is not smaller than before:
-/// over the last windows compared with those of the later half, or within that half.
+/// A detector of memory leaks. Without a leak, memory between steps is constant except for short
+/// peaks. A leak raises the lowest value of each window of steps. A cache that fills, such as
+/// oneDNN's cache of kernels by shape, also grows for hundreds of steps, but more and more slowly.
+/// A rise therefore counts as a leak only if it does not slow down: the rise over the last four
+/// windows is compared with earlier rises in the second half of all windows, and the quarters of
+/// that half with each other.
 class GrowthTrend {
  public:
   /// Ignores a rise of less than `min_bytes` over the windows that show it.
   explicit GrowthTrend(int64_t min_bytes) : min_bytes_(min_bytes) {}
 
-  /// Adds a step's value; returns the bytes per step of a leak. Starts over after that.
+  /// Adds the memory after a step. Returns the growth in bytes per step if there is a leak, and
+  /// then starts over; otherwise nullopt.
   std::optional<int64_t> add(int64_t bytes);
 
  private:
-  /// Returns the rise from the low of one window to that of a later one.
+  /// Returns the rise of the lowest value from window `first` to the later window `last`.
   int64_t compute_rise(size_t first, size_t last) const { return window_lows_[last] - window_lows_[first]; }
-  /// Returns the rise of the last windows per step.
+  /// Returns the rise per step over the last windows if it is not slower than earlier ones.
   std::optional<int64_t> find_sustained_rise() const;
-  /// Returns the rise of the later half per step.
+  /// Returns the rise per step over the second half of all windows if it does not slow down.
   std::optional<int64_t> find_linear_rise() const;
 
   int64_t min_bytes_;
   int64_t steps_ = 0;
-  int64_t current_low_ = 0;  // of the current window
-  std::deque<int64_t> window_lows_;
+  int64_t current_low_ = 0;          // lowest value of the current window
+  std::deque<int64_t> window_lows_;  // lowest values of complete windows
 };
 
-/// Watches device and host memory between steps. Warns where either grows: the next steps' device
-/// allocations are traced then, to name the part of the model whose allocations stay. Also warns
-/// where either is nearly full.
+/// A watch of device and host memory between steps. It raises an event if one of them leaks or is
+/// nearly full. Before it reports a leak of device memory, it traces the allocations of the next
+/// steps, to name the part of the model that keeps them.
 class MemoryWatch {
  public:
-  /// `host_limit_bytes`: host memory that the process may use.
+  /// `host_limit_bytes`: host memory that the process may use. `events` receives the events and
+  /// must outlive the object.
   MemoryWatch(at::Device device, int64_t host_limit_bytes, CallbackList& events);
 
   /// Called before a step's work starts; earlier steps may still run on the device.
   void before_step();
-  /// Called after the step was reported.
+  /// Observes a step, in the order of steps. Called after the step was reported.
   void observe(const StepReport& step);
 
  private:
@@ -86,26 +90,26 @@ class MemoryWatch {
   FillLevel host_level_;
   GrowthTrend device_trend_;
   GrowthTrend host_trend_;
-  std::optional<int64_t> growth_;  // growth of device memory while it is traced
+  std::optional<int64_t> growth_;  // leak of device memory in bytes per step, until it is reported
   int64_t traced_steps_ = 0;
   std::optional<memory::AllocationTrace> trace_;
 };
 
-/// The most device memory that the steps of a run took.
+/// The maximum device memory during the steps of a run.
 class DevicePeaks {
  public:
   explicit DevicePeaks(at::Device device) : device_(device) {}
 
   /// Includes the peaks of a step or an evaluation.
   void update(const memory::DeviceMemory& memory);
-  /// Includes what is free and what LibTorch has reserved at the end of a step.
+  /// Includes the GPU's free bytes and the bytes that LibTorch has reserved at the end of a step.
   void update_free(int64_t free_bytes, int64_t reserved_bytes);
 
-  /// Only the peaks are set.
+  /// Returns the maximum peaks; other fields are 0.
   const memory::DeviceMemory& peak_memory() const { return memory_; }
-  /// Returns the bytes in use at the end of a step, by all processes; 0 where they are not known.
+  /// Returns the maximum bytes that all processes used at the end of a step; 0 if unknown.
   int64_t max_used_bytes() const;
-  /// Returns the bytes in use outside of LibTorch's allocator.
+  /// Returns the maximum bytes in use outside LibTorch's allocator, by this and other processes.
   int64_t max_context_bytes() const { return max_context_bytes_; }
 
  private:
