@@ -12,18 +12,21 @@ namespace vlmtrain::models {
 
 namespace {
 
-// Far above any plausible sample, and low enough that products of them fit into 64 bits.
+// Limits on the numbers of a sample. They are far above any plausible sample, and low enough that
+// products of them fit into 64 bits.
 constexpr int64_t kMaxImages = 10'000;
 constexpr double kMaxFps = 1e4;
 constexpr int64_t kMaxSide = 100'000;
 constexpr int64_t kMaxTextTokens = 10'000'000;
 
-/// The numbers of media in a sample of a family.
+/// The numbers of images and volumes in a sample.
 struct MediaCounts {
   int64_t images = 0;
   int64_t volumes = 0;
 };
 
+/// Returns the numbers of media, with defaults for those that are not set. Throws UserError
+/// (kUsage) for media that the family does not take.
 MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   const bool supports_images = family.image_shape != nullptr;
   const bool supports_volumes = family.volume_shape != nullptr;
@@ -73,7 +76,7 @@ void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
   }
 }
 
-/// Adds a medium to a sample's sizes.
+/// Adds the sizes of one image, video or volume to the sizes of a sample.
 void add_medium(data::SampleShape& shape, const data::SampleShape& medium) {
   shape.row = medium.row;
   shape.grids.insert(shape.grids.end(), medium.grids.begin(), medium.grids.end());

@@ -46,8 +46,8 @@ class BaseWeights {
   const std::map<std::string, std::string>& files() const { return files_; }
   /// Makes `jinja` the only default chat template of files().
   void set_chat_template(const std::string& jinja);
-  /// Adds a token to eos_token_id of generation_config.json in files(). Does nothing if the file is
-  /// missing or already lists the token.
+  /// Adds a token to eos_token_id of generation_config.json in files(). Creates the file if it does
+  /// not exist. Does nothing if it already lists the token.
   void add_eos_token(int64_t id);
   /// Sets the content of one of files(). Removes the file if `content` is empty.
   void set_file(const std::string& name, const std::string& content);

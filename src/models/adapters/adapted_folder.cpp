@@ -35,6 +35,7 @@ class SymlinkFolder {
     }
     path_ = name;
     cleanup_.emplace(path_);
+    // All auxiliary files come from `files`; the rest, such as config.json, is linked.
     const auto names = auxiliary_file_names();
     for (const auto& entry : fs::directory_iterator(base)) {
       const std::string file = entry.path().filename().string();

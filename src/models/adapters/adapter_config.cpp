@@ -77,8 +77,8 @@ constexpr std::array kHarmlessKeys{
     io::HarmlessKey{"merge_weights", "PEFT before 0.3: whether layers merge in evaluation mode"},
 };
 
-/// Returns whether a target names a single module, as "model.layers.3.q_proj", and not a suffix, as
-/// "q_proj".
+/// Returns whether a target has a numbered component and therefore names a single module, such as
+/// "model.layers.3.q_proj", instead of a suffix of many, such as "q_proj".
 bool names_single_module(const std::string& target) {
   const auto is_number = [](std::string_view text) {
     return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
@@ -228,7 +228,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const auto path = folder / kAdapterConfigName;
   const std::string source = path.string();
   if (!std::filesystem::exists(path)) {
-    // Its error names a run's checkpoint.
+    // `folder` may be a run: the error of read_model_config() names its newest checkpoint.
     if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);
     throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source);
   }
