@@ -33,11 +33,13 @@ RopeType parse_rope_type(const std::string& name, const std::string& source, con
   throw data_error("{}: {} of type {} is not supported; default, linear, llama3 and yarn are", source, key, name);
 }
 
-/// Returns YaRN's attention temperature.
+/// Returns the scale of cosine and sine in YaRN (arXiv 2309.00071, section 3.4), as transformers
+/// computes it.
 double compute_yarn_scale(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
 
+// Far beyond any useful value, so only damaged files are rejected.
 constexpr NumberRange kRopeFactorRange{0, 1e6};
 constexpr NumberRange kAttentionFactorRange{0, 1e6};
 constexpr NumberRange kBetaRange{0, 1e6};
@@ -51,6 +53,8 @@ double read_yarn_scale(const nlohmann::json& rope, double factor, const std::str
   return read_number(rope, "attention_factor", computed, kAttentionFactorRange, source);
 }
 
+/// Returns the scaled frequencies, with transformers' arithmetic (_compute_llama3_parameters in
+/// modeling_rope_utils.py).
 at::Tensor compute_llama3_frequencies(const at::Tensor& base_frequencies, const RopeConfig& rope) {
   const double longest_wavelength = rope.original_max_positions / rope.low_freq_factor;
   const double shortest_wavelength = rope.original_max_positions / rope.high_freq_factor;
@@ -64,6 +68,8 @@ at::Tensor compute_llama3_frequencies(const at::Tensor& base_frequencies, const 
                    scaled);
 }
 
+/// Returns YaRN's frequencies, with transformers' arithmetic and names (_compute_yarn_parameters in
+/// modeling_rope_utils.py).
 at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
   const auto dimensions = static_cast<double>(head_dim);
   /// Index of the pair that makes `num_rotations` rotations over the pretraining context.
