@@ -25,17 +25,17 @@ struct AssemblyOptions {
   std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;
   /// A tokenizer.json, needed if neither text_model nor the preset has one.
   std::filesystem::path tokenizer = {};
-  uint64_t seed = 0;                     ///< seed of random weights
+  uint64_t seed = 0;  ///< seed of random weights
 };
 
 /// The number of tensors from each source, and facts of the new model.
 struct AssemblyResult {
-  int64_t num_text_tensors = 0;  ///< tensors from text_model
+  int64_t num_text_tensors = 0;    ///< tensors from text_model
   int64_t num_mask_tensors = 0;    ///< tensors from mask_model
   int64_t num_volume_tensors = 0;  ///< tensors from volume_tower
   int64_t num_random_tensors = 0;  ///< randomly initialized tensors
-  int64_t mask_token_id = 0;  ///< id of the mask token; 0 without a mask decoder
-  int64_t vocab_size = 0;     ///< rows of the embedding
+  int64_t mask_token_id = 0;       ///< id of the mask token; 0 without a mask decoder
+  int64_t vocab_size = 0;          ///< rows of the embedding
 };
 
 /// Writes a checkpoint assembled from `options` to `out`, which must not exist or be empty.

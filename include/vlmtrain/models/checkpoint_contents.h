@@ -22,9 +22,10 @@ namespace vlmtrain::models {
 /// weights that the base does not have, such as a new projector or LoRA's adapters, are saved in
 /// BaseWeights::dtype().
 struct SaveOptions {
-  const BaseWeights* base;  ///< not null; must outlive the contents made from it
+  const BaseWeights* base;                             ///< not null; must outlive the contents made from it
   std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights except frozen adapters; nothing: the base's
-  std::map<std::string, at::Tensor> master_weights = {};  ///< fp32, by parameter name; trained parameters without an entry are saved from the model
+  std::map<std::string, at::Tensor> master_weights =
+      {};  ///< fp32, by parameter name; trained parameters without an entry are saved from the model
 };
 
 /// Returns the dtype to save a parameter in, before a value that overflows in it widens it to fp32.

@@ -27,9 +27,11 @@ struct SyntheticSample {
   double sampling_fps = 2.0;                               ///< as ProcessorSettings::video_fps
   int64_t video_max_frames = 128;                          ///< as ProcessorSettings::video_max_frames
   data::VideoLayout video_layout = data::VideoLayout::kReleased;
-  std::optional<int64_t> masks = std::nullopt;            ///< number of masks; nothing: one per image if the family predicts masks
+  std::optional<int64_t> masks =
+      std::nullopt;  ///< number of masks; nothing: one per image if the family predicts masks
   std::optional<int64_t> mask_image_size = std::nullopt;  ///< as ProcessorSettings::mask_image_size
-  std::optional<int64_t> volumes = std::nullopt;          ///< number of volumes; nothing: 1 if the family takes volumes only, else 0
+  std::optional<int64_t> volumes =
+      std::nullopt;  ///< number of volumes; nothing: 1 if the family takes volumes only, else 0
   std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;  ///< in voxels; nothing: as in config.json
   at::ScalarType volume_dtype = at::kFloat;                          ///< of a voxel, float or half
 };

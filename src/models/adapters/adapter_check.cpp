@@ -153,7 +153,8 @@ void refuse_foreign_weights(const fs::path& folder) {
       kKnownWeightFiles, [&](const KnownWeightFile& known_file) { return name.starts_with(known_file.name); });
   if (match != kKnownWeightFiles.end()) {
     throw data_error(
-        "{}: contains {}, which would not be loaded with the adapter, so the model would differ; merge the adapter with the "
+        "{}: contains {}, which would not be loaded with the adapter, so the model would differ; merge the adapter "
+        "with the "
         "program that wrote it and use the result, or move the file out of the adapter's folder to ignore it",
         files.front().string(), match->meaning);
   }

@@ -143,8 +143,9 @@ std::string make_merged_config(const std::filesystem::path& base, const VisionLa
   auto config = io::parse_ordered_json(make_saved_config(model, original, path.string(), dtype), path.string());
   const auto& lora = *model.parameters().lora();
   if (lora.unties_output) {
-    spdlog::info("{}: the adapter's embedding and output projection differ: tie_word_embeddings is set to false in config.json",
-                 lora.adapter.string());
+    spdlog::info(
+        "{}: the adapter's embedding and output projection differ: tie_word_embeddings is set to false in config.json",
+        lora.adapter.string());
   }
   if (lora.vocabulary_rows > 0) {
     spdlog::info("{}: the adapter has {} vocabulary rows, more than its base: vocab_size is set to that in config.json",

@@ -46,7 +46,7 @@ class WeightFileCache {
 struct StoredTensor {
   std::vector<int64_t> shape;
   at::ScalarType dtype;
-  std::function<at::Tensor()> read;        ///< returns the tensor on the CPU
+  std::function<at::Tensor()> read;    ///< returns the tensor on the CPU
   std::function<void()> release = {};  ///< releases the file's mapped pages; may be empty
 };
 
@@ -93,7 +93,7 @@ struct CombinedWeights {
   int64_t num_random_tensors = 0;          ///< tensors without a source
   std::set<std::string> random_modules{};  ///< first components of the names of these tensors
 
-  int64_t bytes() const;                   ///< total size of `weights`
+  int64_t bytes() const;  ///< total size of `weights`
 };
 
 /// Returns the weights of `model`, which may be on the meta device: each from the first source that

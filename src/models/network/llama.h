@@ -67,11 +67,11 @@ struct LlamaConfig {
 
 /// The inputs that all blocks of a forward pass share.
 struct LlamaContext {
-  nn::Segments samples;     ///< of the packed batch; a token attends to its own sample only
-  nn::RotaryTable rotary;   ///< cosine and sine of each token
+  nn::Segments samples;                   ///< of the packed batch; a token attends to its own sample only
+  nn::RotaryTable rotary;                 ///< cosine and sine of each token
   std::optional<int64_t> sliding_window;  ///< as in LlamaConfig
-  nn::KeyValueCache* cache = nullptr;  ///< null except in generation
-  int64_t block = 0;                   ///< index of the block in the cache
+  nn::KeyValueCache* cache = nullptr;     ///< null except in generation
+  int64_t block = 0;                      ///< index of the block in the cache
 };
 
 /// A decoder block: attention and gated MLP, each with a preceding RMS norm and a residual.

@@ -17,7 +17,7 @@ namespace vlmtrain::models {
 /// A stage of TinyViT: blocks of one width. The first stage is convolutional, without heads and
 /// windows.
 struct TinyVitStage {
-  int64_t width = 0;   ///< channels
+  int64_t width = 0;  ///< channels
   int64_t blocks = 0;
   int64_t heads = 1;
   int64_t window = 1;  ///< side of the attention windows, in positions
@@ -44,8 +44,8 @@ struct TinyVitConfig {
   /// Returns whether the merging after a stage halves height and width. REQUIRES: it is not the
   /// last stage.
   bool has_downsampling(size_t stage) const { return !last_merging_keeps_size || stage + 2 < stages.size(); }
-  int64_t stride() const;  ///< pixels per feature along an image's side
-  int64_t blocks() const;  ///< blocks of all stages, without mergings
+  int64_t stride() const;         ///< pixels per feature along an image's side
+  int64_t blocks() const;         ///< blocks of all stages, without mergings
   double num_parameters() const;  ///< estimate
   /// Returns the hidden features of an MLP, or the inner channels of an MBConv, in a stage of `width`
   /// channels.

@@ -78,7 +78,7 @@ image::Normalization PreprocessorConfig::normalization(const ChannelValues& mean
   const image::Normalization result{.mean = value("image_mean", mean),
                                     .std = value("image_std", std),
                                     .rescale_factor = value("rescale_factor", 1.0 / 255.0)};
-  // Pixels and their deviations are below 256; 1e6 rejects only damaged files.
+  // Means and standard deviations of pixels are below 256. 1e6 rejects only damaged files.
   constexpr double kMaxValue = 1e6;
   const auto is_valid_scale = [](double value) { return value > 1 / kMaxValue && value <= kMaxValue; };
   const auto is_valid_shift = [](double value) { return std::abs(value) <= kMaxValue; };
