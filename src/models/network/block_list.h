@@ -41,7 +41,7 @@ struct HiddenStateOptions {
 /// The results of BlockList::run().
 struct BlockOutputs {
   at::Tensor last{};                    ///< output of the last block with its additions, [rows, hidden]
-  std::vector<at::Tensor> requested{};  ///< [rows, hidden] for each of HiddenStateOptions::requested
+  std::vector<at::Tensor> requested{};  ///< outputs [rows, hidden] of the blocks in HiddenStateOptions
 };
 
 /// The blocks of a tower. Applies activation checkpointing and unshards the weights of each block
