@@ -53,7 +53,7 @@ struct Family {
   /// Null: the family takes no videos.
   data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    const image::VideoInfo& video, const ProcessorSettings& settings) = nullptr;
-  /// Returns the sample sizes of a volume resampled to `size` (in voxels; nothing: the config's
+  /// Returns the sample sizes of a volume resampled to `size` (in voxels; nullopt: the config's
   /// size) with values of `dtype`. Null: the family takes no volumes.
   data::SampleShape (*volume_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                     std::optional<std::array<int64_t, 3>> size, at::ScalarType dtype) = nullptr;

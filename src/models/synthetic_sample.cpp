@@ -38,7 +38,7 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   }
   if (counts.volumes != 0 && !supports_volumes) {
     throw usage_error(
-        "a sample of {} volumes: this model family supports no volumes; use one that does ({}), or images instead",
+        "a sample of {} volumes: this model family supports no volumes; use a family that does ({}), or images instead",
         counts.volumes, list_volume_families());
   }
   return counts;
@@ -71,7 +71,7 @@ void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
                       sample.text_tokens, kMaxTextTokens);
   }
   if (sample.label_tokens < 1 || sample.label_tokens >= sample.text_tokens) {
-    throw usage_error("{} label tokens of {} text tokens: give at least 1 and fewer than the text has",
+    throw usage_error("{} label tokens of {} text tokens: give at least 1 label token, and fewer than text tokens",
                       sample.label_tokens, sample.text_tokens);
   }
 }
@@ -123,7 +123,7 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
   if (sample.video_frames > 0) {
     if (family.video_shape == nullptr) {
       throw usage_error(
-          "a video of {} frames: this model family supports no videos; use one that does ({}), or images instead",
+          "a video of {} frames: this model family supports no videos; use a family that does ({}), or images instead",
           sample.video_frames, list_video_families());
     }
     const image::VideoInfo video{.frames = sample.video_frames,
@@ -142,8 +142,9 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
     add_masks(shape, sample, counts.images,
               rethrow_json_errors(folder, [&] { return family.mask_side(config, folder, sample.mask_image_size); }));
   } else if (sample.masks.value_or(0) != 0) {
-    throw usage_error("{} masks: this model family predicts none; omit --masks, or use one that does (prs_med)",
-                      *sample.masks);
+    throw usage_error(
+        "{} masks: this model family predicts no masks; omit --masks, or use a family that does (prs_med)",
+        *sample.masks);
   }
   return shape;
 }

@@ -74,7 +74,7 @@ void save_adapter(const VisionLanguageModel& model, const std::filesystem::path&
 /// The options of merge_adapter().
 struct MergeSettings {
   std::filesystem::path base = {};                     ///< as in find_adapter_base()
-  std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all written weights; nothing: the base's dtypes
+  std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all written weights; nullopt: the base's dtypes
 };
 
 /// The effect of rounding on a merge: some changed weights equal the base's again after rounding to

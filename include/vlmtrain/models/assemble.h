@@ -19,9 +19,9 @@ struct AssemblyOptions {
   std::filesystem::path mask_model = {};
   /// Weights of MONAI's ViT. Empty: random weights of the preset.
   std::filesystem::path volume_tower = {};
-  /// Attention heads of volume_tower. Nothing: the preset's number, else heads of 64 channels.
+  /// Attention heads of volume_tower. If unset: the preset's number, else heads of 64 channels.
   std::optional<int64_t> tower_heads = std::nullopt;
-  /// Voxels that volume_tower has positions for. Nothing: the preset's size, else a cube.
+  /// Voxels that volume_tower has positions for. If unset: the preset's size, else a cube.
   std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;
   /// A tokenizer.json, needed if neither text_model nor the preset has one.
   std::filesystem::path tokenizer = {};

@@ -23,7 +23,7 @@ namespace vlmtrain::models {
 /// BaseWeights::dtype().
 struct SaveOptions {
   const BaseWeights* base;                             ///< not null; must outlive the contents made from it
-  std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights except frozen adapters; nothing: the base's
+  std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights except frozen adapters; nullopt: the base's
   std::map<std::string, at::Tensor> master_weights =
       {};  ///< fp32, by parameter name; trained parameters without an entry are saved from the model
 };

@@ -21,13 +21,13 @@ namespace vlmtrain::models {
 struct ProcessorSettings {
   int64_t max_length = 8192;  ///< in tokens, image tokens included; samples are never truncated
   data::LongSamplePolicy on_too_long = data::LongSamplePolicy::kShrink;  ///< action for longer samples
-  std::optional<int64_t> max_images_per_sample;                          ///< nothing: no limit
-  std::optional<int64_t> image_max_pixels;  ///< nothing: the limit of the checkpoint's processor
+  std::optional<int64_t> max_images_per_sample;                          ///< nullopt: no limit
+  std::optional<int64_t> image_max_pixels;  ///< nullopt: the limit of the checkpoint's processor
   double video_fps = 2.0;                   ///< sampled frames per second of video
   int64_t video_max_frames = 128;           ///< maximum number of sampled frames per video
   data::VideoLayout video_layout = data::VideoLayout::kReleased;
   image::AugmentSettings augment = {};     ///< augmentation of images and their masks, in training only
-  std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's input; nothing: as in config.json
+  std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's input; nullopt: as in config.json
   data::VolumeOptions volume = {};         ///< use of volumes
   std::string chat_template = "auto";      ///< as in text::choose_template()
   std::string chat_template_date;          ///< date that templates print, "YYYY-MM-DD"; empty: today

@@ -16,24 +16,27 @@ namespace vlmtrain::models {
 /// The description of a hypothetical sample for planning: images or volumes of one size, a video
 /// and text.
 struct SyntheticSample {
-  std::optional<int64_t> images = std::nullopt;    ///< number of images; nothing: 1 if the family takes images, else 0
+  /// Number of images. If unset: 1 if the family takes images, else 0.
+  std::optional<int64_t> images = std::nullopt;
   int64_t image_width = 1024, image_height = 768;  ///< in pixels; ignored without images
   int64_t video_frames = 0;                        ///< frames of the video file; 0: no video
-  double video_fps = 0;  ///< of the video file; 0: unknown, so that all frames are used, as for a folder of frames
+  /// Frame rate of the video file. 0: unknown, so that all frames are used, as for a folder of frames.
+  double video_fps = 0;
   int64_t video_width = 1024, video_height = 768;          ///< of a frame, in pixels; ignored without a video
   int64_t text_tokens = 256;                               ///< tokens of prompt and answer, chat template included
-  int64_t label_tokens = 64;                               ///< those of text_tokens that are in the loss
+  int64_t label_tokens = 64;                               ///< text tokens that are in the loss
   std::optional<int64_t> image_max_pixels = std::nullopt;  ///< as ProcessorSettings::image_max_pixels
   double sampling_fps = 2.0;                               ///< as ProcessorSettings::video_fps
   int64_t video_max_frames = 128;                          ///< as ProcessorSettings::video_max_frames
-  data::VideoLayout video_layout = data::VideoLayout::kReleased;
-  std::optional<int64_t> masks =
-      std::nullopt;  ///< number of masks; nothing: one per image if the family predicts masks
+  data::VideoLayout video_layout = data::VideoLayout::kReleased;  ///< as ProcessorSettings::video_layout
+  /// Number of masks. If unset: one per image if the family predicts masks, else 0.
+  std::optional<int64_t> masks = std::nullopt;
   std::optional<int64_t> mask_image_size = std::nullopt;  ///< as ProcessorSettings::mask_image_size
-  std::optional<int64_t> volumes =
-      std::nullopt;  ///< number of volumes; nothing: 1 if the family takes volumes only, else 0
-  std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;  ///< in voxels; nothing: as in config.json
-  at::ScalarType volume_dtype = at::kFloat;                          ///< of a voxel, float or half
+  /// Number of volumes. If unset: 1 if the family takes volumes only, else 0.
+  std::optional<int64_t> volumes = std::nullopt;
+  /// Size of the resampled volumes in voxels. If unset: as in config.json.
+  std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;
+  at::ScalarType volume_dtype = at::kFloat;  ///< of a voxel, float or half
 };
 
 /// Returns the sizes that the processor of `folder` would give the sample. `folder` needs

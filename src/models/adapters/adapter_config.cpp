@@ -96,9 +96,11 @@ bool is_set(const nlohmann::json& value) {
 
 void check_supported(const nlohmann::json& config, const std::string& source) {
   const auto method = io::get<std::string>(config, "peft_type", source);
-  if (method != "LORA") throw data_error("{}: peft_type {} is not supported; LORA is", source, method);
+  if (method != "LORA")
+    throw data_error("{}: peft_type {} is not supported; use an adapter with peft_type LORA", source, method);
   const auto bias = io::get_or<std::string>(config, "bias", "none", source);
-  if (bias != "none") throw data_error("{}: trained biases (bias: {}) are not supported; none is", source, bias);
+  if (bias != "none")
+    throw data_error("{}: trained biases (bias: {}) are not supported; train the adapter with bias none", source, bias);
   for (const auto key : kUnsupportedKeys) {
     const auto it = config.find(key);
     if (it == config.end() || !is_set(*it)) continue;

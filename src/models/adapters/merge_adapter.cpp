@@ -179,8 +179,8 @@ void log_rounding(const MergeStats& stats, const std::filesystem::path& adapter,
   if (stats.num_changed == 0) {
     if (!has_full_modules) {
       spdlog::warn(
-          "{}: the adapter changes no weight (its lora_B are zero), so the result equals the base; check that it is "
-          "the adapter of a finished run",
+          "{}: the adapter changes no weight (its lora_B are zero), so the result equals the base; check that "
+          "training of the adapter has finished",
           adapter.string());
     }
     return;

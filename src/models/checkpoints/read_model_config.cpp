@@ -76,7 +76,7 @@ std::optional<std::string> describe_non_checkpoint(const fs::path& folder) {
     return fmt::format("is a Hub cache folder; give the snapshot in it: {}", snapshot->string());
   }
   if (find_highest_numbered(folder, "global_step")) {
-    return "contains DeepSpeed's partitions; convert them to one checkpoint with zero_to_fp32.py first";
+    return "contains DeepSpeed partitions; convert them to one checkpoint with zero_to_fp32.py first";
   }
   if (status.type() == fs::file_type::directory) {
     return "has no config.json; a checkpoint folder has one next to *.safetensors and tokenizer.json";

@@ -26,7 +26,7 @@ LlamaConfig get_defaults(const std::string& type, const std::string& source) {
     return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .qkv_bias = true};
   if (type == "qwen3")
     return {.type = LlamaType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .qk_norm = true};
-  throw data_error("{}: text model {} is not supported; llama, mistral, qwen2 and qwen3 are", source, type);
+  throw data_error("{}: text model {} is not supported; supported are llama, mistral, qwen2 and qwen3", source, type);
 }
 
 /// Returns the sliding window. For Mistral it is a number or null. For Qwen it applies only with
@@ -93,7 +93,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   check_size(config.head_dim, "head_dim", kMaxLayerWidth, source);
   check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
   if (config.head_dim % 2 != 0) {
-    throw data_error("{}: head_dim {} is odd; RoPE needs an even one", source, config.head_dim);
+    throw data_error("{}: head_dim {} is odd; RoPE requires an even number", source, config.head_dim);
   }
   config.rms_norm_eps = read_number(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
   config.max_positions = read_size(json, "max_position_embeddings", config.max_positions, kMaxPositions, source);
@@ -107,7 +107,8 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "silu", source);
   if (activation != "silu") {
-    throw data_error("{}: hidden_act {} is not supported in a {} text model; silu is", source, activation, type);
+    throw data_error("{}: hidden_act {} is not supported in a {} text model; it must be silu", source, activation,
+                     type);
   }
   return config;
 }

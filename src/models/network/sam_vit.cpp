@@ -76,7 +76,8 @@ SamVitConfig SamVitConfig::from_json(const nlohmann::json& json, const std::stri
                      config.heads);
   }
   if (config.patch_size != MaskEncoder::kStride) {
-    throw data_error("{}: patch_size {} is not supported; {} is", source, config.patch_size, MaskEncoder::kStride);
+    throw data_error("{}: patch_size {} is not supported; it must be {}", source, config.patch_size,
+                     MaskEncoder::kStride);
   }
   if (config.image_size % config.patch_size != 0) {
     throw data_error("{}: image_size {} is not a multiple of patch_size {}", source, config.image_size,

@@ -71,8 +71,8 @@ void check_stages(const TinyVitConfig& config, const std::string& source) {
   }
   if (config.stride() != MaskEncoder::kStride) {
     throw data_error(
-        "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}: give "
-        "4 stages, the last of which keeps the size, or 3",
+        "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}: use "
+        "4 stages, the last of which keeps the size, or 3 stages",
         source, config.stages.size(), config.last_merging_keeps_size, config.stride(), MaskEncoder::kStride);
   }
 }

@@ -58,7 +58,7 @@ struct VisionTransformerConfig {
   VisionTransformerNames names = {};
 
   /// Number of blocks to run. The output of the last one is returned without the final norm.
-  /// Nothing: all blocks and the final norm run. Weights of other blocks are kept, so that a saved
+  /// If unset: all blocks and the final norm run. Weights of other blocks are kept, so that a saved
   /// checkpoint is complete.
   std::optional<int64_t> feature_blocks = std::nullopt;
 

@@ -58,7 +58,7 @@ VolumePositions read_positions(const nlohmann::json& tower, const std::string& s
   const auto name = io::get_or<std::string>(tower, "positions", "learned", source);
   if (name == "learned") return VolumePositions::kLearned;
   if (name == "factorized") return VolumePositions::kFactorized;
-  throw data_error("{}: positions {} is not supported; learned and factorized are", source, name);
+  throw data_error("{}: positions {} is not supported; supported are learned and factorized", source, name);
 }
 
 std::vector<std::string> read_modalities(const nlohmann::json& tower, const std::string& source) {

@@ -42,7 +42,7 @@ struct VolumeTransformerConfig {
   /// Reads a `vision_config`. `source` names the file in errors. Throws UserError (kBadData).
   static VolumeTransformerConfig from_json(const nlohmann::json& json, const std::string& source);
 
-  /// Returns `requested` in voxels (nothing: image_size). Throws UserError (kUsage) for a size that
+  /// Returns `requested` in voxels (nullopt: image_size). Throws UserError (kUsage) for a size that
   /// the tower does not support.
   VolumeAxes volume_size(const std::optional<VolumeAxes>& requested) const;
   /// Returns the number of patches along each axis of a volume of `volume` voxels.

@@ -130,8 +130,8 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
   if (std::ssize(sample.image_token_positions) != features) {
     throw data::SampleError(
         "image tokens in the text",
-        fmt::format("sample {} has {} image tokens in its text for {} image features; take the text {}, or the model's "
-                    "image token, out of the conversation",
+        fmt::format("sample {} has {} image tokens in its text for {} image features; remove the text {}, or the "
+                    "model's image token, from the conversation",
                     record.id, sample.image_token_positions.size(), features, text::kImagePlaceholder));
   }
   check_memory(sample, rows * tower_input_.row.bytes());

@@ -25,7 +25,7 @@ namespace vlmtrain::models {
 struct MediaLayout {
   std::string text;                       ///< replaces its placeholder in the rendered chat
   int64_t pixel_rows = 1;                 ///< rows in pixel_values
-  std::optional<int64_t> image_tokens{};  ///< nothing: pixel_rows · TowerInput::image_tokens
+  std::optional<int64_t> image_tokens{};  ///< nullopt: pixel_rows · TowerInput::image_tokens
   std::optional<data::PatchGrid> grid{};  ///< for towers that process images at native resolution
   float time_step = 1;                    ///< difference of time positions between two frames of a video
   data::MediaKind kind = data::MediaKind::kImage;
@@ -48,7 +48,7 @@ struct ShrinkRange {
   int64_t step = 1;
 };
 
-/// Maximum numbers of pixels of each image and of each video frame of a sample; nothing: the limit
+/// Maximum numbers of pixels of each image and of each video frame of a sample; nullopt: the limit
 /// of the settings.
 struct PixelLimits {
   std::optional<int64_t> image;
@@ -94,7 +94,7 @@ class ConversationProcessor : public Processor {
                         TowerInput input, std::optional<MaskInput> masks = std::nullopt);
 
   /// Returns the layout of an image. `max_pixels` is an additional limit that shrinks the images of
-  /// too long samples; nothing: only the settings limit the size.
+  /// too long samples; nullopt: only the settings limit the size.
   virtual MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
   /// Returns the rows of pixels of a decoded image, uint8 [3, height, width]. Shape and dtype are
   /// those of TowerInput::row, the number of rows that of layout_image().
@@ -135,7 +135,7 @@ class ConversationProcessor : public Processor {
   /// Returns the family's id of a modality that a record names; 0 if unknown. Throws UserError
   /// (kBadData) if the family requires a known modality.
   virtual int64_t find_modality_id(const std::string& /*modality*/) const { return 0; }
-  /// Returns the maximum number of volumes of a sample; nothing: no limit.
+  /// Returns the maximum number of volumes of a sample; nullopt: no limit.
   virtual std::optional<int64_t> max_volumes() const { return std::nullopt; }
   /// Returns whether the family takes images.
   virtual bool supports_images() const { return true; }

@@ -54,11 +54,9 @@ void ConversationProcessor::check_volumes(const io::Record& record) const {
                                         record.id, pluralize(volumes, "volume"), *max_volumes()));
   }
   if (uses_slices() && !record.masks.empty() && mask_input_) {
-    throw data::SampleError(
-        "masks of a volume",
-        fmt::format(
-            "sample {} has masks and a volume that is read as slices, and the slices of the masks are unknown; drop it",
-            record.id));
+    throw data::SampleError("masks of a volume", fmt::format("sample {} has masks and a volume that is read as slices, "
+                                                             "but masks are not assigned to slices; drop the sample",
+                                                             record.id));
   }
 }
 
@@ -95,7 +93,7 @@ void ConversationProcessor::measure_volume(Medium& medium) const {
     if (medium.volume->frames > 1 && settings_.volume.series == image::SeriesUse::kRefused) {
       throw data_error(
           "a series of {} volumes (functional or diffusion MRI), but one is expected; set data.volume.series=mean, or "
-          "frames for some of them, or save the volume you need as a separate file",
+          "data.volume.series=frames to use several, or save the volume you need as a separate file",
           medium.volume->frames);
     }
     medium.decoding_bytes = layout_volume(*medium.volume).decode_bytes;
