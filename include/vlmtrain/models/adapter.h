@@ -21,8 +21,8 @@ namespace vlmtrain::models {
 bool is_adapter(const std::filesystem::path& folder);
 
 /// Returns the checkpoint that an adapter belongs to: `base`, or the adapter's
-/// base_model_name_or_path if `base` is empty. Throws UserError (kBadData) if that folder does not
-/// exist or is not a full checkpoint.
+/// base_model_name_or_path if `base` is empty. Throws UserError: kUsage if `base` is not a folder;
+/// kBadData if the result does not exist or is not a full checkpoint.
 std::filesystem::path find_adapter_base(const std::filesystem::path& folder, const std::filesystem::path& base = {});
 
 /// A base checkpoint and the adapter that belongs to it.
@@ -47,8 +47,8 @@ void warn_if_named_base_differs(const std::filesystem::path& adapter, const std:
 /// Returns the LoRA settings to build an adapter's model with. The targets are the paths of the
 /// Linears that its tensors belong to. Names from older transformers releases are mapped to the
 /// names of the model in `base`. If `base` is empty, base_model_name_or_path is used; if that
-/// folder does not exist, names are kept. Throws UserError (kBadData) if the adapter is not plain
-/// LoRA: another method, trained biases, differing ranks or other weight files.
+/// folder does not exist, names are kept. Throws UserError (kBadData) if the adapter is neither
+/// LoRA nor DoRA, has trained biases or differing ranks, or has other weight files.
 nn::LoraSettings read_adapter_settings(const std::filesystem::path& folder, const std::filesystem::path& base = {});
 
 /// Copies an adapter's tensors into a model built with read_adapter_settings(), converted to the
@@ -84,18 +84,19 @@ struct MergeStats {
   int64_t num_unchanged = 0;  ///< those of num_changed that rounding makes equal to the base's
 };
 
-/// Writes the merged checkpoint of an adapter to `out`, which must not exist or be empty: W + scale
-/// · B A for each adapted W, computed in fp32 and stored in W's dtype. Modules of modules_to_save
-/// replace the base's; so do tokenizer, processor and template files of the adapter. Memory holds
-/// one tensor at a time. Throws as load_model(), before anything is written, and UserError
-/// (kBadData) if a merged value overflows its dtype. `out` does not exist after an error.
+/// Writes the merged checkpoint of an adapter to the folder `out`, which must not exist or must be
+/// empty. Each adapted W becomes W + scale · B A, computed in fp32 and stored in W's dtype. Modules
+/// of modules_to_save replace the base's; so do tokenizer, processor and template files of the
+/// adapter. Memory holds one tensor at a time. Throws as load_model(), before anything is written,
+/// and UserError (kBadData) if a merged value overflows its dtype. `out` does not exist after an
+/// error.
 MergeStats merge_adapter(const std::filesystem::path& adapter, const std::filesystem::path& out,
                          const MergeSettings& settings = {});
 
 /// Returns a model with loaded weights. `folder` is a full checkpoint, or an adapter, which is
 /// applied to its base without dropout. `base` is as in find_adapter_base(). Throws UserError:
 /// kBadData as build_model(), load_weights() and read_adapter_settings(), and for infinite values
-/// and NaN.
+/// and NaN; kDoesNotFit if the weights exceed the available host memory.
 std::unique_ptr<VisionLanguageModel> load_model(const std::filesystem::path& folder, at::Device device,
                                                 at::ScalarType dtype, const std::filesystem::path& base = {});
 

@@ -38,13 +38,13 @@ struct AssemblyResult {
   int64_t vocab_size = 0;          ///< rows of the embedding
 };
 
-/// Writes a checkpoint assembled from `options` to `out`, which must not exist or be empty.
-/// config.json, tokenizer, processor and template files come from the text model, with the mask or
-/// volume token added. New rows of embedding and output are the mean of the existing rows. Weights
-/// keep their stored dtypes; random weights have the dtype of the text model. Memory holds one
-/// tensor at a time, besides a .pt or .pth file. Throws UserError: kUsage for a preset that cannot
-/// be assembled and for unsupported sources; kBadData, which lists missing tensors, for damaged
-/// sources and unknown layouts; kFailed if the disk is full.
+/// Writes a checkpoint assembled from `options` to the folder `out`, which must not exist or must
+/// be empty. config.json, tokenizer, processor and template files come from the text model, with
+/// the mask or volume token added. New rows of embedding and output are the mean of the existing
+/// rows. Weights keep their stored dtypes; random weights have the dtype of the text model. Memory
+/// holds one tensor at a time, besides a .pt or .pth file. Throws UserError: kUsage for a preset
+/// that cannot be assembled and for unsupported sources; kBadData, which lists missing tensors, for
+/// damaged sources and unknown layouts; kFailed if the disk is full.
 AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models

@@ -80,11 +80,11 @@ std::vector<std::string> list_presets();
 /// preset has its own.
 std::string get_tokenizer_source(const std::string& preset);
 
-/// Writes a randomly initialized checkpoint of a preset to `out`, which must not exist or be empty.
-/// `tokenizer` is a tokenizer.json for presets without one, else empty. `dtype` is float32,
-/// bfloat16 or float16; 16-bit values are float32 values, rounded. Memory holds one tensor at a
-/// time. Throws UserError: kUsage for an unknown preset, with the list of presets; kBadData for an
-/// invalid tokenizer; kFailed if the disk is full.
+/// Writes a randomly initialized checkpoint of a preset to the folder `out`, which must not exist
+/// or must be empty. `tokenizer` is a tokenizer.json for presets without one, else empty. `dtype`
+/// is float32, bfloat16 or float16; 16-bit values are float32 values, rounded. Memory holds one
+/// tensor at a time. Throws UserError: kUsage for an unknown preset, with the list of presets;
+/// kBadData for an invalid tokenizer; kFailed if the disk is full.
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out, at::ScalarType dtype = at::kFloat);
 

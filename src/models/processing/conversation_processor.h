@@ -158,7 +158,7 @@ class ConversationProcessor : public Processor {
     PixelLimits limits;
     std::vector<MediaLayout> media_layouts;
     EncodedChat chat;
-    std::optional<data::ShrinkInfo> shrunk{};
+    std::optional<data::ShrinkInfo> shrunk{};  ///< set if media were shrunk
 
     int64_t tokens() const { return std::ssize(chat.token_ids); }
   };
@@ -166,13 +166,18 @@ class ConversationProcessor : public Processor {
   /// data::SampleError for media that the family or the settings do not allow, or that the chat
   /// lacks.
   std::vector<Medium> collect_media(const io::Record& record, const text::RenderedChat& chat) const;
+  /// Return the sample of a rendered chat: process_chat() with pixels, process_headers() with a
+  /// pixel_values tensor on the meta device.
   data::Sample process_chat(const io::Record& record, int64_t index, const text::RenderedChat& chat,
                             const image::Augmentation& augmentation = {}) const;
   data::Sample process_headers(const io::Record& record, int64_t index, const text::RenderedChat& chat) const;
   /// Reads the sizes of media from file headers. Throws data::SampleError, which names the file.
   void measure(const io::Record& record, std::vector<Medium>& media) const;
+  /// Returns the layout of a medium. Throws UserError, which names the file.
   MediaLayout layout_medium(const Medium& medium, const PixelLimits& limits) const;
+  /// Returns the number of tokens of all images and videos at the given limits.
   int64_t count_tokens(const std::vector<Medium>& media, const PixelLimits& limits) const;
+  /// Returns the layouts of all media at the given limits, and the tokenized chat.
   SampleLayout layout_sample(const io::Record& record, const text::RenderedChat& chat, const std::vector<Medium>& media,
                              const PixelLimits& limits) const;
   /// Returns the layout that fits data.max_length and removes the fewest pixels. Shrinks images
@@ -187,6 +192,8 @@ class ConversationProcessor : public Processor {
                                          int64_t token_budget) const;
   /// Returns advice on shortening a record.
   std::string describe_shortening(const io::Record& record) const;
+  /// Throws data::SampleTooLongError for a sample of `tokens` tokens. `tokens_at_floor` is the
+  /// number at the lowest limits, if its media can be shrunk.
   [[noreturn]] void throw_too_long(const io::Record& record, int64_t tokens,
                                    std::optional<int64_t> tokens_at_floor) const;
   /// Returns the sample with pixel_values on the meta device. Throws data::SampleError if it
@@ -230,7 +237,11 @@ class ConversationProcessor : public Processor {
   void check_images(const io::Record& record, const std::vector<int64_t>& images_per_mark) const;
   /// Returns the record's turns, with a placeholder for each slice of a volume.
   std::vector<text::Turn> make_turns(const io::Record& record) const;
+  /// Reads the header of a volume or of a volume used as slices. Throws UserError if it exceeds the
+  /// memory limit or if it is an unexpected series.
   void measure_volume(Medium& medium) const;
+  /// Returns the medium's slice as an image, uint8 [3, height, width], from `cached_volume`, which
+  /// it fills if it has another volume.
   at::Tensor read_slice(const Medium& medium, SlicedVolume& cached_volume, std::vector<io::Notice>& notices) const;
   /// Returns a preview of each row, a preprocessed volume.
   static std::vector<MediaPreview> preview_volumes(const at::Tensor& rows);
