@@ -57,9 +57,11 @@ std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, con
 at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const SaveOptions& options) {
   const BaseWeights::Entry* entry = options.base->find(parameter);
   const at::ScalarType model_dtype = parameter.tensor.scalar_type();
+  // Frozen parameters of an adapter keep their dtype, whatever options.dtype is.
   if (!is_trained(parameter) && parameter.is_saved_with_adapter()) return entry ? entry->info.dtype : model_dtype;
   if (options.dtype) return *options.dtype;
   if (entry == nullptr) return is_trained(parameter) ? options.base->dtype() : model_dtype;
+  // Trained weights are not saved in the base's dtype if that is an 8-bit type.
   return !is_trained(parameter) || is_weight_dtype(entry->info.dtype) ? entry->info.dtype : model_dtype;
 }
 
@@ -82,6 +84,7 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
                           .on_written = {}};
     const BaseWeights::Entry* entry = options.base->find(parameter);
     const auto master = options.master_weights.find(parameter.name);
+    // Sharded values are not checked: they are on all ranks until they are written.
     if (is_trained(parameter) && !parameter.sharded) {
       dtype = widen_on_overflow(
           tensor.name, master != options.master_weights.end() ? master->second : parameter.tensor.detach(), dtype);

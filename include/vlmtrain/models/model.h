@@ -86,16 +86,16 @@ class VisionLanguageModel {
   /// Computes the language model on a packed batch. `image_features` replace the embeddings of the
   /// tokens at batch.image_positions; they are empty for a batch without images. `cache` is null
   /// except in generation. It has the keys and values of the preceding tokens of the batch's
-  /// sequences; those of the batch are appended.
+  /// sequences. The call appends the keys and values of the batch.
   virtual ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
 
   /// Returns whether the model predicts masks (data::Masks).
   virtual bool predicts_masks() const { return false; }
   /// Returns mask logits, fp32 [masks, height, width]. They cover the mask encoder's square input
-  /// at a lower or higher resolution. `hidden` [masks, hidden] are the hidden states at
-  /// masks.positions. The mask encoder processes at most `images_per_pass` images at a time (0:
-  /// all). REQUIRES: predicts_masks(), masks.count() > 0.
+  /// at another resolution. `hidden` [masks, hidden] are the hidden states at masks.positions. The
+  /// mask encoder processes at most `images_per_pass` images at a time (0: all). REQUIRES:
+  /// predicts_masks(), masks.count() > 0.
   virtual at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const;
 
   /// Returns the output projection, [vocabulary, hidden]. Logits are hidden · weightᵀ.

@@ -291,6 +291,8 @@ void list_unread_rope_keys(const json& text, const std::string& prefix, std::vec
   }
 }
 
+/// Returns whether config.json is nanoVLM's, which has no model_type and other keys than
+/// transformers.
 bool is_nanovlm(const json& config) {
   return config.contains("lm_hidden_dim");
 }

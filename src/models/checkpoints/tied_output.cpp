@@ -63,6 +63,7 @@ template <class Json>
 bool is_tied_in_transformers(const Json& config) {
   // InternVL has no default: without the key the weights decide, also in transformers.
   constexpr std::array<std::string_view, 1> kTiedByDefault{"gemma3"};
+  // Model types whose transformers class ignores the key in text_config.
   constexpr std::array<std::string_view, 4> kTopLevelOnly{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
   const std::string type = config.value("model_type", "");
   const bool is_tied_by_default = std::ranges::find(kTiedByDefault, type) != kTiedByDefault.end();
@@ -74,6 +75,7 @@ bool is_tied_in_transformers(const Json& config) {
 
 template <class Json>
 void write_tie_keys(Json& config, bool tied) {
+  // Only nanoVLM's config.json has this key.
   if (config.contains("lm_hidden_dim")) {
     if (get_flag(config, kNanoVlmTieKey, true) != tied) config[kNanoVlmTieKey] = tied;
     return;
@@ -109,6 +111,7 @@ bool has_tied_output(const VisionLanguageModel& model) {
 bool may_tie_output(const nlohmann::json& config) {
   const auto text = config.find("text_config");
   const bool is_tied_in_text = text != config.end() && text->is_object() && get_flag(*text, kTieKey, false);
+  // Some model types are tied without the key, so a missing key counts as tied.
   return is_tied_in_text || get_flag(config, get_tie_key(config).data(), true);
 }
 

@@ -20,7 +20,7 @@ struct TwoWayTransformerConfig {
   int64_t mlp_dim = 2048;
   int64_t layers = 2;
   int64_t heads = 8;
-  int64_t attention_downsample_rate = 2;  ///< factor by which attention between tokens and features is narrower
+  int64_t attention_downsample_rate = 2;  ///< hidden_size / width of cross-attention
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kRelu;
 };
@@ -86,7 +86,7 @@ class TwoWayTransformer {
 /// The configuration of SAM's mask decoder. All published checkpoints have the default values.
 struct MaskDecoderConfig {
   TwoWayTransformerConfig transformer = {};
-  int64_t mask_tokens = 4;  ///< the first one predicts the single mask
+  int64_t mask_tokens = 4;  ///< tokens of masks, of which only the first is used
 
   int64_t hidden_size() const { return transformer.hidden_size; }
 
@@ -102,7 +102,7 @@ struct MaskDecoderConfig {
 class ConvTranspose2x2 {
  public:
   ConvTranspose2x2(const nn::ParameterScope& scope, int64_t in_channels, int64_t out_channels);
-  /// x [pixels, in] → [pixels · 4, out]: for each pixel its upper row, then its lower row
+  /// Maps x [pixels, in] → [pixels · 4, out]: for each pixel its upper row, then its lower row
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:

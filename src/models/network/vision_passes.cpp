@@ -17,6 +17,7 @@ std::vector<GridPass> split_grids(const std::vector<data::PatchGrid>& grids, int
   std::vector<GridPass> passes(1);
   for (const auto& grid : grids) {
     const int64_t patches_per_frame = grid.patches_per_frame();
+    // An empty pass takes at least one frame, even if it exceeds the limit.
     for (int64_t remaining = grid.frames; remaining > 0;) {
       if (passes.back().patches > 0 && passes.back().patches + patches_per_frame > rows_per_pass) passes.emplace_back();
       const int64_t available = (rows_per_pass - passes.back().patches) / patches_per_frame;
