@@ -156,7 +156,7 @@ LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::
     return parameter.tensor.is_same(model.output_weight());
   };
   // A tied base stores no output projection, which load_weights() has initialized randomly.
-  // Training started with the embedding's values in it, so they are copied.
+  // Training of the adapter started with the embedding's values, so they are copied.
   if (std::erase_if(loaded.initialized, is_output) == 0) return loaded;
   const at::NoGradGuard no_gradients;
   const auto& all = model.parameters().all();

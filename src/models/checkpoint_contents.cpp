@@ -84,7 +84,7 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
                           .on_written = {}};
     const BaseWeights::Entry* entry = options.base->find(parameter);
     const auto master = options.master_weights.find(parameter.name);
-    // Sharded values are not checked: they are on all ranks until they are written.
+    // Sharded values are gathered only when they are written, so they are not checked here.
     if (is_trained(parameter) && !parameter.sharded) {
       dtype = widen_on_overflow(
           tensor.name, master != options.master_weights.end() ? master->second : parameter.tensor.detach(), dtype);

@@ -24,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A temporary folder with links to the base's files and with files that replace some of them.
+/// A temporary folder with symbolic links to the base's files, some of which are replaced by other
+/// files. Removed by the destructor.
 class SymlinkFolder {
  public:
   SymlinkFolder(const fs::path& base, const std::map<std::string, std::string>& files) {

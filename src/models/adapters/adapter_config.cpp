@@ -298,7 +298,8 @@ std::string make_adapter_config(const VisionLanguageModel& model, const std::fil
 }
 
 LoadSettings make_base_load_settings(const nn::LoraSettings& lora) {
-  // The base may lack modules that the adapter has fully, or have them in another size.
+  // The base may lack modules that the adapter saves in full, or have them with another number of
+  // rows.
   return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
 }
 

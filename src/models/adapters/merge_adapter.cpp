@@ -42,7 +42,8 @@ at::Tensor cast_checked(const at::Tensor& values, at::ScalarType dtype, std::str
 /// The merge of one adapted module: W of the base checkpoint, A and B of the adapter.
 class LoraMerge {
  public:
-  /// `weight` is the base's name of W of the module at `path`.
+  /// `path` is the module's path in the model, `weight` the name of W in the base. `base` and
+  /// `adapter` must outlive this object.
   LoraMerge(const io::CheckpointTensors& base, const AdapterTensors& adapter, const std::string& path,
             std::string weight)
       : base_(base), adapter_(adapter), weight_(std::move(weight)), module_(path + ".") {}

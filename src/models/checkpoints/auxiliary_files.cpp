@@ -40,8 +40,8 @@ constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kExtraTemplateFolder = "additional_chat_templates/";
 constexpr const char* kFilesWithTemplates[] = {"chat_template.json", "processor_config.json", "tokenizer_config.json"};
 
-/// Returns the default template of a `chat_template` value: a text, a list of {name, template}, or
-/// an object of texts by name. Returns nothing for null.
+/// Returns the default template of a `chat_template` value: a string, a list of {name, template},
+/// or an object of strings by name. Returns nothing for null.
 std::optional<std::string> get_default_template(const nlohmann::ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object()) return value.value("default", std::string());

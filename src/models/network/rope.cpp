@@ -73,7 +73,8 @@ at::Tensor compute_llama3_frequencies(const at::Tensor& base_frequencies, const 
 /// modeling_rope_utils.py).
 at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
   const auto dimensions = static_cast<double>(head_dim);
-  /// Index of the pair that makes `num_rotations` rotations over the pretraining context.
+  /// Returns the index of the pair that makes `num_rotations` rotations over the context of
+  /// pretraining.
   const auto find_correction_dim = [&](double num_rotations) {
     return dimensions * std::log(rope.original_max_positions / (num_rotations * 2 * std::numbers::pi)) /
            (2 * std::log(rope.theta));
