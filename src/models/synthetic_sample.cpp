@@ -71,7 +71,7 @@ void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
                       sample.text_tokens, kMaxTextTokens);
   }
   if (sample.label_tokens < 1 || sample.label_tokens >= sample.text_tokens) {
-    throw usage_error("{} label tokens of {} text tokens: give at least 1 label token, and fewer than text tokens",
+    throw usage_error("{} label tokens of {} text tokens: give at least 1, and fewer than the number of text tokens",
                       sample.label_tokens, sample.text_tokens);
   }
 }

@@ -24,8 +24,8 @@ namespace vlmtrain::models {
 struct SaveOptions {
   const BaseWeights* base;                             ///< not null; must outlive the contents made from it
   std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights except frozen adapters; nullopt: the base's
-  std::map<std::string, at::Tensor> master_weights =
-      {};  ///< fp32, by parameter name; trained parameters without an entry are saved from the model
+  /// fp32 values by parameter name. Trained parameters without an entry are saved from the model.
+  std::map<std::string, at::Tensor> master_weights = {};
 };
 
 /// Returns the dtype to save a parameter in, before a value that overflows in it widens it to fp32.

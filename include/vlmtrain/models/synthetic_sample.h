@@ -20,7 +20,7 @@ struct SyntheticSample {
   std::optional<int64_t> images = std::nullopt;
   int64_t image_width = 1024, image_height = 768;  ///< in pixels; ignored without images
   int64_t video_frames = 0;                        ///< frames of the video file; 0: no video
-  /// Frame rate of the video file. 0: unknown, so that all frames are used, as for a folder of frames.
+  /// Frame rate of the video file; 0 if unknown, so that all frames are used, as for a folder.
   double video_fps = 0;
   int64_t video_width = 1024, video_height = 768;          ///< of a frame, in pixels; ignored without a video
   int64_t text_tokens = 256;                               ///< tokens of prompt and answer, chat template included
@@ -50,7 +50,7 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
 /// The maximum sequence length of a model.
 struct ContextLength {
   int64_t tokens = 0;
-  /// Whether longer samples are rejected. Otherwise they are trained at positions that the model has
+  /// Whether longer samples are rejected. Otherwise they are used, at positions that the model has
   /// not been trained at.
   bool is_hard_limit = false;
   std::string_view key = "max_position_embeddings";  ///< key of config.json that sets `tokens`

@@ -14,7 +14,7 @@ namespace vlmtrain::models {
 /// A prefix of the model's parameter names, with the prefixes that checkpoints use for it.
 struct KeyAliases {
   std::string_view parameter;  ///< prefix of parameter names
-  /// Alternatives: the one of published checkpoints first, and a longer prefix before its own prefix.
+  /// Alternatives: that of published checkpoints first, a longer prefix before its own prefix.
   std::vector<std::string_view> checkpoint_prefixes;
 };
 

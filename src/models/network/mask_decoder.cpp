@@ -17,8 +17,8 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr double kFinalNormEpsilon =
-    1e-5;  // torch.nn.LayerNorm's default, which SAM uses here instead of layer_norm_eps
+/// torch.nn.LayerNorm's default, which SAM uses for the final norm instead of layer_norm_eps.
+constexpr double kFinalNormEpsilon = 1e-5;
 
 /// Returns x [masks, rows, in] → [masks, rows, out].
 at::Tensor apply_linear(const nn::Linear& linear, const at::Tensor& x) {

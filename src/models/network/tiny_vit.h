@@ -47,8 +47,8 @@ struct TinyVitConfig {
   int64_t stride() const;         ///< pixels per feature along an image's side
   int64_t blocks() const;         ///< blocks of all stages, without mergings
   double num_parameters() const;  ///< estimate
-  /// Returns the hidden features of an MLP, or the inner channels of an MBConv, in a stage of `width`
-  /// channels.
+  /// Returns the hidden features of an MLP, or the inner channels of an MBConv, in a stage of
+  /// `width` channels. Rounded down.
   int64_t mlp_features(int64_t width) const { return scale_width(width, mlp_ratio); }
   int64_t expanded_channels(int64_t width) const { return scale_width(width, mbconv_expand_ratio); }
 

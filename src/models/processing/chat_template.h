@@ -13,8 +13,8 @@ namespace vlmtrain::models {
 
 /// The chat template settings of a family.
 struct FamilyTemplate {
-  std::string_view
-      fallback;  ///< name of the built-in template for a checkpoint without one, as in text::choose_template()
+  /// Name of the built-in template for a checkpoint without one, as in text::choose_template().
+  std::string_view fallback;
   text::MediaMarkup image{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
   text::MediaMarkup video{};
   std::string after_image = "\n";  ///< as text::TemplateSettings::after_image
