@@ -38,8 +38,8 @@ struct MetaBase {
       : model(build_model(base, at::kMeta, at::kFloat)), modules(*model, find_output_module(*model)) {}
 };
 
-/// Returns the model of `base`; if empty, of the base that the adapter names, if that exists and is
-/// valid.
+/// Returns the model of `base`. If `base` is empty, uses base_model_name_or_path of the adapter in
+/// `folder`; returns nothing if that is not a valid checkpoint.
 std::optional<MetaBase> build_meta_base(const std::filesystem::path& folder, const std::filesystem::path& base) {
   if (!base.empty()) return MetaBase(base);
   const auto config = io::read_json(folder / kAdapterConfigName);
@@ -84,6 +84,7 @@ void resolve_modules_to_save(nn::LoraSettings& settings, const AdapterTensors& t
       settings.modules_to_save.push_back(parameter.name.substr(0, parameter.name.rfind('.')));
     }
     const auto& shape = tensors.info(parameter.name).shape;
+    // The adapter was trained with a larger vocabulary than its base has.
     if (differs_only_in_rows(parameter, shape) && shape[0] > parameter.sizes()[0] &&
         parameter.sizes()[0] == model.output_weight().size(0)) {
       settings.vocabulary_rows = std::max(settings.vocabulary_rows, shape[0]);
@@ -154,13 +155,15 @@ LoadResult load_base_weights(VisionLanguageModel& model, const std::filesystem::
   const auto is_output = [&](const nn::Parameter& parameter) {
     return parameter.tensor.is_same(model.output_weight());
   };
+  // A tied base stores no output projection, which load_weights() has initialized randomly.
+  // Training of the adapter started with the embedding's values, so they are copied.
   if (std::erase_if(loaded.initialized, is_output) == 0) return loaded;
   const at::NoGradGuard no_gradients;
   const auto& all = model.parameters().all();
   const auto embedding = std::ranges::find_if(all, [&](const nn::Parameter& parameter) {
     return parameter.is_embedding && parameter.sizes() == model.output_weight().sizes();
   });
-  VLMTRAIN_CHECK(embedding != all.end(), "a tied base without an embedding that matches its output");
+  VLMTRAIN_CHECK(embedding != all.end(), "a tied base has no embedding with the shape of its output projection");
   model.output_weight().detach().copy_(embedding->tensor.detach());
   return loaded;
 }

@@ -31,12 +31,14 @@ BaseWeights::Entry make_entry(std::shared_ptr<const File> file, const std::strin
           .release = [file, name] { file->release(name); }};
 }
 
-// 1 KiB per tensor: pages of a 7B checkpoint's few hundred tensors, not gigabytes, are read. The
-// pieces reach from start to end, so that a fill of either half is noticed. Changing a number
-// invalidates the fingerprints of existing adapters.
+// 1 KiB per tensor, so that a fingerprint of a 7B checkpoint reads some thousand pages instead of
+// gigabytes. The pieces are spread from the start to the end of a tensor, so that overwriting one
+// half changes the fingerprint. Changing a number invalidates the fingerprints of existing
+// adapters.
 constexpr size_t kPieces = 4;
 constexpr size_t kPieceBytes = 256;
 
+/// Adds the first bytes, the last bytes and evenly spaced pieces between them.
 void add_values(ContentHash& hash, const at::Tensor& tensor) {
   const std::string_view bytes(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
   if (bytes.size() <= kPieces * kPieceBytes) {
@@ -99,7 +101,7 @@ void BaseWeights::open_weights() {
     return file;
   };
   open(folder_);
-  // The model on the meta device gives the names only.
+  // Only the names are needed, so the model is on the meta device.
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   std::map<at::ScalarType, int64_t> dtype_counts;
   for (const auto& parameter : get_base_parameters(*model)) {
@@ -115,7 +117,7 @@ void BaseWeights::open_weights() {
 }
 
 void BaseWeights::open_adapter(const fs::path& adapter) {
-  // The model on the meta device gives the names only.
+  // Only the names are needed, so the model is on the meta device.
   const auto model = build_model(folder_, at::kMeta, at::kFloat);
   const AdapterModules modules(*model, find_output_module(*model));
   const auto file = std::make_shared<const AdapterTensors>(adapter, &modules);

@@ -55,6 +55,7 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings) {
   if (is_adapter(folder)) {
     ProcessorSettings base_settings = settings;
+    // The adapter's own files take precedence; visit_adapted_folder() overlays them below.
     if (base_settings.template_folder.empty()) base_settings.template_folder = folder;
     return load_processor(find_adapter_base(folder), base_settings);
   }
@@ -97,6 +98,7 @@ at::Tensor make_initial_values(const nn::Parameter& parameter, uint64_t seed) {
   const auto& [mean, deviation, is_uniform] = parameter.initial;
   at::Tensor values = at::empty(parameter.sizes(), at::kFloat);
   if (deviation == 0) return values.fill_(mean);
+  // A stream per name makes the values independent of the order and number of parameters.
   auto generator = at::make_generator<at::CPUGeneratorImpl>(derive_stream_seed(seed, parameter.name));
   if (is_uniform) return values.uniform_(mean - deviation, mean + deviation, generator);
   return values.normal_(mean, deviation, generator);

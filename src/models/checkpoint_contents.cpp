@@ -35,7 +35,7 @@ bool is_trained(const nn::Parameter& parameter) {
   return parameter.tensor.requires_grad();
 }
 
-/// Returns `dtype`; fp32 with a warning if values would overflow in it.
+/// Returns `dtype`, or fp32 with a warning if values would overflow in `dtype`.
 at::ScalarType widen_on_overflow(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
   const std::string problem = describe_overflow(name, values, dtype);
   if (problem.empty()) return dtype;
@@ -43,7 +43,8 @@ at::ScalarType widen_on_overflow(const std::string& name, const at::Tensor& valu
   return at::kFloat;
 }
 
-/// Returns the reader of a parameter that keeps its values; empty if these are not the base's.
+/// Returns a function that reads a frozen parameter's values from the base, with rows added or
+/// dropped if the vocabulary was resized; empty if the base does not have the tensor in this shape.
 std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, const BaseWeights::Entry* entry) {
   if (entry == nullptr) return {};
   if (parameter.sizes() == at::IntArrayRef(entry->info.shape)) return entry->read;
@@ -56,15 +57,18 @@ std::function<at::Tensor()> find_base_reader(const nn::Parameter& parameter, con
 at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const SaveOptions& options) {
   const BaseWeights::Entry* entry = options.base->find(parameter);
   const at::ScalarType model_dtype = parameter.tensor.scalar_type();
+  // Frozen parameters of an adapter keep their dtype, whatever options.dtype is.
   if (!is_trained(parameter) && parameter.is_saved_with_adapter()) return entry ? entry->info.dtype : model_dtype;
   if (options.dtype) return *options.dtype;
   if (entry == nullptr) return is_trained(parameter) ? options.base->dtype() : model_dtype;
+  // Trained weights are not saved in the base's dtype if that is an 8-bit type.
   return !is_trained(parameter) || is_weight_dtype(entry->info.dtype) ? entry->info.dtype : model_dtype;
 }
 
 namespace {
 
-/// Returns the tensors of `parameters` as they are saved. REQUIRES: `store` outlives the result.
+/// Returns the tensors of `parameters` in the dtypes they are saved in, named by `get_name`. Their
+/// values are read when they are written, so `store` and the base must outlive the result.
 io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::vector<nn::Parameter>& parameters,
                                   const SaveOptions& options,
                                   const std::function<std::string(const nn::Parameter&)>& get_name) {
@@ -80,6 +84,7 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
                           .on_written = {}};
     const BaseWeights::Entry* entry = options.base->find(parameter);
     const auto master = options.master_weights.find(parameter.name);
+    // Sharded values are gathered only when they are written, so they are not checked here.
     if (is_trained(parameter) && !parameter.sharded) {
       dtype = widen_on_overflow(
           tensor.name, master != options.master_weights.end() ? master->second : parameter.tensor.detach(), dtype);
@@ -92,7 +97,7 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
     if (is_trained(parameter) && parameter.sharded) {
       tensor.materialize = read_current;
     } else if (is_trained(parameter)) {
-      // Released after writing, since it may be a copy.
+      // The tensor is released after writing, since it may be a copy of the weight.
       const auto values = std::make_shared<at::Tensor>(
           master != options.master_weights.end() ? master->second : parameter.tensor.detach());
       tensor.materialize = [values, dtype] { return values->cpu().to(dtype); };
@@ -124,7 +129,8 @@ CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, co
   contents.tensors =
       make_lazy_tensors(model.parameters(), parameters, options,
                         [&model](const nn::Parameter& parameter) { return model.checkpoint_name(parameter.name); });
-  // transformers converts all weights to the dtype of config.json.
+  // transformers converts all weights to the dtype of config.json, so it must be fp32 if any weight
+  // was widened.
   std::optional<at::ScalarType> dtype = options.dtype;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (contents.tensors[i].dtype != choose_save_dtype(parameters[i], options)) dtype = at::kFloat;

@@ -22,43 +22,49 @@
 
 namespace vlmtrain::models {
 
-/// A model family: its model types and the functions that build its models and processors. `config`
-/// is the content of `folder`/config.json. Optional members are null or empty if the family does
-/// not support them.
+/// A model family: its model types and the functions that build its models and processors. In all
+/// functions `config` is the content of `folder`/config.json. Functions throw UserError (kBadData)
+/// for invalid files and nlohmann::json exceptions for values of unexpected types; call them within
+/// rethrow_json_errors(). Optional members are null or empty if the family does not support them.
 struct Family {
   std::vector<std::string_view> model_types;  ///< values of `model_type` in config.json
+  /// Implements models::build_model(). `config` has passed the checks that all families share.
   std::unique_ptr<VisionLanguageModel> (*build)(const nlohmann::json& config, const std::filesystem::path& folder,
                                                 const nn::ParameterSettings& settings);
+  /// Implements models::load_processor() for a full checkpoint.
   std::unique_ptr<Processor> (*load_processor)(const nlohmann::json& config, const std::filesystem::path& folder,
                                                const ProcessorSettings& settings);
-  /// Returns the sizes of one image with its markers, without a tokenizer; null: the family takes
-  /// no images.
+  /// Returns the sample sizes (pixels, tokens) of one image of `size` with its markers. Needs no
+  /// tokenizer. `max_pixels` is ProcessorSettings::image_max_pixels. Null: the family takes no
+  /// images.
   data::SampleShape (*image_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    image::ImageSize size, std::optional<int64_t> max_pixels);
   /// Returns the maximum number of tokens of a sequence.
   ContextLength (*context_length)(const nlohmann::json& config, const std::filesystem::path& folder);
   /// Estimates the number of parameters from the config alone.
   double (*num_parameters)(const nlohmann::json& config, const std::filesystem::path& folder);
-  /// Returns whether a config.json without `model_type` belongs to the family. config_name is the
-  /// family's name in errors about such files.
+  /// Returns whether a config.json without `model_type` belongs to the family. Null: the family
+  /// requires `model_type`.
   bool (*matches_config)(const nlohmann::json& config) = nullptr;
+  /// Name of the family in errors about files without `model_type`; set together with
+  /// matches_config.
   std::string_view config_name = {};
-  /// Returns the sizes of a video with its markers; null: the family takes no videos. The video's
-  /// fps may be 0.
+  /// Returns the sample sizes of a video with its markers. The video's fps may be 0 (unknown).
+  /// Null: the family takes no videos.
   data::SampleShape (*video_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                    const image::VideoInfo& video, const ProcessorSettings& settings) = nullptr;
-  /// Returns the sizes of a volume resampled to `size` (nothing: the config's size) with values of
-  /// `dtype`; null: the family takes no volumes.
+  /// Returns the sample sizes of a volume resampled to `size` (in voxels; nullopt: the config's
+  /// size) with values of `dtype`. Null: the family takes no volumes.
   data::SampleShape (*volume_shape)(const nlohmann::json& config, const std::filesystem::path& folder,
                                     std::optional<std::array<int64_t, 3>> size, at::ScalarType dtype) = nullptr;
-  /// Returns the side of the mask encoder's input, `requested_side` if given; null: the family
-  /// predicts no masks.
+  /// Returns the side of the mask encoder's square input in pixels: `requested_side` if given, else
+  /// the config's. Null: the family predicts no masks.
   int64_t (*mask_side)(const nlohmann::json& config, const std::filesystem::path& folder,
                        std::optional<int64_t> requested_side) = nullptr;
-  /// Implements models::assemble() for the family's presets; null: not supported.
+  /// Implements models::assemble() for the family's presets. Null: its models cannot be assembled.
   AssemblyResult (*assemble)(const AssemblyOptions& parts, const std::filesystem::path& out) = nullptr;
-  /// Returns the changes of the processor files for `settings` (processor_files.h); null: the files
-  /// have no such settings.
+  /// Returns the changes that make_processor_files() applies for `settings`. Null: the family's
+  /// files store none of these settings.
   ProcessorChanges (*make_processor_changes)(const nlohmann::json& config, const std::filesystem::path& folder,
                                              const ProcessorSettings& settings, bool has_videos) = nullptr;
   /// Similar model types that are not supported, and the reason for each.

@@ -70,8 +70,8 @@ constexpr std::array kHarmlessSettings{HarmlessKey{"do_sample", kSamplingReason}
                                        HarmlessKey{"max_matching_ngram_size", kRuntimeReason},
                                        HarmlessKey{"transformers.js_config", kRuntimeReason}};
 
-/// Returns whether transformers' generate() ignores the value: the defaults of penalties and
-/// counts.
+/// Returns whether transformers' generate() ignores a setting with this value: false for switches,
+/// 0 and 1 for penalties and counts.
 bool is_neutral(const nlohmann::json& value) {
   static const std::array<nlohmann::json, 3> kNeutralValues{false, 0, 1};
   return std::ranges::find(kNeutralValues, value) != kNeutralValues.end();

@@ -15,6 +15,8 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// Returns the concatenation along the tokens of one tensor of each part; undefined if no part has
+/// it.
 template <class GetTensor>
 at::Tensor concat_tensors(const std::vector<ImageFeatures>& parts, const GetTensor& get_tensor) {
   std::vector<at::Tensor> tensors;

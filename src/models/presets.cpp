@@ -67,7 +67,7 @@ namespace {
 void check_preset_known(const std::string& preset, std::string_view source) {
   const auto names = list_presets();
   if (std::find(names.begin(), names.end(), preset) != names.end()) return;
-  // Suggestions also work for a Hugging Face name, without its owner.
+  // A Hugging Face name suggests its preset: the owner and a suffix such as -Instruct are ignored.
   std::string name = preset.substr(preset.rfind('/') + 1);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   for (const std::string_view suffix : {"-instruct", "-hf", "-it"}) {
@@ -101,7 +101,9 @@ nlohmann::ordered_json read_embedded_mask_config(const std::string& preset) {
   return read_embedded_config(preset).value("mask_config", nlohmann::ordered_json());
 }
 
-/// Returns a tokenizer.json with the mask or volume token added that the preset's model needs.
+/// Returns the tokenizer.json in `content` with the mask token or the image token of the preset's
+/// config.json added. Models assembled from a text model need these tokens, which the text model's
+/// own tokenizer does not have. `source` names the file in errors.
 std::string add_special_tokens(const std::string& preset, std::string content, const std::string& source) {
   const auto config = read_embedded_config(preset);
   if (config.contains("image_token")) {
@@ -112,24 +114,26 @@ std::string add_special_tokens(const std::string& preset, std::string content, c
   return text::add_token(content, io::get<std::string>(mask_config, "mask_token", "mask_config"), source).json;
 }
 
-/// Copies `tokenizer` into a preset's folder. Throws UserError (kBadData) if it is invalid or of
-/// another model.
+/// Copies the file `tokenizer` into a preset's folder. Throws UserError (kBadData) if it is invalid
+/// or belongs to another model.
 void install_tokenizer(const std::string& preset, const std::filesystem::path& tokenizer,
                        const std::filesystem::path& folder) {
   const std::string content = io::read_file(tokenizer);
   text::Tokenizer::from_json(content, tokenizer.string());
   io::write_file(folder / "tokenizer.json", add_special_tokens(preset, content, tokenizer.string()));
-  // Its ids are those of the published tokenizer, which may differ. tokenizer.json has all tokens.
+  // The preset's added_tokens.json has the ids of the published tokenizer, which may differ from
+  // those of `tokenizer`. tokenizer.json has all tokens, so the file is not needed.
   std::filesystem::remove(folder / "added_tokens.json");
   try {
     load_processor(folder, {});
   } catch (const UserError& error) {
+    // The message must not name the temporary folder that `folder` may be in.
     std::string reason = error.what();
     const std::string prefix = (folder / "").string();
     for (size_t pos = reason.find(prefix); pos != std::string::npos; pos = reason.find(prefix)) {
       reason.erase(pos, prefix.size());
     }
-    throw data_error("--tokenizer {}: does not fit {}, which needs that of {}: {}", tokenizer.string(), preset,
+    throw data_error("--tokenizer {}: does not fit {}, which needs the tokenizer of {}: {}", tokenizer.string(), preset,
                      get_tokenizer_source(preset), reason);
   }
 }

@@ -9,11 +9,12 @@
 
 namespace vlmtrain::models {
 
-/// Returns the files of configs/models, named PRESET/FILE, which are compiled into the binary.
+/// Returns the contents of the files in configs/models, which are compiled into the binary, by
+/// their names PRESET/FILE.
 const io::Resources& resources();
 
-/// Writes the files of a preset into `folder`, tokenizer included, without weights. Throws as
-/// write_preset().
+/// Writes the files of a preset into the existing `folder`, tokenizer included, without weights.
+/// `tokenizer` is a tokenizer.json for presets without one, else empty. Throws as write_preset().
 void write_preset_files(const std::string& preset, const std::filesystem::path& tokenizer,
                         const std::filesystem::path& folder);
 

@@ -28,12 +28,14 @@ using Documents = std::map<std::string, ordered_json>;  // by file name
 
 constexpr const char* kVideoFile = "video_preprocessor_config.json";
 
+/// Returns the file's content, which is read once and edited in `documents`.
 ordered_json& load_document(Documents& documents, const std::filesystem::path& folder, const std::string& file) {
   const auto [it, is_new] = documents.try_emplace(file);
   if (is_new) it->second = io::read_ordered_json(folder / file);
   return it->second;
 }
 
+/// Returns the settings that `copy` refers to: a section of the file, or the whole file.
 ordered_json& get_settings(ordered_json& document, const ProcessorCopy& copy) {
   return copy.section.empty() ? document : document.at(copy.section);
 }
@@ -51,8 +53,8 @@ void edit_copies(const std::vector<ProcessorCopy>& copies, const ProcessorChange
   }
 }
 
-/// Moves the video settings out of the image processor's file into a file of their own, as
-/// transformers does.
+/// Applies the changes of video settings. If these are still in the image processor's file, writes
+/// them to a file of their own, as transformers does.
 void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& folder, Documents& documents) {
   if (!changes.videos) return;
   const auto video_copies = find_copies(folder, MediaRole::kVideos);
@@ -65,6 +67,7 @@ void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& f
   const auto copies = video_copies.empty() ? find_copies(folder, MediaRole::kImages) : video_copies;
   if (copies.empty()) return;
   ordered_json settings = ordered_json::parse(copies.front().settings.dump());
+  // These keys select the class of an image processor.
   for (const char* key : {"image_processor_type", "feature_extractor_type"}) settings.erase(key);
   settings["video_processor_type"] = changes.video_processor_type;
   changes.videos(settings);
@@ -73,7 +76,8 @@ void edit_videos(const ProcessorChanges& changes, const std::filesystem::path& f
 
 namespace fs = std::filesystem;
 
-/// Returns whether a file may be read by the family's processor: any except weights.
+/// Returns whether the file may affect the processor: JSON, template, text and SentencePiece files,
+/// but no index of weight files.
 bool affects_samples(const fs::directory_entry& entry) {
   constexpr std::array<std::string_view, 4> kExtensions{".json", ".jinja", ".txt", ".model"};
   const std::string name = entry.path().filename().string();
@@ -81,6 +85,7 @@ bool affects_samples(const fs::directory_entry& entry) {
          std::ranges::any_of(kExtensions, [&](std::string_view extension) { return name.ends_with(extension); });
 }
 
+/// Adds the names and contents of the processor files in `folder`, in alphabetical order.
 void add_folder(ContentHash& hash, const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) {

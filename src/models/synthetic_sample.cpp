@@ -12,18 +12,21 @@ namespace vlmtrain::models {
 
 namespace {
 
-// Far above any plausible sample, and low enough that products of them fit into 64 bits.
+// Limits on the numbers of a sample. They are far above any plausible sample, and low enough that
+// products of them fit into 64 bits.
 constexpr int64_t kMaxImages = 10'000;
 constexpr double kMaxFps = 1e4;
 constexpr int64_t kMaxSide = 100'000;
 constexpr int64_t kMaxTextTokens = 10'000'000;
 
-/// The numbers of media in a sample of a family.
+/// The numbers of images and volumes in a sample.
 struct MediaCounts {
   int64_t images = 0;
   int64_t volumes = 0;
 };
 
+/// Returns the numbers of media, with defaults for those that are not set. Throws UserError
+/// (kUsage) for media that the family does not take.
 MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   const bool supports_images = family.image_shape != nullptr;
   const bool supports_volumes = family.volume_shape != nullptr;
@@ -35,7 +38,7 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   }
   if (counts.volumes != 0 && !supports_volumes) {
     throw usage_error(
-        "a sample of {} volumes: this model family supports no volumes; use one that does ({}), or images instead",
+        "a sample of {} volumes: this model family supports no volumes; use a family that does ({}), or images instead",
         counts.volumes, list_volume_families());
   }
   return counts;
@@ -68,12 +71,12 @@ void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
                       sample.text_tokens, kMaxTextTokens);
   }
   if (sample.label_tokens < 1 || sample.label_tokens >= sample.text_tokens) {
-    throw usage_error("{} label tokens of {} text tokens: give at least 1 and fewer than the text has",
+    throw usage_error("{} label tokens of {} text tokens: give at least 1, and fewer than the number of text tokens",
                       sample.label_tokens, sample.text_tokens);
   }
 }
 
-/// Adds a medium to a sample's sizes.
+/// Adds the sizes of one image, video or volume to the sizes of a sample.
 void add_medium(data::SampleShape& shape, const data::SampleShape& medium) {
   shape.row = medium.row;
   shape.grids.insert(shape.grids.end(), medium.grids.begin(), medium.grids.end());
@@ -120,7 +123,7 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
   if (sample.video_frames > 0) {
     if (family.video_shape == nullptr) {
       throw usage_error(
-          "a video of {} frames: this model family supports no videos; use one that does ({}), or images instead",
+          "a video of {} frames: this model family supports no videos; use a family that does ({}), or images instead",
           sample.video_frames, list_video_families());
     }
     const image::VideoInfo video{.frames = sample.video_frames,
@@ -139,8 +142,9 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
     add_masks(shape, sample, counts.images,
               rethrow_json_errors(folder, [&] { return family.mask_side(config, folder, sample.mask_image_size); }));
   } else if (sample.masks.value_or(0) != 0) {
-    throw usage_error("{} masks: this model family predicts none; omit --masks, or use one that does (prs_med)",
-                      *sample.masks);
+    throw usage_error(
+        "{} masks: this model family predicts no masks; omit --masks, or use a family that does (prs_med)",
+        *sample.masks);
   }
   return shape;
 }

@@ -15,12 +15,12 @@
 
 namespace vlmtrain::models {
 
-/// Builds the model that `folder`/config.json describes, with uninitialized weights. Reads only
-/// tensor names of weight files. With `lora`, the targeted Linears have adapters and only these are
-/// trained. `quantization` applies to the frozen weights of all Linears and requires `lora`.
-/// `shard` is this rank's share of the weights of blocks. Throws UserError: kBadData, which lists
-/// the supported families, for an unknown one; kUsage, with suggestions, for a LoRA target that
-/// matches no Linear.
+/// Builds the model that `folder`/config.json describes, with uninitialized weights. Reads only the
+/// tensor names of weight files. With `lora`, the targeted Linears get adapters. `quantization`
+/// applies to the frozen weights of all Linears and requires `lora`. `shard` is this rank's share
+/// of the weights of blocks. Throws UserError: kBadData for an unsupported model, with the list of
+/// supported families, and for invalid or unsupported config keys; kUsage, with suggestions, for a
+/// LoRA target that matches no Linear.
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype,
                                                  const std::optional<nn::LoraSettings>& lora = std::nullopt,
@@ -32,40 +32,44 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
 struct LoadSettings {
   std::vector<std::string> allow_missing{};     ///< initialized randomly, as by initialize_weights()
   std::vector<std::string> allow_unexpected{};  ///< skipped
-  /// Allows other row counts of embedding and output. New rows are the mean of the existing ones.
+  /// Allows the embedding and the output projection to have another number of rows than the model.
+  /// Missing rows become the mean of the stored rows; surplus rows are dropped.
   bool resize_embeddings = false;
-  uint64_t seed = 0;  ///< of random values
-  /// Allows infinite values and NaN: in a run's own checkpoint, whose optimizer state has the fp32
-  /// values.
+  uint64_t seed = 0;  ///< seed of random values
+  /// Allows infinite values and NaN. For a run's own checkpoint, since its optimizer state has the
+  /// fp32 values.
   bool allow_non_finite = false;
 };
 
-/// The differences that load_weights() met. Names are the checkpoint's.
+/// The differences that load_weights() found and permitted.
 struct LoadResult {
-  std::vector<nn::Parameter> initialized;
-  std::vector<nn::Parameter> resized;
-  std::vector<std::string> skipped;
+  std::vector<nn::Parameter> initialized;  ///< missing in the checkpoint, initialized randomly
+  std::vector<nn::Parameter> resized;      ///< loaded with another number of rows
+  std::vector<std::string> skipped;        ///< names of the checkpoint's tensors that were not loaded
 };
 
 /// Copies the weights of `folder` (`*.safetensors`, single or sharded) into the model, converted to
-/// its dtype or quantized, one tensor at a time. Weights with an external_weight() come from there.
-/// Adapters are not changed. Throws one UserError (kBadData) that lists all missing and unexpected
-/// tensors and shape mismatches that `settings` do not allow.
+/// its dtype or quantized, one tensor at a time. Parameters for which external_weight() returns a
+/// tensor are loaded from its checkpoint. Adapters are not changed. Throws one UserError (kBadData)
+/// that lists all missing and unexpected tensors and shape mismatches that `settings` do not allow.
 LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path& folder,
                         const LoadSettings& settings = {});
 
-/// Initializes the weights randomly: matrices and embeddings normal with variance 1 / fan-in, less
-/// at the end of residual branches, biases 0, norm weights 1. Small models train several times
-/// faster from there than from transformers' standard deviation of 0.02. Values depend on seed and
-/// name only.
+/// Initializes all weights except adapters. Matrices and embeddings are normal with variance 1 /
+/// fan-in, and smaller at the end of residual branches. Biases are 0, norm weights 1. Small models
+/// train several times faster with this than with transformers' standard deviation of 0.02. Values
+/// depend only on the seed and the parameter's name.
 void initialize_weights(VisionLanguageModel& model, uint64_t seed);
 
-/// Returns the processor of the family of `folder`; for an adapter's folder, that of its base.
+/// Returns the processor of the model in `folder`. For an adapter, it is the processor of its base
+/// with the adapter's tokenizer, processor and template files. Throws UserError (kBadData) for
+/// missing or invalid files.
 std::unique_ptr<Processor> load_processor(const std::filesystem::path& folder, const ProcessorSettings& settings);
 
 /// Writes a checkpoint for transformers into the existing folder `out`: the weights in the model's
 /// dtype, and config.json, tokenizer, processor and template files of `source`, with the config's
-/// dtype set. Throws UserError (kUsage) if the weights are quantized.
+/// dtype set. Weight files are split at `max_shard_bytes`. Throws UserError (kUsage) if the weights
+/// are quantized.
 void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::path& source,
                      const std::filesystem::path& out, int64_t max_shard_bytes);
 
@@ -76,11 +80,11 @@ std::vector<std::string> list_presets();
 /// preset has its own.
 std::string get_tokenizer_source(const std::string& preset);
 
-/// Writes a randomly initialized checkpoint of a preset to `out`, which must not exist or be empty.
-/// `tokenizer` is a tokenizer.json for presets without one, else empty. `dtype` is float32,
-/// bfloat16 or float16; 16-bit values are the rounded float32 ones. Memory holds one tensor at a
-/// time. Throws UserError: kUsage, which lists the presets, for an unknown one; kBadData for an
-/// invalid tokenizer; kFailed if the disk is full.
+/// Writes a randomly initialized checkpoint of a preset to the folder `out`, which must not exist
+/// or must be empty. `tokenizer` is a tokenizer.json for presets without one, else empty. `dtype`
+/// is float32, bfloat16 or float16; 16-bit values are float32 values, rounded. Memory holds one
+/// tensor at a time. Throws UserError: kUsage for an unknown preset, with the list of presets;
+/// kBadData for an invalid tokenizer; kFailed if the disk is full.
 void write_preset(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
                   const std::filesystem::path& out, at::ScalarType dtype = at::kFloat);
 

@@ -17,34 +17,38 @@
 
 namespace vlmtrain::models {
 
-/// The settings of saving a run's weights. Frozen weights are saved bit by bit as in the base.
-/// Trained weights are saved from their fp32 master weights in the base's dtype. Weights that the
-/// base does not have, such as a new projector or LoRA's adapters, are saved in the dtype of most
-/// of the base's elements.
+/// Options for saving a run's weights. By default, frozen weights are saved bit by bit as in the
+/// base. Trained weights are saved from their fp32 master weights in the base's dtype. Trained
+/// weights that the base does not have, such as a new projector or LoRA's adapters, are saved in
+/// BaseWeights::dtype().
 struct SaveOptions {
-  const BaseWeights* base;
-  std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights except frozen adapters; nothing: the base's
-  std::map<std::string, at::Tensor> master_weights = {};  ///< fp32, by name, of trained parameters
+  const BaseWeights* base;                             ///< not null; must outlive the contents made from it
+  std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights except frozen adapters; nullopt: the base's
+  /// fp32 values by parameter name. Trained parameters without an entry are saved from the model.
+  std::map<std::string, at::Tensor> master_weights = {};
 };
 
-/// Returns the dtype that a parameter is saved in.
+/// Returns the dtype to save a parameter in, before a value that overflows in it widens it to fp32.
 at::ScalarType choose_save_dtype(const nn::Parameter& parameter, const SaveOptions& options);
 
-/// A checkpoint or an adapter ready to be written, once, by any thread. Writing reads the trained
-/// values given to it, frozen parameters of the model and files of the base.
+/// A checkpoint or an adapter that is ready to be written. write() may be called once, by any
+/// thread. The model and its base must outlive this object and must not change until write()
+/// returns.
 struct CheckpointContents {
   std::vector<std::pair<std::string, std::string>> files;  ///< names and contents
   io::LazyTensors tensors;
   bool is_adapter = false;
   std::string base_fingerprint{};  ///< of an adapter's base (compute_base_fingerprint()); empty: not written
 
-  /// Writes into the existing folder `out`. Throws as io/atomic.h.
+  /// Writes into the existing folder `out`. Splits weight files of a checkpoint at
+  /// `max_shard_bytes`. Throws UserError (kFailed) if the disk is full.
   void write(const std::filesystem::path& out, int64_t max_shard_bytes) const;
 };
 
-/// Returns a checkpoint for transformers: weights as `options` says, and config.json, tokenizer,
-/// processor and template files of the base, with the config's dtype set if options.dtype is.
-/// Throws UserError (kUsage), which names `out`, if the model's weights are quantized.
+/// Returns a checkpoint for transformers: the weights as in SaveOptions, and config.json,
+/// tokenizer, processor and template files of the base, with the config's dtype set if
+/// options.dtype is. `out` is only named in errors. Throws UserError (kUsage) if the model's
+/// weights are quantized.
 CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, const SaveOptions& options,
                                             const std::filesystem::path& out);
 
@@ -59,9 +63,9 @@ void save_checkpoint(const VisionLanguageModel& model, const SaveOptions& option
 /// Writes make_adapter_contents() into the existing folder `out`.
 void save_adapter(const VisionLanguageModel& model, const SaveOptions& options, const std::filesystem::path& out);
 
-/// Restores frozen weights of a model loaded from `saved` to their values at the start of the run,
-/// if they were saved in another dtype. The values are the base's, or the initial ones of `seed` if
-/// the base has none.
+/// Restores frozen weights to their values at the start of the run, if the checkpoint `saved`,
+/// which the model was loaded from, has them in another dtype. The values are the base's. Weights
+/// that the base does not have are initialized with `seed` again.
 void restore_frozen_weights(VisionLanguageModel& model, const std::filesystem::path& saved, const BaseWeights& base,
                             uint64_t seed);
 

@@ -8,11 +8,11 @@
 
 namespace vlmtrain::models {
 
-/// Returns one sentence for each part of the checkpoint `folder` that is not read as its files say:
-/// an output projection that config.json ties but the weights do not, a quantization_config without
-/// quantized weights, weight files and keys of config.json that are not read. Reads names and
-/// headers, and embedding and output if config.json ties them and the files hold both. Throws
-/// UserError as build_model().
+/// Returns one sentence for each part of the checkpoint `folder` that is ignored or contradicts
+/// another part: an output projection that config.json ties although its weights differ from the
+/// embedding, a quantization_config without quantized weights, and weight files and keys of
+/// config.json that are not read. Reads tensor names and headers only, except for embedding and
+/// output if they are tied and both stored. Throws UserError as build_model().
 std::vector<std::string> list_checkpoint_remarks(const std::filesystem::path& folder);
 
 /// Returns whether the model of `folder`/config.json predicts masks. Throws UserError (kBadData).

@@ -8,18 +8,19 @@
 
 namespace vlmtrain::models {
 
-/// An image, or a frame of a video, reassembled from a sample's pixels as the vision tower gets it.
-/// For a volume, the three middle slices (image::render_orthogonal_slices()).
+/// An image, or a frame of a video, reassembled from the pixels of a sample, that is, from the
+/// input of the vision tower. For a volume, the three middle slices
+/// (image::render_orthogonal_slices()).
 struct MediaPreview {
   at::Tensor pixels;        ///< uint8 [3, height, width], before normalization
-  int64_t media_index = 0;  ///< index in the sample, in the order of its media marks
-  int64_t frame_index = 0;  ///< of a video or volume series, among the frames that are used
+  int64_t media_index = 0;  ///< index in the sample, in the order of its media placeholders
+  int64_t frame_index = 0;  ///< index among the sampled frames of a video or volumes of a series
   /// Size of the tiles in `pixels` that the tower processes separately; the size of `pixels` if
   /// there is one tile.
   int64_t tile_height = 0;
   int64_t tile_width = 0;
   bool is_overview = false;         ///< whether it is the downscaled full image that accompanies the tiles
-  std::array<int64_t, 3> voxels{};  ///< size of a volume towards right, front and top; else 0
+  std::array<int64_t, 3> voxels{};  ///< size of a volume towards right, front and top; 0 for other media
   std::string name{};               ///< io::describe_volume() of a volume
 
   bool is_volume() const { return voxels[0] > 0; }

@@ -17,41 +17,43 @@
 
 namespace vlmtrain::models {
 
-/// The output of the vision tower and projector for some tiles or patches.
+/// The output of the vision tower and the projector for some rows of pixel_values (tiles or
+/// patches, depending on the family).
 struct ImageFeatures {
   at::Tensor features{};  ///< [image tokens, hidden], in the order of the pixels; undefined without images
   /// DeepStack features: deepstack_features[i], [image tokens, hidden], is added to the hidden
   /// states of the image tokens after text block i.
   std::vector<at::Tensor> deepstack_features{};
-  /// The projector's input, on request: [rows, tower width], one row per patch in the order of the
-  /// pixels, and one per class token if the family's projector takes it.
+  /// The input of the projector, [rows, tower width], if requested; else undefined. Has one row per
+  /// patch in the order of the pixels, and a row per class token if the family's projector takes
+  /// it.
   at::Tensor dense{};
 
   /// Returns the features of `count` image tokens from `first` on, without `dense`.
   ImageFeatures narrow(int64_t first, int64_t count) const;
-  /// Returns the concatenation of `parts`. Skips parts without images.
+  /// Returns the concatenation of `parts` along the tokens. Skips parts without images.
   static ImageFeatures join(const std::vector<ImageFeatures>& parts);
 };
 
 /// The tensors to compute in a forward pass.
 struct OutputRequest {
-  at::Tensor positions;                ///< int64 [n], rows to return the hidden state after the final norm of
-  std::vector<int64_t> text_blocks{};  ///< blocks of the language model to return the output of, for all rows
+  at::Tensor positions;                ///< int64 [n], tokens of the batch to return final-norm hidden states for
+  std::vector<int64_t> text_blocks{};  ///< language model blocks to return the outputs of, for all tokens
   bool dense_features = false;         ///< whether to return ImageFeatures::dense
 };
 
-/// The output of a forward pass, as an OutputRequest asks for it.
+/// The output of a forward pass: the tensors of an OutputRequest.
 struct ModelOutput {
-  at::Tensor hidden;  ///< [n, hidden]
+  at::Tensor hidden;  ///< [n, hidden], after the final norm, at OutputRequest::positions
   /// [tokens, hidden] for each requested block, before DeepStack features are added.
   std::vector<at::Tensor> text_blocks{};
-  at::Tensor dense_features{};  ///< undefined without request or without images
+  at::Tensor dense_features{};  ///< ImageFeatures::dense; undefined if not requested or without images
 };
 
 /// A tensor of another checkpoint.
 struct ExternalWeight {
-  std::filesystem::path folder;
-  std::string name;
+  std::filesystem::path folder;  ///< the other checkpoint
+  std::string name;              ///< in its weight files
 };
 
 /// The input of a vision tower in one pass.
@@ -77,45 +79,50 @@ class VisionLanguageModel {
   VisionLanguageModel(const VisionLanguageModel&) = delete;
   VisionLanguageModel& operator=(const VisionLanguageModel&) = delete;
 
-  /// Computes vision tower and projector. Throws InternalError if `with_dense` is set for a family
-  /// without dense features.
+  /// Computes the vision tower and the projector in one pass. Throws InternalError if `with_dense`
+  /// is set for a family without dense features.
   virtual ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const = 0;
 
-  /// Computes the language model on a packed batch. `image_features` are put into the rows
-  /// batch.image_positions; empty for a batch without images. `cache` is null except in generation;
-  /// it holds the keys and values of the batch's sequences and is extended by the batch.
+  /// Computes the language model on a packed batch. `image_features` replace the embeddings of the
+  /// tokens at batch.image_positions; they are empty for a batch without images. `cache` is null
+  /// except in generation. It has the keys and values of the preceding tokens of the batch's
+  /// sequences. The call appends the keys and values of the batch.
   virtual ModelOutput hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
 
   /// Returns whether the model predicts masks (data::Masks).
   virtual bool predicts_masks() const { return false; }
-  /// Returns mask logits, fp32 [masks, height, width] over the squares of pixels, in another
-  /// resolution than these. `hidden` [masks, hidden] are the hidden states at masks.positions. At
-  /// most `images_per_pass` images (0: all) pass the mask encoder at a time. REQUIRES:
+  /// Returns mask logits, fp32 [masks, height, width]. They cover the mask encoder's square input
+  /// at another resolution. `hidden` [masks, hidden] are the hidden states at masks.positions. The
+  /// mask encoder processes at most `images_per_pass` images at a time (0: all). REQUIRES:
   /// predicts_masks(), masks.count() > 0.
   virtual at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden, int64_t images_per_pass) const;
 
   /// Returns the output projection, [vocabulary, hidden]. Logits are hidden · weightᵀ.
   virtual const at::Tensor& output_weight() const = 0;
 
+  /// Return the number of blocks of the vision tower and of the language model, the units of
+  /// activation checkpointing (RecomputeBlocks).
   virtual int64_t vision_blocks() const = 0;
   virtual int64_t language_blocks() const = 0;
 
-  /// Returns the checkpoint's name of a parameter.
+  /// Returns the name of a parameter's tensor in checkpoints.
   virtual std::string checkpoint_name(const std::string& parameter) const { return parameter; }
-  /// Returns the tensor that a parameter is loaded from if not from the model's own checkpoint. A
-  /// saved checkpoint has all weights, under checkpoint_name(). Throws UserError (kBadData) if the
-  /// other checkpoint does not exist.
+  /// Returns the tensor that a parameter is loaded from if it is in another checkpoint; else
+  /// nothing. A saved checkpoint has all weights, named by checkpoint_name(). Throws UserError
+  /// (kBadData) if the other checkpoint does not exist.
   virtual std::optional<ExternalWeight> external_weight(const std::string& parameter) const;
-  /// Adds to the config.json of a saved checkpoint what the model read from other files.
+  /// Adds the settings that the model read from other files to the config.json of a saved
+  /// checkpoint.
   virtual void complete_config(nlohmann::ordered_json& config) const;
   /// Adds computed tables, which are not parameters, to the tensors of a saved checkpoint.
   virtual void complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const;
 
-  /// Computes get_image_features() of all rows of pixels, at most vision_tiles_per_pass() at a time
-  /// but at least one frame of a grid. Returns empty features without pixels.
+  /// Computes get_image_features() in passes of at most vision_tiles_per_pass() rows of pixels. A
+  /// frame of a grid is never split, so a pass may have more rows. Returns empty features without
+  /// pixels.
   ImageFeatures get_all_image_features(const VisionInput& vision, bool with_dense = false) const;
-  /// The same with another number of rows per pass (0: all).
+  /// Computes the same with at most `rows_per_pass` rows per pass (0: all).
   ImageFeatures get_all_image_features(const VisionInput& vision, int64_t rows_per_pass, bool with_dense) const;
   /// Computes get_all_image_features() and hidden_states() of a batch.
   ModelOutput forward(const data::MicroBatch& batch, const OutputRequest& request) const;
@@ -124,8 +131,8 @@ class VisionLanguageModel {
   nn::ParameterStore& parameters() { return parameters_; }
   void set_recompute(RecomputeBlocks blocks) { recompute_ = blocks; }
   const RecomputeBlocks& recompute() const { return recompute_; }
-  /// Sets the rows of pixels per vision pass; 0: all of a micro-batch. Fewer need less memory for
-  /// temporaries. The features are the same.
+  /// Sets the maximum rows of pixels per vision pass; 0: all rows of a micro-batch. Fewer rows need
+  /// less memory for temporaries. The features do not change.
   void set_vision_tiles_per_pass(int64_t tiles) { vision_tiles_per_pass_ = tiles; }
   int64_t vision_tiles_per_pass() const { return vision_tiles_per_pass_; }
   /// Returns the number of vision passes in forward(batch).
@@ -143,8 +150,8 @@ class VisionLanguageModel {
 struct FrozenParts {
   bool vision_tower = false;
   bool projector = false;
-  bool language_model = false;  ///< with embedding and output projection
-  bool mask_encoder = false;    ///< of a family that predicts masks
+  bool language_model = false;  ///< including embedding and output projection
+  bool mask_encoder = false;    ///< ignored by families that predict no masks
 };
 
 /// Enables gradients for the parts that are not frozen, and disables all others. With LoRA, enables

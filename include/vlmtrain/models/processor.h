@@ -17,19 +17,20 @@
 
 namespace vlmtrain::models {
 
+/// Settings of load_processor(), from the run's configuration.
 struct ProcessorSettings {
   int64_t max_length = 8192;  ///< in tokens, image tokens included; samples are never truncated
   data::LongSamplePolicy on_too_long = data::LongSamplePolicy::kShrink;  ///< action for longer samples
-  std::optional<int64_t> max_images_per_sample;                          ///< nothing: no limit
-  std::optional<int64_t> image_max_pixels;  ///< nothing: the limit of the checkpoint's processor
+  std::optional<int64_t> max_images_per_sample;                          ///< nullopt: no limit
+  std::optional<int64_t> image_max_pixels;  ///< nullopt: the limit of the checkpoint's processor
   double video_fps = 2.0;                   ///< sampled frames per second of video
-  int64_t video_max_frames = 128;           ///< maximum number of sampled frames of a video
+  int64_t video_max_frames = 128;           ///< maximum number of sampled frames per video
   data::VideoLayout video_layout = data::VideoLayout::kReleased;
-  image::AugmentSettings augment = {};     ///< of images and their masks, in training
-  std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's input; nothing: as in config.json
+  image::AugmentSettings augment = {};     ///< augmentation of images and their masks, in training only
+  std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's input; nullopt: as in config.json
   data::VolumeOptions volume = {};         ///< use of volumes
   std::string chat_template = "auto";      ///< as in text::choose_template()
-  std::string chat_template_date;          ///< date for templates, as "2026-11-22"; empty: today
+  std::string chat_template_date;          ///< date that templates print, "YYYY-MM-DD"; empty: today
   /// Folder whose chat templates count as the checkpoint's own; empty: the checkpoint's folder.
   std::filesystem::path template_folder;
 };
@@ -38,30 +39,30 @@ struct ProcessorSettings {
 /// into text. Thread-safe.
 class Processor : public data::SampleProcessor {
  public:
-  /// Returns a conversation up to the start of its next answer, without labels. Drops a last
-  /// assistant turn.
+  /// Returns the sample of a conversation up to the start of its next answer, without labels. If
+  /// the last turn is the assistant's, drops it. Throws data::SampleError.
   virtual data::Sample process_prompt(const io::Record& record, int64_t index) const = 0;
-  /// Returns process_prompt() with pixel_values that have a shape but no values, as
-  /// process_headers(). For prompts whose image features are known.
+  /// Returns process_prompt() with pixel_values that have a shape but no values, like
+  /// process_headers(). For prompts whose image features are already computed.
   virtual data::Sample process_prompt_headers(const io::Record& record, int64_t index) const = 0;
 
-  /// Returns the text before images are expanded to tokens; `as_prompt` as in process_prompt().
-  /// Throws data::SampleError.
+  /// Returns the rendered chat before media placeholders are expanded to image tokens. With
+  /// `as_prompt`, ends it like process_prompt(). Throws data::SampleError.
   virtual text::RenderedChat render(const io::Record& record, bool as_prompt) const = 0;
   virtual const text::ChatTemplate& chat_template() const = 0;
 
-  /// Returns previews of the pixels of `sample`, which process() made of `record`, in the order of
-  /// the media marks, videos frame by frame.
+  /// Returns previews of the pixels of `sample`, which process() made from `record`, in the order
+  /// of the media placeholders, videos frame by frame.
   virtual std::vector<MediaPreview> preview_media(const io::Record& record, const data::Sample& sample) const = 0;
 
   /// Returns whether the family predicts masks (data::Masks). If not, masks of records are ignored.
   virtual bool predicts_masks() const { return false; }
-  /// Returns the masks of a record in the size of their images, uint8 [height, width] of 0 and 1.
-  /// Throws UserError (kBadData).
+  /// Returns the masks of a record, uint8 [height, width] of 0 and 1, in the size of the mask's
+  /// image. Throws UserError (kBadData).
   virtual std::vector<at::Tensor> load_masks(const io::Record& /*record*/) const { return {}; }
-  /// Returns `prompt`, which process_prompt() made of `record`, extended by an answer and by one
-  /// mask of the first image for each mask token of the answer. The masks have no targets. Returns
-  /// nothing if the answer has no mask token.
+  /// Returns `prompt`, which process_prompt() made from `record`, extended by the token ids of an
+  /// answer and by one mask of the first image for each mask token of the answer. The masks have no
+  /// targets. Returns nothing if the answer has no mask token.
   virtual std::optional<data::Sample> make_mask_prompt(const io::Record& /*record*/, const data::Sample& /*prompt*/,
                                                        const std::vector<int64_t>& /*answer*/) const {
     return std::nullopt;
@@ -70,8 +71,8 @@ class Processor : public data::SampleProcessor {
   virtual const text::Tokenizer& tokenizer() const = 0;
   /// Returns the token that ends an answer.
   virtual int64_t end_of_turn_id() const = 0;
-  /// Returns the maximum number of tokens of a conversation, answer included, if the model cannot
-  /// process more.
+  /// Returns the maximum number of tokens of a conversation, answer included, that the model can
+  /// process; the largest int64 if there is no hard limit.
   virtual int64_t max_positions() const { return std::numeric_limits<int64_t>::max(); }
 
   std::optional<data::PositionLimit> position_limit() const final { return position_limit_; }

@@ -24,7 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A temporary folder with links to the base's files and with files that replace some of them.
+/// A temporary folder with symbolic links to the base's files, some of which are replaced by other
+/// files. Removed by the destructor.
 class SymlinkFolder {
  public:
   SymlinkFolder(const fs::path& base, const std::map<std::string, std::string>& files) {
@@ -35,6 +36,7 @@ class SymlinkFolder {
     }
     path_ = name;
     cleanup_.emplace(path_);
+    // All auxiliary files come from `files`; the rest, such as config.json, is linked.
     const auto names = auxiliary_file_names();
     for (const auto& entry : fs::directory_iterator(base)) {
       const std::string file = entry.path().filename().string();

@@ -9,15 +9,16 @@ namespace vlmtrain::models {
 
 /// A base checkpoint overlaid with an adapter's files.
 struct AdaptedFolder {
-  nlohmann::json config;  ///< of the model with the adapter
-  /// Has the files of merge_auxiliary_files(); the base itself if the adapter has no such files.
+  nlohmann::json config;  ///< config.json of the model with the adapter
+  /// Folder with the files of merge_auxiliary_files(). The base itself if they equal the base's
+  /// files.
   std::filesystem::path path;
-  std::filesystem::path template_folder;  ///< folder whose chat templates count
+  std::filesystem::path template_folder;  ///< ProcessorSettings::template_folder for this model; may be empty
 };
 
-/// Calls `callback` with the overlaid folder, which is valid during the call only. Messages of
-/// UserErrors thrown by `callback` are changed to name the original files. Throws UserError
-/// (kFailed) if no temporary folder can be created.
+/// Calls `callback` with the overlaid folder, which is valid during the call only. In messages of
+/// UserErrors thrown by `callback`, the original files are named. Throws UserError (kFailed) if no
+/// temporary folder can be created.
 void visit_adapted_folder(const std::filesystem::path& base, const std::filesystem::path& adapter,
                           const std::function<void(const AdaptedFolder& folder)>& callback);
 

@@ -53,7 +53,7 @@ std::vector<fs::path> list_safetensors(const fs::path& folder) {
 
 /// Returns samples of a file's bytes, spread over the file.
 std::string read_samples(const fs::path& path, uintmax_t bytes) {
-  // 256 KiB decide whether two files of gigabytes are equal: fast, and any training step changes
+  // Reading 256 KiB of a file of gigabytes is fast. It is enough, since any training step changes
   // nearly all weights.
   constexpr uintmax_t kSamples = 64;
   constexpr uintmax_t kBytesEach = 4096;

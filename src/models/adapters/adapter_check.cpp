@@ -22,7 +22,8 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Returns the problem of a tensor that matches no parameter of the adapter.
+/// Returns the problem with a tensor that matches no parameter of the adapter; empty if the tensor
+/// is redundant.
 std::string describe_unexpected_tensor(const std::string& name, const VisionLanguageModel& model,
                                        const AdapterTensors& tensors) {
   const std::string& file_name = tensors.stored_name(name);
@@ -48,8 +49,8 @@ std::string describe_unexpected_tensor(const std::string& name, const VisionLang
 namespace fs = std::filesystem;
 
 struct KnownWeightFile {
-  std::string_view name;  ///< or its prefix
-  std::string_view meaning;
+  std::string_view name;     ///< name of the file or a prefix of it
+  std::string_view meaning;  ///< content of the file, for messages
 };
 
 constexpr std::string_view kTrainedWithLora = "weights that were trained in addition to LoRA";
@@ -72,7 +73,7 @@ constexpr std::array kKnownWeightFiles{
     KnownWeightFile{"consolidated", "weights of a whole model"},
 };
 
-/// Files of trainers that hold no part of a model.
+/// Prefixes of the adapter's own weight files and of trainer files that hold no part of a model.
 constexpr std::array<std::string_view, 9> kFilesWithoutWeights{"adapter_model.", "training_args.", "optimizer",
                                                                "scheduler",      "rng_state",      "random_states",
                                                                "scaler",         "lr_scheduler",   "trainer_state"};
@@ -152,7 +153,8 @@ void refuse_foreign_weights(const fs::path& folder) {
       kKnownWeightFiles, [&](const KnownWeightFile& known_file) { return name.starts_with(known_file.name); });
   if (match != kKnownWeightFiles.end()) {
     throw data_error(
-        "{}: contains {}, which are not loaded with the adapter, so the model would differ; merge the adapter with the "
+        "{}: contains {}, which would not be loaded with the adapter, so the model would differ; merge the adapter "
+        "with the "
         "program that wrote it and use the result, or move the file out of the adapter's folder to ignore it",
         files.front().string(), match->meaning);
   }

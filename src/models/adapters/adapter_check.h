@@ -15,8 +15,9 @@ namespace vlmtrain::models {
 /// device.
 void check_adapter_fits(const VisionLanguageModel& model, const AdapterTensors& tensors);
 
-/// Throws UserError (kBadData) if values of an adapter are infinite or NaN, in the file or in the
-/// model's dtype. Not for a run's own checkpoint, whose optimizer state has the fp32 values.
+/// Throws UserError (kBadData) if values of an adapter are infinite or NaN in the file, or overflow
+/// in the model's dtype. Not used for a run's own checkpoint, since its optimizer state has the
+/// fp32 values.
 void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors);
 
 /// Returns the parameters that an adapter provides: low-rank ones and those of modules_to_save.
@@ -24,7 +25,7 @@ std::vector<nn::Parameter> adapter_parameters(const VisionLanguageModel& model);
 
 /// Throws UserError (kBadData) if an adapter's folder has weights in other files, which would be
 /// ignored: a projector trained by LLaVA's or ms-swift's scripts, a value head, a part of the
-/// vision tower. Ignores optimizer states and the like.
+/// vision tower. Ignores files of trainers such as optimizer states.
 void refuse_foreign_weights(const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models

@@ -77,8 +77,8 @@ constexpr std::array kHarmlessKeys{
     io::HarmlessKey{"merge_weights", "PEFT before 0.3: whether layers merge in evaluation mode"},
 };
 
-/// Returns whether a target names a single module, as "model.layers.3.q_proj", and not a suffix, as
-/// "q_proj".
+/// Returns whether a target has a numbered component and therefore names a single module, such as
+/// "model.layers.3.q_proj", instead of a suffix of many, such as "q_proj".
 bool names_single_module(const std::string& target) {
   const auto is_number = [](std::string_view text) {
     return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
@@ -96,9 +96,11 @@ bool is_set(const nlohmann::json& value) {
 
 void check_supported(const nlohmann::json& config, const std::string& source) {
   const auto method = io::get<std::string>(config, "peft_type", source);
-  if (method != "LORA") throw data_error("{}: peft_type {} is not supported; LORA is", source, method);
+  if (method != "LORA")
+    throw data_error("{}: peft_type {} is not supported; use an adapter with peft_type LORA", source, method);
   const auto bias = io::get_or<std::string>(config, "bias", "none", source);
-  if (bias != "none") throw data_error("{}: trained biases (bias: {}) are not supported; none is", source, bias);
+  if (bias != "none")
+    throw data_error("{}: trained biases (bias: {}) are not supported; train the adapter with bias none", source, bias);
   for (const auto key : kUnsupportedKeys) {
     const auto it = config.find(key);
     if (it == config.end() || !is_set(*it)) continue;
@@ -228,7 +230,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const auto path = folder / kAdapterConfigName;
   const std::string source = path.string();
   if (!std::filesystem::exists(path)) {
-    // Its error names a run's checkpoint.
+    // `folder` may be a run: the error of read_model_config() names its newest checkpoint.
     if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);
     throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source);
   }
@@ -296,7 +298,8 @@ std::string make_adapter_config(const VisionLanguageModel& model, const std::fil
 }
 
 LoadSettings make_base_load_settings(const nn::LoraSettings& lora) {
-  // The base may lack modules that the adapter has fully, or have them in another size.
+  // The base may lack modules that the adapter saves in full, or have them with another number of
+  // rows.
   return {.allow_missing = lora.modules_to_save, .resize_embeddings = !lora.modules_to_save.empty()};
 }
 

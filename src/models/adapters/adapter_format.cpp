@@ -13,10 +13,10 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Prefixes of paths in older transformers releases and in adapters of the text model alone, with
-/// the current ones, as in conversion_mapping.py of transformers 5.24. Up to 4.51, LLaVA, Gemma 3
-/// and InternVL had the text model outside, and Qwen2-VL and Qwen2.5-VL used the text model's
-/// names. Up to 5.0, towers had `vision_model`.
+/// Prefixes of module paths in older transformers releases and in adapters of the text model alone,
+/// with the current prefixes, as in conversion_mapping.py of transformers 5.24. Up to 4.51, LLaVA,
+/// Gemma 3 and InternVL had the text model at the top level, and Qwen2-VL and Qwen2.5-VL used the
+/// names of the text model alone. Up to 5.0, vision towers had a `vision_model` component.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kLegacyPrefixes{{
     {"language_model.lm_head", "lm_head"},
     {"model.language_model.lm_head", "lm_head"},

@@ -15,21 +15,22 @@ namespace vlmtrain::models {
 
 inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
-/// Prefix that peft adds to a module's path. The names below are suffixes of an adapter's
-/// parameters.
+/// Prefix that peft adds to the path of a module.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
+
+// Last components of the names of an adapter's parameters.
 inline constexpr std::string_view kLoraA = "lora_A.weight";
 inline constexpr std::string_view kLoraB = "lora_B.weight";
-inline constexpr std::string_view kMagnitude = "lora_magnitude_vector";  ///< DoRA
+inline constexpr std::string_view kMagnitude = "lora_magnitude_vector";  ///< of DoRA
 
-/// Opens the tensors of an adapter. Throws UserError (kBadData) if there are none, or only pickled
-/// ones.
+/// Opens the tensors of an adapter. Throws UserError (kBadData) if adapter_model.safetensors does
+/// not exist.
 io::SafetensorsFile open_adapter(const std::filesystem::path& folder);
 
 /// The name of an adapter's tensor without the prefixes of wrappers.
 struct AdapterTensorName {
-  std::string path;          ///< of a parameter, such as `model.layers.0.q_proj.lora_A.weight`
-  std::string adapter_name;  ///< peft's name of the adapter, such as `default`, if the tensor's name has it
+  std::string path;          ///< parameter's path, such as `model.layers.0.q_proj.lora_A.weight`
+  std::string adapter_name;  ///< peft's name of the adapter, such as `default`; empty if the tensor's name has none
 };
 
 /// Parses a tensor's name. Removes `base_model.model.` (peft), `module.` (DDP),
@@ -37,15 +38,16 @@ struct AdapterTensorName {
 /// `lora_A.NAME.weight`.
 AdapterTensorName parse_adapter_tensor_name(std::string_view name);
 
-/// The modules of a model, with their names in older transformers releases. Immutable.
+/// The paths of a model's modules. Maps the paths of older transformers releases to them. Does not
+/// refer to the model after construction. Immutable.
 class AdapterModules {
  public:
   /// Collects the modules. `output` is the output projection's module if the model ties it to its
   /// embedding, else empty.
   explicit AdapterModules(const VisionLanguageModel& model, std::string_view output = {});
 
-  /// Returns the path of the model's parameter or module that `path`, a current or older name,
-  /// stands for; `path` itself if the model has none.
+  /// Returns the model's path of the parameter or module with the current or older name `path`;
+  /// `path` itself if the model has no such module.
   std::string resolve(const std::string& path) const;
 
   /// Returns the paths of the model's Linears.
@@ -63,9 +65,10 @@ class AdapterModules {
 /// (parse_adapter_tensor_name(), AdapterModules). Thread-safe.
 class AdapterTensors {
  public:
-  /// Opens the tensors. `modules` are those of the adapter's model; null keeps the names. Throws
-  /// UserError (kBadData) if there are no tensors or only pickled ones, if tensors are empty
-  /// (shards of ZeRO-3), or if two have one name.
+  /// Opens the tensors. `modules` are the modules of the adapter's model, needed during the call
+  /// only; if null, names are not mapped to the model. Throws UserError (kBadData) as
+  /// open_adapter(), and if tensors are empty (shards of ZeRO-3), if two tensors belong to one
+  /// parameter, or if the file has several adapters.
   explicit AdapterTensors(const std::filesystem::path& folder, const AdapterModules* modules = nullptr);
 
   const std::filesystem::path& file() const { return file_.path(); }
@@ -74,14 +77,16 @@ class AdapterTensors {
   bool contains(const std::string& name) const { return stored_names_.contains(name); }
   /// Returns the tensor's name in the file.
   const std::string& stored_name(const std::string& name) const { return stored_names_.at(name); }
-  /// Returns the header of a tensor, as io::SafetensorsFile.
+  /// The header, the values and the release of a tensor, as in io::SafetensorsFile. `name` must be
+  /// one of names().
   const io::TensorInfo& info(const std::string& name) const { return file_.info(stored_name(name)); }
   at::Tensor tensor(const std::string& name) const { return file_.tensor(stored_name(name)); }
   void release(const std::string& name) const { file_.release(stored_name(name)); }
 
   /// Returns the paths of the modules with a lora_A.
   std::vector<std::string> adapted_paths() const;
-  /// Returns the names of tensors that are not low-rank: weights of modules_to_save.
+  /// Returns the names of the tensors that are not parts of LoRA or DoRA: weights of
+  /// modules_to_save.
   std::vector<std::string> full_tensors() const;
 
  private:

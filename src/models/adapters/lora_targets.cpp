@@ -15,6 +15,7 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// Returns the parameter whose tensor is the output projection: its own weight or a tied embedding.
 const nn::Parameter* find_output_parameter(const VisionLanguageModel& model) {
   const auto& all = model.parameters().all();
   const at::Tensor& output = model.output_weight();
@@ -34,9 +35,9 @@ std::vector<std::string> list_modules(const nn::ParameterStore& store) {
   return {names.begin(), names.end()};
 }
 
-/// Returns the entries of modules_to_save without a parameter. Throws UserError (kUsage) if an
-/// output projection tied to the embedding is named alone, since it is trained with the embedding
-/// only.
+/// Returns the entries of modules_to_save that match no parameter. Throws UserError (kUsage) if an
+/// entry is the output projection of a tied model and the embedding is not listed, since the two
+/// can only be trained together.
 std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel& model,
                                                       const std::filesystem::path& folder) {
   auto unknown = model.parameters().find_unmatched_modules_to_save();

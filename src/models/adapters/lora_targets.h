@@ -7,15 +7,17 @@
 
 namespace vlmtrain::models {
 
-/// Returns the embedding that is the output projection too, owned by the model; null if the output
-/// has its own values.
+/// Returns the embedding if it is also the output projection; null if the output projection has its
+/// own values. The model owns the result.
 const nn::Parameter* find_tied_embedding(const VisionLanguageModel& model);
 
-/// Returns the module of the output projection, usually `lm_head`, even if it is tied.
+/// Returns the path of the output projection's module, usually `lm_head`, even if it is tied to the
+/// embedding.
 std::string find_output_module(const VisionLanguageModel& model);
 
-/// Throws UserError, with suggestions, if an entry of the model's LoraSettings matches nothing:
-/// kUsage for a typing error, kBadData for an adapter of another model.
+/// Throws UserError, with suggestions, if an entry of the model's LoraSettings matches no module:
+/// kUsage if the user set it, kBadData if an adapter did. `folder` names the model's checkpoint in
+/// errors.
 void check_lora_targets(const VisionLanguageModel& model, const std::filesystem::path& folder);
 
 /// Returns whether the embedding is trained and also is the output projection. peft then stores a

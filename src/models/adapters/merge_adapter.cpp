@@ -42,7 +42,8 @@ at::Tensor cast_checked(const at::Tensor& values, at::ScalarType dtype, std::str
 /// The merge of one adapted module: W of the base checkpoint, A and B of the adapter.
 class LoraMerge {
  public:
-  /// `weight` is the base's name of W of the module at `path`.
+  /// `path` is the module's path in the model, `weight` the name of W in the base. `base` and
+  /// `adapter` must outlive this object.
   LoraMerge(const io::CheckpointTensors& base, const AdapterTensors& adapter, const std::string& path,
             std::string weight)
       : base_(base), adapter_(adapter), weight_(std::move(weight)), module_(path + ".") {}
@@ -54,6 +55,7 @@ class LoraMerge {
   at::Tensor compute_merged(const nn::LoraSettings& settings, at::ScalarType dtype, MergeStats& stats) const {
     const at::Tensor weight = base_.tensor(weight_);
     at::Tensor merged_weight = at::mm(load_float(kLoraB), load_float(kLoraA)).mul_(settings.scale()).add_(weight);
+    // DoRA: m · V / ‖V‖ by rows, for V = W + scale · B A and the magnitudes m [rows].
     if (settings.use_dora)
       merged_weight.mul_((load_float(kMagnitude) / nn::compute_row_norms(merged_weight)).unsqueeze(1));
     if (!find_non_finite(merged_weight).empty()) {
@@ -80,15 +82,15 @@ class LoraMerge {
   std::string module_;  // prefix of the adapter's tensor names
 };
 
-/// A tensor that replaces one of the base or is added to them.
+/// A tensor that replaces a tensor of the base or is added to them.
 struct FullTensor {
   std::vector<int64_t> shape;
   std::function<at::Tensor()> read;
 };
 
-/// Returns the tensors, by their names in the base, that do not come from a low-rank sum:
-/// modules_to_save, and an output projection that becomes tied or untied. REQUIRES: the adapter
-/// fits the model.
+/// Returns the tensors that are replaced as a whole, by their names in the base: modules_to_save,
+/// and an output projection that becomes tied or untied. They read from `adapter` and `base`, which
+/// must outlive the result. REQUIRES: check_adapter_fits().
 std::map<std::string, FullTensor> collect_full_tensors(const AdapterTensors& adapter, const io::CheckpointTensors& base,
                                                        const VisionLanguageModel& model) {
   std::map<std::string, FullTensor> result;
@@ -119,7 +121,8 @@ std::map<std::string, FullTensor> collect_full_tensors(const AdapterTensors& ada
   return result;
 }
 
-/// Adds the end of turn of the adapter's chat template to eos_token_id.
+/// Adds the token that ends a turn in the adapter's chat template to eos_token_id of
+/// generation_config.json.
 void add_end_of_turn(const std::filesystem::path& base, const std::filesystem::path& adapter,
                      std::map<std::string, std::string>& files) {
   try {
@@ -132,8 +135,8 @@ void add_end_of_turn(const std::filesystem::path& base, const std::filesystem::p
   }
 }
 
-/// Returns the base's config.json with `dtype` and the adapter's changes of the model; unchanged
-/// bytes if there are none.
+/// Returns the base's config.json with `dtype` and the changes that the adapter makes to the model.
+/// Returns the original bytes if nothing changes.
 std::string make_merged_config(const std::filesystem::path& base, const VisionLanguageModel& model,
                                std::optional<at::ScalarType> dtype) {
   const auto path = base / "config.json";
@@ -141,11 +144,12 @@ std::string make_merged_config(const std::filesystem::path& base, const VisionLa
   auto config = io::parse_ordered_json(make_saved_config(model, original, path.string(), dtype), path.string());
   const auto& lora = *model.parameters().lora();
   if (lora.unties_output) {
-    spdlog::info("{}: the adapter's embedding and output projection differ: config.json gets tie_word_embeddings false",
-                 lora.adapter.string());
+    spdlog::info(
+        "{}: the adapter's embedding and output projection differ: tie_word_embeddings is set to false in config.json",
+        lora.adapter.string());
   }
   if (lora.vocabulary_rows > 0) {
-    spdlog::info("{}: the adapter has {} vocabulary rows, more than its base: config.json gets that vocab_size",
+    spdlog::info("{}: the adapter has {} vocabulary rows, more than its base: vocab_size is set to that in config.json",
                  lora.adapter.string(), lora.vocabulary_rows);
     set_vocab_size(config, lora.vocabulary_rows);
   }
@@ -176,15 +180,15 @@ void log_rounding(const MergeStats& stats, const std::filesystem::path& adapter,
   if (stats.num_changed == 0) {
     if (!has_full_modules) {
       spdlog::warn(
-          "{}: the adapter changes no weight (its lora_B are zero), so the result equals the base; check that it is "
-          "the adapter of a finished run",
+          "{}: the adapter changes no weight (its lora_B are zero), so the result equals the base; check that "
+          "training of the adapter has finished",
           adapter.string());
     }
     return;
   }
   const double fraction = static_cast<double>(stats.num_unchanged) / static_cast<double>(stats.num_changed);
-  // Trained adapters in bf16 usually lose a fifth of the changes; at one half the merged model is
-  // likely to differ visibly from the adapted one.
+  // Merging trained adapters in bf16 usually loses a fifth of the changes. If half of them are
+  // lost, the merged model is likely to differ visibly from the adapted one. Not tuned.
   constexpr double kHighFraction = 0.5;
   const std::string text = fmt::format(
       "{}: of {} weights that the adapter changes, {} ({:.1f} %) round to the base value in the output data type",

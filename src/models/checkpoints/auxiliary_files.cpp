@@ -33,15 +33,15 @@ constexpr std::string_view kAuxiliaryFiles[] = {"tokenizer.json",
                                                 "volume_settings.json",
                                                 "media_settings.json"};
 
-/// Key of nanoVLM's config.json.
+/// Key of the chat template in nanoVLM's config.json.
 constexpr const char* kTemplateInConfig = "lm_chat_template";
 constexpr const char* kTemplateKey = "chat_template";
 constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kExtraTemplateFolder = "additional_chat_templates/";
 constexpr const char* kFilesWithTemplates[] = {"chat_template.json", "processor_config.json", "tokenizer_config.json"};
 
-/// Returns the default template of a `chat_template` value: a text, a list of {name, template}, or
-/// an object of texts by name. Returns nothing for null.
+/// Returns the default template of a `chat_template` value: a string, a list of {name, template},
+/// or an object of strings by name. Returns nothing for null.
 std::optional<std::string> get_default_template(const nlohmann::ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object()) return value.value("default", std::string());
@@ -54,7 +54,7 @@ std::optional<std::string> get_default_template(const nlohmann::ordered_json& va
   return std::string();
 }
 
-/// Returns true if every default template of the files equals `jinja`.
+/// Returns true if the files have a default template and all default templates equal `jinja`.
 bool has_default_template(const std::string& jinja, const std::map<std::string, std::string>& files) {
   size_t num_templates = 0, num_equal = 0;
   const auto count_template = [&](const std::optional<std::string>& text) {
@@ -84,7 +84,7 @@ constexpr const char* kProcessorFile = "processor_config.json";
 constexpr const char* kImageProcessorFile = "preprocessor_config.json";
 constexpr const char* kVideoProcessorFile = "video_preprocessor_config.json";
 
-/// Returns true if processor_config.json contains a processor under `key`, as transformers 5 writes
+/// Returns true if processor_config.json has a processor under `key`, where transformers 5 saves
 /// it.
 bool holds_processor(const Files& files, const char* key) {
   const auto file = files.find(kProcessorFile);

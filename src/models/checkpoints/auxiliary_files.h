@@ -13,24 +13,25 @@ namespace vlmtrain::models {
 /// tokenizer, processor, template, generation and settings files.
 std::span<const std::string_view> auxiliary_file_names();
 
-/// Copies the auxiliary files of `source` that exist.
+/// Copies the auxiliary files that exist in `source` to the existing folder `out`.
 void copy_auxiliary_files(const std::filesystem::path& source, const std::filesystem::path& out);
 
 /// Makes `jinja` the only default chat template among `files`, in every location where
-/// transformers, vLLM and nanoVLM look for one. If it already is the default, nothing changes.
-/// Otherwise it becomes chat_template.jinja, templates in other files are removed, and one in
-/// config.json is replaced.
+/// transformers, vLLM and nanoVLM look for one. `files` are contents by name, here and below.
+/// Changes nothing if it already is the only default. Otherwise writes it to chat_template.jinja,
+/// removes the templates in other files, and replaces a template in config.json.
 void set_chat_template(const std::string& jinja, std::map<std::string, std::string>& files);
 
 /// Adds the token `id` to eos_token_id of generation_config.json in `files`. If the file does not
-/// exist, it is created with the ids that transformers would read from config.json, unless these
-/// include the token.
+/// exist, creates it with the ids that transformers would read from config.json, unless these
+/// include the token. Throws UserError (kBadData) if a file is not JSON.
 void add_eos_token(int64_t id, std::map<std::string, std::string>& files);
 
-/// Writes an auxiliary file into the existing folder `out`. Creates the folder in `name`, if any.
+/// Writes an auxiliary file into the existing folder `out`. If `name` contains a folder, creates
+/// it.
 void write_auxiliary_file(const std::filesystem::path& out, const std::string& name, const std::string& content);
 
-/// Returns the contents of the auxiliary files, by name.
+/// Returns the contents of the auxiliary files in the folder `source`, by name.
 std::map<std::string, std::string> read_auxiliary_files(const std::filesystem::path& source);
 
 /// Checks that a checkpoint can be written to `out`, and removes temporary files of interrupted
@@ -38,9 +39,9 @@ std::map<std::string, std::string> read_auxiliary_files(const std::filesystem::p
 void prepare_output_folder(const std::filesystem::path& out);
 
 /// Returns the contents of the auxiliary files of an adapter on its base, by name. Files of the
-/// adapter take precedence: its tokenizer over all tokenizer files, its image processor over either
-/// file of the base (preprocessor_config.json, processor_config.json), its chat templates over all
-/// of the base's, and other files one by one.
+/// adapter take precedence: its tokenizer over all tokenizer files, its image processor over that
+/// of the base in preprocessor_config.json or processor_config.json, its chat templates over all
+/// chat templates of the base, and other files one by one.
 std::map<std::string, std::string> merge_auxiliary_files(const std::filesystem::path& base,
                                                          const std::filesystem::path& adapter);
 

@@ -8,8 +8,8 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Returns the number of parameters stored in `folder`; nothing if the weights are unreadable,
-/// which loading them reports.
+/// Returns the number of parameters stored in `folder`; nothing if the weights are unreadable.
+/// Loading them reports the error.
 std::optional<double> count_stored_parameters(const std::filesystem::path& folder) {
   try {
     const io::CheckpointTensors weights(folder);
@@ -65,8 +65,8 @@ void check_parameter_count(double num_parameters, const std::filesystem::path& f
     throw data_error("{}: describes a model of {:.3g} parameters, which is implausible; use the checkpoint's own file",
                      config, num_parameters);
   }
-  // Tolerates what model.allow_missing and resize_embeddings add, and the large relative error for
-  // small models.
+  // Tolerates weights that model.allow_missing and resize_embeddings add, and the large relative
+  // error of the estimate for small models. Not tuned.
   constexpr double kMaxRatio = 10;
   constexpr double kUncheckedParameters = 1e8;  // such a model fits into memory even if the config is wrong
   if (num_parameters <= kUncheckedParameters) return;

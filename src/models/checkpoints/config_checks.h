@@ -10,16 +10,16 @@
 namespace vlmtrain::models {
 
 // Limits on sizes in configs, checked before anything is allocated. They are one or two orders of
-// magnitude above the largest existing models, and keep products of two sizes within 63 bits.
+// magnitude above the largest existing models. The product of two sizes fits into 63 bits.
 inline constexpr int64_t kMaxBlocks = 10'000;
 inline constexpr int64_t kMaxLayerWidth = 1 << 22;           ///< features of a layer
 inline constexpr int64_t kMaxVocabSize = 1 << 26;            ///< rows of an embedding
 inline constexpr int64_t kMaxImageSide = 1 << 14;            ///< pixels
-inline constexpr int64_t kMaxPositions = int64_t{1} << 40;   ///< of a sequence or an attention window
-inline constexpr int64_t kMaxParameters = int64_t{1} << 43;  ///< of a model: 8.8 trillion
+inline constexpr int64_t kMaxPositions = int64_t{1} << 40;   ///< positions of a sequence or an attention window
+inline constexpr int64_t kMaxParameters = int64_t{1} << 43;  ///< parameters of a model: 8.8 trillion
 
-/// Returns the integer under `key`; `fallback` if it is absent or null. Throws UserError (kBadData)
-/// unless it is from 1 to `max`.
+/// Returns the integer under `key`; `fallback` if it is absent or null. `source` names the file in
+/// errors, here and below. Throws UserError (kBadData) if the result is not from 1 to `max`.
 int64_t read_size(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t max,
                   const std::string& source);
 
@@ -40,19 +40,20 @@ double read_number(const nlohmann::json& config, std::string_view key, double fa
 /// Throws UserError (kBadData) if `value`, named `key`, is not in `range`.
 void check_number(double value, std::string_view key, NumberRange range, const std::string& source);
 
-/// Returns the object under `key`; null if it is absent or null. Throws UserError (kBadData) for
-/// other types.
+/// Returns the object under `key`; a null value if it is absent or null. Throws UserError
+/// (kBadData) for other types.
 nlohmann::json get_section(const nlohmann::json& config, std::string_view key, const std::string& source);
 
 /// Throws UserError (kBadData) if `value`, named `key`, is not from 1 to `max`.
 void check_size(int64_t value, std::string_view key, int64_t max, const std::string& source);
 
 /// Throws UserError (kBadData) if a model of `num_parameters` parameters exceeds kMaxParameters or
-/// is many times larger than the weights in `folder`. Missing or unreadable weights are ignored.
+/// is more than ten times larger than the weights in `folder`. The second check is skipped for
+/// small models and if the weights are missing or unreadable.
 void check_parameter_count(double num_parameters, const std::filesystem::path& folder);
 
-/// Throws UserError (kBadData) if `config`, of a text model or a tower, has an attention_dropout.
-/// No published model has one, and it is not implemented.
+/// Throws UserError (kBadData) if `config`, of a text model or a tower, has an attention_dropout
+/// other than 0. It is not implemented, since no published model uses it.
 void refuse_attention_dropout(const nlohmann::json& config, const std::string& source);
 
 }  // namespace vlmtrain::models

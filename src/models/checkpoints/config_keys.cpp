@@ -18,8 +18,8 @@ namespace {
 using io::HarmlessKey;
 using nlohmann::json;
 
-// A new family adds its keys here; a test checks every reference checkpoint and preset against the
-// table.
+// Add the keys of a new family here. A test checks the configs of all reference checkpoints and
+// presets against the tables.
 
 /// Keys read at the top of config.json.
 constexpr std::array<std::string_view, 42> kTopLevelKeys{
@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 42> kTopLevelKeys{
     "projector_config", "projector_hidden_act", "quantization_config", "scale_factor", "text_config",
     "tie_word_embeddings", "torch_dtype", "video_token_id", "vision_config", "vision_feature_layer",
     "vision_feature_select_strategy",
-    // of the tokenizer and the processor
+    // read by the tokenizer and the processor
     "bos_token_id", "pad_token_id", "image_token", "video_token", "vision_start_token_id", "vision_end_token_id",
     "vision_token_id", "image_seq_length", "tokenizer_model_max_length"};
 
@@ -72,6 +72,7 @@ constexpr std::array<std::string_view, 36> kTextKeys{"attention_bias",
                                                      "dtype",
                                                      "torch_dtype"};
 
+/// Keys read in vision_config.
 constexpr std::array<std::string_view, 48> kVisionKeys{
     "attention_bias", "attention_dropout", "class_token", "deepstack_visual_indexes", "depth", "embed_dim",
     "fullatt_block_indexes", "hidden_act", "hidden_dropout_prob", "hidden_size", "image_size", "in_channels",
@@ -81,9 +82,10 @@ constexpr std::array<std::string_view, 48> kVisionKeys{
     "quantization_config", "rope_parameters", "spatial_merge_size", "temporal_patch_size", "tokens_per_second",
     "use_absolute_position_embeddings", "use_mask_token", "use_mean_pooling", "use_qk_norm", "vision_use_head",
     "window_size", "dtype", "torch_dtype",
-    // ignored by transformers' tower, too
+    // also ignored by transformers' vision tower
     "projection_dim", "max_image_size", "size", "spatial_patch_size", "in_chans"};
 
+/// Keys read in rope_scaling and rope_parameters.
 constexpr std::array<std::string_view, 18> kRopeKeys{"attention_factor",
                                                      "beta_fast",
                                                      "beta_slow",
@@ -103,6 +105,7 @@ constexpr std::array<std::string_view, 18> kRopeKeys{"attention_factor",
                                                      "truncate",
                                                      "type"};
 
+// Reasons why a key may be ignored.
 constexpr std::string_view kProvenance = "metadata on the origin of the file";
 constexpr std::string_view kGeneration = "a generation setting, which transformers 5 reads from generation_config.json";
 constexpr std::string_view kOutputs = "controls the outputs of transformers' forward pass";
@@ -112,6 +115,7 @@ constexpr std::string_view kRuntime = "affects how transformers computes, not th
 constexpr std::string_view kOtherTasks = "for tasks that this model does not support";
 constexpr std::string_view kUnused = "transformers' class of this family ignores it";
 
+/// Keys that are not read and need no warning, with the reason.
 constexpr std::array kHarmless{
     HarmlessKey{"_attn_implementation_autoset", kRuntime},
     HarmlessKey{"_attn_implementation_internal", kRuntime},
@@ -128,7 +132,7 @@ constexpr std::array kHarmless{
     HarmlessKey{"auto_map", "refers to Python code, which is not run"},
     HarmlessKey{"bad_words_ids", kGeneration},
     HarmlessKey{"begin_suppress_tokens", kGeneration},
-    HarmlessKey{"bos_token_id", "read from the tokenizer's files"},
+    HarmlessKey{"bos_token_id", "the tokenizer's files are read instead"},
     HarmlessKey{"cache_implementation", kRuntime},
     HarmlessKey{"chunk_size_feed_forward", kRuntime},
     HarmlessKey{"cross_attention_hidden_size", kOtherTasks},
@@ -137,7 +141,7 @@ constexpr std::array kHarmless{
     HarmlessKey{"do_sample", kGeneration},
     HarmlessKey{"early_stopping", kGeneration},
     HarmlessKey{"encoder_no_repeat_ngram_size", kGeneration},
-    HarmlessKey{"eos_token_id", "read from generation_config.json and the chat template"},
+    HarmlessKey{"eos_token_id", "generation_config.json and the chat template are read instead"},
     HarmlessKey{"exponential_decay_length_penalty", kGeneration},
     HarmlessKey{"finetuning_task", kProvenance},
     HarmlessKey{"forced_bos_token_id", kGeneration},
@@ -173,8 +177,8 @@ constexpr std::array kHarmless{
     HarmlessKey{"output_attentions", kOutputs},
     HarmlessKey{"output_hidden_states", kOutputs},
     HarmlessKey{"output_scores", kOutputs},
-    HarmlessKey{"pad_token_id", "read from the tokenizer's files"},
-    HarmlessKey{"perceiver_config", "for Idefics2; Idefics3's class ignores it"},
+    HarmlessKey{"pad_token_id", "the tokenizer's files are read instead"},
+    HarmlessKey{"perceiver_config", "for Idefics2; transformers' class of Idefics3 ignores it"},
     HarmlessKey{"pixel_shuffle_factor", "scale_factor at the top level replaces it"},
     HarmlessKey{"prefix", kGeneration},
     HarmlessKey{"pretrain_mm_mlp_adapter", kProvenance},
@@ -214,13 +218,13 @@ constexpr std::array kHarmless{
     HarmlessKey{"vocab_size", "the text model's value is used"},
 };
 
-/// Key of a setting that changes the computation, and the number that disables the setting (0 if no
-/// other).
+/// A key of a setting that changes the computation.
 struct ComputationKey {
   std::string_view name;
-  double neutral;
+  double neutral;  ///< number that disables the setting; 0 always does
 };
 
+/// Keys that refuse_unsupported_keys() rejects unless they have the neutral value.
 constexpr std::array kComputationKeys{ComputationKey{"alibi", 0},
                                       ComputationKey{"attention_chunk_size", 0},
                                       ComputationKey{"attention_multiplier", 0},
@@ -243,13 +247,16 @@ constexpr std::array kComputationKeys{ComputationKey{"alibi", 0},
                                       ComputationKey{"use_qk_norm", 0},
                                       ComputationKey{"use_resampler", 0}};
 
-/// Returns true for null, false, 0, empty values, `neutral` and lists of these.
+/// Returns true for null, false, 0, empty values, `neutral`, and lists in which each item is
+/// `neutral`.
 bool is_neutral(const json& value, double neutral) {
   if (io::is_empty_value(value) || value == false || value == 0) return true;
   if (value.is_number()) return value.get<double>() == neutral;
   return value.is_array() && std::ranges::all_of(value, [&](const json& item) { return item == neutral; });
 }
 
+/// Throws UserError (kBadData) if `section` has one of kComputationKeys with another value than the
+/// neutral one.
 void refuse_section_keys(const json& section, const std::string& source) {
   for (const auto& [name, neutral] : kComputationKeys) {
     const auto it = section.find(name);
@@ -260,6 +267,7 @@ void refuse_section_keys(const json& section, const std::string& source) {
   }
 }
 
+/// Appends the unknown keys of `section`, with `prefix`, to `unread`.
 void list_unread(const json& section, std::span<const std::string_view> known_keys, const std::string& prefix,
                  std::vector<std::string>& unread) {
   for (const auto& key : io::find_unread_keys(section, known_keys, kHarmless)) {
@@ -283,6 +291,8 @@ void list_unread_rope_keys(const json& text, const std::string& prefix, std::vec
   }
 }
 
+/// Returns whether config.json is nanoVLM's, which has no model_type and other keys than
+/// transformers.
 bool is_nanovlm(const json& config) {
   return config.contains("lm_hidden_dim");
 }

@@ -17,7 +17,8 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Buffers stored by older transformers; they are computed from the config instead.
+/// Name suffixes of buffers that older transformers releases save. Their values are computed from
+/// the config instead.
 constexpr std::string_view kComputedTableSuffixes[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq",
                                                        ".embeddings.position_ids"};
 

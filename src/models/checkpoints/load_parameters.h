@@ -12,27 +12,28 @@
 
 namespace vlmtrain::models {
 
-/// Returns the first of many items, and a last one that says how many follow.
+/// Returns the first 20 items, and "…" if there are more.
 std::vector<std::string> truncate_list(std::vector<std::string> items);
 
-/// Returns the difference between `shape` and the parameter's shape; empty if they are equal.
+/// Describes the difference between `shape` and the parameter's shape; empty if they are equal.
 std::string describe_shape_mismatch(const nn::Parameter& parameter, at::IntArrayRef shape);
 
 /// Returns "missing: NAME", with a hint for an output projection.
 std::string describe_missing(const std::string& name);
 
-/// Returns a problem if tensors of `dtype` cannot be a parameter's values, else an empty string.
-/// Allowed are F64, F32, BF16 and F16: integers and 8-bit types are quantized values without their
-/// scales.
+/// Describes the problem if a tensor `name` of `dtype` cannot be a parameter's values; else returns
+/// an empty string. F64, F32, BF16 and F16 are allowed. Integers and 8-bit types would be quantized
+/// values without their scales.
 std::string describe_dtype_mismatch(std::string_view name, at::ScalarType dtype);
 
 /// Returns whether a parameter and `shape` are matrices that differ only in the number of rows.
 bool differs_only_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape);
 
-/// Throws UserError (kBadData) with `headline` and the problems, if there are any.
+/// Throws UserError (kBadData) with `headline`, "FILE: what is wrong", and the problems, one per
+/// line. Does nothing without problems.
 void refuse_differences(const std::string& headline, const std::vector<std::string>& problems);
 
-/// Permitted differences between a file and the parameters.
+/// Permitted differences between a file and the parameters. Null functions permit nothing.
 struct LoadTolerance {
   std::function<bool(std::string_view name)> may_be_missing = nullptr;
   std::function<bool(std::string_view name)> may_be_unused = nullptr;
@@ -40,28 +41,29 @@ struct LoadTolerance {
   bool may_be_non_finite = false;  ///< allows infinite values and NaN
 };
 
-/// The differences that load_parameters() met.
+/// The differences that load_parameters() found and permitted.
 struct LoadDifferences {
-  std::vector<nn::Parameter> missing;  ///< unchanged by the loading
-  std::vector<nn::Parameter> resized;
-  std::vector<std::string> unused;
+  std::vector<nn::Parameter> missing;  ///< parameters without a tensor; their values are unchanged
+  std::vector<nn::Parameter> resized;  ///< parameters loaded with another number of rows
+  std::vector<std::string> unused;     ///< names of tensors without a parameter
 };
 
-/// Copies a table [rows, columns] to a parameter with other rows. New rows are the mean of the
-/// table's (Hewitt 2021, https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
+/// Copies a table [rows, columns] to a parameter with another number of rows. Surplus rows are
+/// dropped. New rows are the mean of all rows of the table (Hewitt 2021,
+/// https://nlp.stanford.edu/~johnhew/vocab-expansion.html).
 void copy_rows(const nn::Parameter& parameter, const at::Tensor& table);
 
 /// Returns the table resized as in copy_rows(), in the table's dtype.
 at::Tensor resize_rows(const nn::Parameter& parameter, const at::Tensor& table);
 
 /// Throws UserError (kBadData) if values of the tensor `name` are not finite or overflow in the
-/// parameter's dtype. Non-finite values of an embedding, whose rows may be unused, only cause a
-/// warning; so they do with `may_be_non_finite`.
+/// parameter's dtype. Non-finite values only cause a warning in an embedding, since its rows may be
+/// unused, or with `may_be_non_finite`. The part of `headline` before ": " names the file.
 void check_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
                   bool may_be_non_finite, const std::string& headline);
 
-/// Returns whether a tensor of this name is a table that the config determines: RoPE frequencies,
-/// position numbers.
+/// Returns whether a tensor of this name is a table that is computed from the config: RoPE
+/// frequencies or position ids.
 bool is_computed_table(std::string_view name);
 
 /// Returns whether a checkpoint may have a tensor of this name without a parameter for it: a copy

@@ -42,8 +42,9 @@ LoadTolerance make_tolerance(const VisionLanguageModel& model, const LoadSetting
       .may_be_non_finite = settings.allow_non_finite};
 }
 
-/// Throws UserError for a tied embedding stored under the output's name. safetensors' save_model
-/// keeps the alphabetically first of two tied tensors, which only nanoVLM's layout expects.
+/// Throws UserError if a tied embedding is stored under the name of the output projection.
+/// safetensors' save_model keeps the alphabetically first of two tied tensors, and only nanoVLM
+/// names its tensors accordingly.
 void refuse_swapped_embedding(const nn::Parameter& parameter, const io::CheckpointTensors& weights,
                               const std::filesystem::path& folder) {
   if (!parameter.is_embedding || weights.contains(parameter.name) ||
@@ -56,8 +57,8 @@ void refuse_swapped_embedding(const nn::Parameter& parameter, const io::Checkpoi
                    *output, parameter.name, parameter.name);
 }
 
-/// Throws UserError for missing names. `checkpoint_parameters`: with checkpoint keys;
-/// `model_names`: the corresponding names in the model.
+/// Throws UserError for names that differ systematically. `checkpoint_parameters` have their
+/// checkpoint names; `model_names` are their names in the model.
 void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const std::vector<std::string>& model_names,
                  const io::CheckpointTensors& weights, const VisionLanguageModel& model,
                  const std::filesystem::path& folder, const LoadSettings& settings) {
@@ -74,8 +75,8 @@ void check_names(const std::vector<nn::Parameter>& checkpoint_parameters, const 
   }
 }
 
-/// Throws UserError if the stored output projection of a tied model no longer equals the embedding,
-/// as it did in build_model().
+/// Throws UserError if the stored output projection of a tied model differs from the embedding.
+/// They were equal in build_model(), so the files have changed.
 void check_outputs(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
                    const std::filesystem::path& folder) {
   for (const auto& name : unused) {
@@ -86,7 +87,8 @@ void check_outputs(const std::vector<std::string>& unused, const io::CheckpointT
   }
 }
 
-/// Warns about stored tables that differ from the computed ones, which the config determines.
+/// Warns about stored tables that differ from the tables computed from the config. The computed
+/// tables are used.
 void warn_about_tables(const std::vector<std::string>& unused, const io::CheckpointTensors& weights,
                        const VisionLanguageModel& model, const std::filesystem::path& folder) {
   io::NamedTensors computed_tables;

@@ -17,11 +17,11 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Elements per thread: 2^18 take long enough that starting the thread costs little; a choice
-/// without a recorded measurement.
+/// Elements per task of at::parallel_for. Chosen without measurement.
 constexpr int64_t kGrain = 1 << 18;
 
-/// Returns true if all exponent bits are set: infinity or NaN.
+/// Returns true if a value has all bits of the mask `exponent` set, that is, if it is infinite or
+/// NaN.
 template <class Bits>
 bool has_full_exponent(const at::Tensor& values, Bits exponent) {
   const auto* const bits = static_cast<const Bits*>(values.const_data_ptr());
@@ -72,8 +72,8 @@ bool is_wider(at::ScalarType from, at::ScalarType to) {
   return max_finite_value(from) > max_finite_value(to);
 }
 
-/// Returns a mask of the finite values that round to infinity: at least half a unit in the last
-/// place above the largest number.
+/// Returns a mask of the finite values that round to infinity in `dtype`: those that exceed its
+/// largest number by half a unit in the last place or more.
 at::Tensor mask_overflow(const at::Tensor& values, at::ScalarType dtype) {
   return at::isfinite(values).logical_and(at::isfinite(values.to(dtype)).logical_not());
 }

@@ -7,14 +7,16 @@
 
 namespace vlmtrain::models {
 
-/// Returns the first value that is not finite, as "nan at [3, 5]"; empty if all are finite.
-/// Quantized and integer tensors are always finite.
+/// Returns the first non-finite value and its index, such as "nan at [3, 5]"; empty if all values
+/// are finite. Quantized and integer tensors are always finite. Tensors on the meta device count as
+/// finite, here and below.
 std::string find_non_finite(const at::Tensor& values);
 
 /// Returns whether a finite value becomes infinite in `dtype`.
 bool overflows(const at::Tensor& values, at::ScalarType dtype);
 
-/// Returns a sentence with tensor and value if overflows(), else an empty string.
+/// Returns a sentence about the tensor `name` and its first value that overflows; empty if
+/// overflows() is false.
 std::string describe_overflow(std::string_view name, const at::Tensor& values, at::ScalarType dtype);
 
 }  // namespace vlmtrain::models

@@ -24,11 +24,11 @@ using nlohmann::json;
 
 constexpr const char* kQuantizationKey = "quantization_config";
 
-/// Tensor name that only quantized checkpoints have, with the methods that write it.
+/// A part of tensor names that only quantized checkpoints have, with the methods that write it.
 struct Marker {
   std::string_view pattern;
   std::string_view method;
-  bool is_suffix;  ///< matches the end of a tensor's name
+  bool is_suffix;  ///< whether `pattern` must be at the end of the name; else anywhere
 };
 
 constexpr std::array kMarkers{
@@ -59,7 +59,7 @@ constexpr std::array kMarkers{
     Marker{".dense_weights", "SpQR", true},
 };
 
-/// Config files of older quantization programs.
+/// Config files of older quantization programs, with the method.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kQuantizationFiles{
     {{"quantize_config.json", "GPTQ"}, {"quant_config.json", "AWQ"}, {"hf_quant_config.json", "ModelOpt"}}};
 
@@ -113,6 +113,7 @@ std::optional<QuantizationMethod> find_quantization_method(const json& config, c
       folder.string(), method, evidence);
 }
 
+/// Returns whether the tensor is an integer buffer that unquantized checkpoints may have.
 bool is_integer_buffer(std::string_view name) {
   return name.ends_with("position_ids") || name.ends_with("num_batches_tracked") || name.ends_with("_index");
 }

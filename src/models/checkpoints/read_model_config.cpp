@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the folder in `parent` named `prefix` and the highest number.
+/// Returns the entry of `parent` whose name is `prefix` followed by the highest number.
 std::optional<fs::path> find_highest_numbered(const fs::path& parent, std::string_view prefix) {
   std::optional<fs::path> result;
   int64_t highest = -1;
@@ -48,8 +48,8 @@ std::string describe_file(const fs::path& file) {
                      file.has_parent_path() ? file.parent_path().string() : ".");
 }
 
-/// Returns a description of a folder that a user may mistake for a checkpoint; nothing if a missing
-/// config.json says enough.
+/// Returns the problem with a path that a user may mistake for a checkpoint; nothing if the error
+/// about the missing config.json suffices.
 std::optional<std::string> describe_non_checkpoint(const fs::path& folder) {
   std::error_code error;
   const fs::file_status status = fs::status(folder, error);
@@ -76,7 +76,7 @@ std::optional<std::string> describe_non_checkpoint(const fs::path& folder) {
     return fmt::format("is a Hub cache folder; give the snapshot in it: {}", snapshot->string());
   }
   if (find_highest_numbered(folder, "global_step")) {
-    return "contains DeepSpeed's partitions; convert them to one checkpoint with zero_to_fp32.py first";
+    return "contains DeepSpeed partitions; convert them to one checkpoint with zero_to_fp32.py first";
   }
   if (status.type() == fs::file_type::directory) {
     return "has no config.json; a checkpoint folder has one next to *.safetensors and tokenizer.json";

@@ -9,13 +9,14 @@
 
 namespace vlmtrain::models {
 
-/// Returns config.json of a checkpoint folder. Throws UserError (kBadData), which describes a path
-/// that is no checkpoint: a name on the Hugging Face Hub, a GGUF or weights file, the folder of a
-/// run (with its newest checkpoint), the Hub's cache.
+/// Returns the content of config.json in a checkpoint folder. Throws UserError (kBadData) with
+/// advice if `folder` is not a checkpoint but a name on the Hugging Face Hub, a GGUF or weights
+/// file, the folder of a run, or a folder of the Hub's cache.
 nlohmann::json read_model_config(const std::filesystem::path& folder);
 
-/// Returns function(), which reads JSON files of the checkpoint in `folder`. Converts exceptions of
-/// the JSON library, for values of unexpected types, to UserError (kBadData).
+/// Returns the result of `function`, which reads JSON files of the checkpoint in `folder`. Converts
+/// exceptions of the JSON library, which it throws for values of unexpected types, to UserError
+/// (kBadData).
 template <class Function>
 auto rethrow_json_errors(const std::filesystem::path& folder, const Function& function) {
   try {

@@ -14,7 +14,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Sections of config.json that describe the text model of a family.
+/// Sections of config.json that describe the text model, depending on the family.
 constexpr std::array kTextSections{"text_config", "llm_config", "language_config"};
 constexpr std::array kVocabKeys{"vocab_size", "lm_vocab_size"};
 
@@ -38,7 +38,7 @@ void write_vocab_size(Json& config, int64_t rows) {
     for (const char* name : kVocabKeys) {
       if (level.contains(name)) level[name] = rows;
     }
-    // Otherwise readers would use the default of the section's model type.
+    // Without the key, transformers would use the default of the section's model type.
     if (!is_top) level[kVocabKeys.front()] = rows;
   });
   if (!has_text_model && !config.contains(kVocabKeys.back())) config[kVocabKeys.front()] = rows;
@@ -69,6 +69,7 @@ void set_vocab_size(nlohmann::ordered_json& config, int64_t rows) {
 std::string make_saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
                               std::optional<at::ScalarType> dtype) {
   auto config = io::parse_ordered_json(content, source);
+  // Older transformers releases write torch_dtype instead of dtype.
   if (dtype) config[config.contains("torch_dtype") ? "torch_dtype" : "dtype"] = get_config_dtype_name(*dtype);
   erase_quantization_config(config);
   set_tied_output(config, has_tied_output(model));

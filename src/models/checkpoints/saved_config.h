@@ -11,14 +11,15 @@
 
 namespace vlmtrain::models {
 
-/// Sets all vocabulary sizes in the content of a config.json, and adds that of the text model if it
-/// is absent.
+/// Sets all vocabulary sizes in the content of a config.json to `rows`, the rows of the embedding.
+/// Adds the key to the text model's section if it is absent.
 void set_vocab_size(nlohmann::json& config, int64_t rows);
 void set_vocab_size(nlohmann::ordered_json& config, int64_t rows);
 
-/// Returns the config.json for the weights of `model`, made from the base's `content`: sets the
-/// keys that tie the output projection, removes a quantization_config, and sets `dtype`, if given.
-/// `source` names the base's file in errors.
+/// Returns the content of config.json for the weights of `model`, made from `content`, the base's
+/// config.json. Sets the keys that tie the output projection, removes quantization_config, applies
+/// model.complete_config(), and sets the dtype if `dtype` is given. `source` names the base's file
+/// in errors.
 std::string make_saved_config(const VisionLanguageModel& model, const std::string& content, const std::string& source,
                               std::optional<at::ScalarType> dtype);
 

@@ -55,7 +55,8 @@ std::string describe_mapping(const PrefixMapping& mapping) {
   return fmt::format("with the prefix \"{}\" instead of \"{}\"", mapping.model_prefix, mapping.file_prefix);
 }
 
-/// Collects the numbers in any section whose key contains "theta".
+/// Appends the RoPE bases in all sections: numbers whose key ends with "theta", and the keys of
+/// nanoVLM and Gemma 3.
 void collect_thetas(const nlohmann::json& config, std::vector<double>& thetas) {
   for (const auto& [key, value] : config.items()) {
     if (value.is_object()) collect_thetas(value, thetas);
@@ -123,6 +124,7 @@ void refuse_mismatched_names(const std::string& folder, std::span<const std::str
       module_mapping.num_matches > mapping.num_matches) {
     mapping = module_mapping;
   }
+  // One prefix may cover only one of several modules, so a third of the names suffices. Not tuned.
   const bool is_rename = mapping.num_matches * 3 >= missing;
   if (may_be_missing && !is_rename) return;
   const size_t unexpected = static_cast<size_t>(
@@ -138,6 +140,8 @@ void refuse_mismatched_names(const std::string& folder, std::span<const std::str
 }
 
 bool is_close(const at::Tensor& stored, const at::Tensor& computed) {
+  // Relative tolerances. In 16 bits they are one to two units in the last place; in fp32 they allow
+  // for another order of operations. Not tuned.
   const double tolerance = stored.scalar_type() == at::kBFloat16 ? 1e-2
                            : stored.scalar_type() == at::kHalf   ? 2e-3
                                                                  : 1e-5;
@@ -150,6 +154,7 @@ bool is_default_table(std::string_view name, const at::Tensor& table, const nloh
   if (name.ends_with("position_ids")) {
     return at::equal(flat.to(at::kLong), at::arange(flat.numel(), at::kLong));
   }
+  // 10000 is the default RoPE base of transformers' models.
   std::vector<double> thetas{10000};
   if (config.is_object()) collect_thetas(config, thetas);
   const at::Tensor exponents = at::arange(flat.numel(), at::kDouble) / static_cast<double>(-flat.numel());

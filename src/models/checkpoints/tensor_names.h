@@ -11,23 +11,25 @@
 
 namespace vlmtrain::models {
 
-/// The prefixes that checkpoints use for one prefix of the model's parameter names.
+/// A prefix of the model's parameter names, with the prefixes that checkpoints use for it.
 struct KeyAliases {
-  std::string_view parameter;
-  std::vector<std::string_view>
-      checkpoint_prefixes;  ///< the published one first; a longer prefix before its own prefix
+  std::string_view parameter;  ///< prefix of parameter names
+  /// Alternatives: that of published checkpoints first, a longer prefix before its own prefix.
+  std::vector<std::string_view> checkpoint_prefixes;
 };
 
 /// The mapping from parameter names to a checkpoint's tensor names. transformers has moved modules
-/// several times, so a family has several prefixes.
+/// several times, so the checkpoints of a family may have different prefixes. Immutable. Refers to
+/// the strings of the table, which must be literals.
 class StateDictKeyMap {
  public:
   /// Maps all parameters to their own names.
   StateDictKeyMap() = default;
-  /// Returns the mapping of a checkpoint with these tensors; that of the published checkpoints if
-  /// `tensors` is empty.
+  /// Returns the mapping for a checkpoint with tensors of these names. Prefixes that no tensor has
+  /// are mapped as in the published checkpoints.
   static StateDictKeyMap detect(std::span<const KeyAliases> table, std::span<const std::string> tensors);
 
+  /// Returns the tensor name of a parameter: the first matching prefix is replaced.
   std::string to_checkpoint_key(const std::string& parameter) const;
 
  private:
@@ -38,17 +40,17 @@ class StateDictKeyMap {
 struct PrefixMapping {
   std::string file_prefix;   ///< may be empty
   std::string model_prefix;  ///< may be empty
-  size_t num_matches = 0;    ///< names that match a parameter with this mapping
+  size_t num_matches = 0;    ///< number of names that match a name of the model after this mapping
 };
 
-/// Returns the mapping of one prefix that makes most of `file_names` match a name in
-/// `module_names`. num_matches is 0 if none does.
+/// Returns the prefix mapping that makes the most names of `file_names` equal to a name in
+/// `module_names`. num_matches is 0 if no mapping does.
 PrefixMapping find_prefix_mapping(std::span<const std::string> file_names, std::span<const std::string> module_names);
 
-/// Throws UserError (kBadData), which shows names of both sides, if more than half of the names in
-/// `expected` are missing from `file_names` and either a prefix mapping makes most of them match or
-/// `may_be_missing` is false. `module_names` are the module names of `expected`. `folder` is the
-/// checkpoint's.
+/// Throws UserError (kBadData) with examples of both if more than half of the names in `expected`
+/// are missing from `file_names`, and either one prefix mapping explains a third of the missing
+/// names or `may_be_missing` is false. `module_names` are the names of `expected` in the model.
+/// `folder` names the checkpoint in the message.
 void refuse_mismatched_names(const std::string& folder, std::span<const std::string> expected,
                              std::span<const std::string> module_names, std::span<const std::string> file_names,
                              bool may_be_missing);

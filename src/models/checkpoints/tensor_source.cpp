@@ -67,7 +67,8 @@ uintmax_t compute_weights_stamp(const std::filesystem::path& folder) {
     if (entry->path().string().find(".safetensors") == std::string::npos) continue;
     struct stat file {};
     if (stat(entry->path().c_str(), &file) != 0) continue;
-    // The sum does not depend on the order of directory entries, which the system does not define.
+    // A sum does not depend on the order of directory entries, which is undefined. The factors of
+    // size and inode are arbitrary.
     stamp += static_cast<uintmax_t>(file.st_size) * 31 + static_cast<uintmax_t>(file.st_ino) * 17 +
              static_cast<uintmax_t>(file.st_mtim.tv_sec) * 1'000'000'000 + static_cast<uintmax_t>(file.st_mtim.tv_nsec);
   }

@@ -18,16 +18,17 @@
 
 namespace vlmtrain::models {
 
-/// Returns a hash of number, sizes and modification times of the weight files in a folder. It
-/// changes when they do.
+/// Returns a hash of the sizes, inodes and modification times of the *.safetensors files in a
+/// folder. It changes when a file is written, added or removed.
 uintmax_t compute_weights_stamp(const std::filesystem::path& folder);
 
-/// A cache of facts about weight files, by folder. Saves reading them each time that a process
-/// builds a model. Thread-safe.
+/// A cache of values computed from the weight files of a folder, so that a process that builds
+/// several models reads the files once. Entries of changed files are computed again. Thread-safe.
 template <class Value>
 class WeightFileCache {
  public:
-  /// Returns the cached result of `compute` for the weight files of a folder.
+  /// Returns the cached result of compute() for the weight files of a folder; calls it if there is
+  /// no result for their current versions. Other threads wait meanwhile.
   template <class Compute>
   Value get(const std::filesystem::path& folder, const Compute& compute) {
     const std::pair key(folder, compute_weights_stamp(folder));
@@ -45,7 +46,7 @@ class WeightFileCache {
 struct StoredTensor {
   std::vector<int64_t> shape;
   at::ScalarType dtype;
-  std::function<at::Tensor()> read;
+  std::function<at::Tensor()> read;    ///< returns the tensor on the CPU
   std::function<void()> release = {};  ///< releases the file's mapped pages; may be empty
 };
 
@@ -55,8 +56,8 @@ struct TensorSourceMessages {
   std::string choose_file;  ///< hint for a folder with several files: "give the file of SAM itself"
 };
 
-/// The weights of another model, by name. Those of a .pt or .pth file are in memory, others are
-/// read one at a time.
+/// The weights of a model to assemble from, by name. Weights of a .pt or .pth file are kept in
+/// memory; others are read on demand. Immutable.
 class TensorSource {
  public:
   /// Opens the weights. `path` is a folder with config.json and model.safetensors or its shards, a
@@ -65,11 +66,12 @@ class TensorSource {
   TensorSource(const std::filesystem::path& path, const TensorSourceMessages& messages);
 
   const std::filesystem::path& path() const { return path_; }
-  /// Returns the folder that may have a config.json.
+  /// Returns path() if it is a folder, else its parent: the folder that may have a config.json.
   std::filesystem::path folder() const;
   const std::map<std::string, StoredTensor>& all() const { return tensors_; }
-  /// Returns a tensor; null if it does not exist.
+  /// Returns a tensor, owned by this object; null if it does not exist.
   const StoredTensor* find(const std::string& name) const;
+  /// Returns whether the name of any tensor starts with `prefix`.
   bool has_prefix(std::string_view prefix) const;
 
  private:
@@ -80,22 +82,23 @@ class TensorSource {
   std::map<std::string, StoredTensor> tensors_;
 };
 
-/// A function that returns a parameter's weight in one of the sources of an assembled model, under
-/// the checkpoint's name; nothing if the source has none.
+/// A function that returns the weight of a parameter from one source of an assembled model, named
+/// as in the assembled checkpoint; nothing if the source does not have it.
 using WeightSource = std::function<std::optional<io::LazyTensor>(const nn::Parameter& parameter)>;
 
 /// All weights of an assembled model.
 struct CombinedWeights {
-  io::LazyTensors weights;                 ///< of its checkpoint, computed tables included
-  std::vector<int64_t> num_tensors;        ///< tensors from each source
+  io::LazyTensors weights;                 ///< tensors of its checkpoint, computed tables included
+  std::vector<int64_t> num_tensors;        ///< number of tensors from each source, in the order of the sources
   int64_t num_random_tensors = 0;          ///< tensors without a source
-  std::set<std::string> random_modules{};  ///< modules of these tensors
+  std::set<std::string> random_modules{};  ///< first components of the names of these tensors
 
-  int64_t bytes() const;
+  int64_t bytes() const;  ///< total size of `weights`
 };
 
 /// Returns the weights of `model`, which may be on the meta device: each from the first source that
-/// has it, else random from `seed`, in `dtype`.
+/// has it. Other weights are random with `seed`, in `dtype`. `sources` are called during the call
+/// only; their tensors are read when they are written.
 CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vector<WeightSource>& sources,
                                 at::ScalarType dtype, uint64_t seed);
 

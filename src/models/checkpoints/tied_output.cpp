@@ -27,10 +27,11 @@ bool is_embedding(std::string_view name) {
   return std::ranges::any_of(kEmbeddingSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
-/// Returns true for equal values. Compares blocks of rows, so that memory holds no second table.
+/// Returns true if two matrices have equal values. Compares blocks of rows to avoid converted
+/// copies of whole matrices.
 bool have_equal_values(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.dim() != 2) return false;
-  constexpr int64_t kBlockElements = 1 << 20;  // 4 MB in fp32
+  constexpr int64_t kBlockElements = 1 << 20;  // 4 MB in fp32; not tuned
   const int64_t block = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, a.size(1)));
   for (int64_t row = 0; row < a.size(0); row += block) {
     const int64_t rows = std::min(block, a.size(0) - row);
@@ -56,12 +57,13 @@ bool get_flag(const Json& config, const char* key, bool fallback) {
   return it == config.end() || !it->is_boolean() ? fallback : it->template get<bool>();
 }
 
-/// Returns the tied-output setting as transformers 5.24 reads it (configuration_*.py of the
+/// Returns whether transformers 5.24 ties the output projection (configuration_*.py of the
 /// families).
 template <class Json>
 bool is_tied_in_transformers(const Json& config) {
-  // Without InternVL's key the weights decide, in transformers as here.
+  // InternVL has no default: without the key the weights decide, also in transformers.
   constexpr std::array<std::string_view, 1> kTiedByDefault{"gemma3"};
+  // Model types whose transformers class ignores the key in text_config.
   constexpr std::array<std::string_view, 4> kTopLevelOnly{"qwen3_vl", "idefics3", "smolvlm", "gemma3"};
   const std::string type = config.value("model_type", "");
   const bool is_tied_by_default = std::ranges::find(kTiedByDefault, type) != kTiedByDefault.end();
@@ -73,6 +75,7 @@ bool is_tied_in_transformers(const Json& config) {
 
 template <class Json>
 void write_tie_keys(Json& config, bool tied) {
+  // Only nanoVLM's config.json has this key.
   if (config.contains("lm_hidden_dim")) {
     if (get_flag(config, kNanoVlmTieKey, true) != tied) config[kNanoVlmTieKey] = tied;
     return;
@@ -108,6 +111,7 @@ bool has_tied_output(const VisionLanguageModel& model) {
 bool may_tie_output(const nlohmann::json& config) {
   const auto text = config.find("text_config");
   const bool is_tied_in_text = text != config.end() && text->is_object() && get_flag(*text, kTieKey, false);
+  // Some model types are tied without the key, so a missing key counts as tied.
   return is_tied_in_text || get_flag(config, get_tie_key(config).data(), true);
 }
 
@@ -127,7 +131,7 @@ nlohmann::json reconcile_config(nlohmann::json config, const Family& family, con
   if (!may_tie_output(config)) return config;
   const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
   if (!tensors) return config;
-  // The key depends on the family.
+  // The family decides whether the model is tied, so a model is built, without memory for weights.
   const auto model = family.build(config, folder, {at::TensorOptions(at::kFloat).device(at::kMeta)});
   if (has_tied_output(*model) && !are_output_tensors_equal(*tensors, folder)) set_tied_output(config, false);
   return config;

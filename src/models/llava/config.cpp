@@ -22,8 +22,8 @@ json make_clip_large_336() {
           {"projection_dim", 768}};
 }
 
-/// Returns the number of blocks before entry `layer` of transformers' hidden_states, whose entry 0
-/// is the embeddings.
+/// Returns the number of blocks before entry `layer` of transformers' list of hidden states, whose
+/// entry 0 is the embeddings.
 int64_t count_feature_blocks(int64_t layer, int64_t layers, const char* key, const std::string& source) {
   const int64_t blocks = layer < 0 ? layers + 1 + layer : layer;
   if (blocks < 0 || blocks > layers) {

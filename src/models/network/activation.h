@@ -11,8 +11,8 @@ namespace vlmtrain::models {
 
 using nn::Activation;
 
-/// Returns the activation named by `key` of the file `source`. Throws UserError (kBadData), which
-/// lists the supported ones.
+/// Returns the activation that transformers calls `name`. `key` and `source`, the file, are named
+/// in errors. Throws UserError (kBadData) for an unsupported name.
 Activation parse_activation(std::string_view name, std::string_view key, const std::string& source);
 
 /// Computes the activation. Only x is saved for the backward pass.

@@ -24,32 +24,35 @@ inline double residual_branch_gain(int64_t blocks) {
   return 1.0 / std::sqrt(2.0 * static_cast<double>(blocks));
 }
 
-/// Rows added to the hidden states after a block, outside of its recomputation (DeepStack, Meng et
-/// al. 2024, arXiv 2406.04334).
+/// Features added to rows of the hidden states after a block (DeepStack, Meng et al. 2024, arXiv
+/// 2406.04334). Not part of the block's recomputation.
 struct DeepstackAddition {
-  int64_t block = 0;
-  at::Tensor rows;      ///< int64 [n], without duplicates
+  int64_t block = 0;    ///< index of the block
+  at::Tensor rows;      ///< int64 [n], indices of rows, without duplicates
   at::Tensor features;  ///< [n, hidden], differentiable
 };
 
 /// The operations on hidden states between blocks.
 struct HiddenStateOptions {
-  std::vector<int64_t> requested{};  ///< blocks whose output is returned, before additions
+  std::vector<int64_t> requested{};  ///< indices of blocks whose outputs are returned, before additions
   std::vector<DeepstackAddition> additions{};
 };
 
-/// The hidden states of a run.
+/// The results of BlockList::run().
 struct BlockOutputs {
-  at::Tensor last{};                    ///< [rows, hidden]
-  std::vector<at::Tensor> requested{};  ///< [rows, hidden] for each of HiddenStateOptions::requested
+  at::Tensor last{};                    ///< output of the last block with its additions, [rows, hidden]
+  std::vector<at::Tensor> requested{};  ///< outputs [rows, hidden] of the blocks in HiddenStateOptions
 };
 
-/// The blocks of a tower, with activation checkpointing applied from outside: a Block only maps its
-/// input. Sharded weights of a block are gathered for its passes.
+/// The blocks of a tower. Applies activation checkpointing and unshards the weights of each block
+/// for its forward and backward pass, so a Block need not know of either. A Block is constructed
+/// from (scope, config) and maps x [rows, hidden] with `block(x, context)` to the same shape. The
+/// parameter store of `scope` must outlive this object.
 template <class Block>
 class BlockList {
  public:
-  /// `component` is the memory component of the blocks' allocations.
+  /// Builds `count` blocks in the scopes 0, 1, …. `component` is the memory component of the
+  /// blocks' allocations.
   template <class Config>
   BlockList(const nn::ParameterScope& scope, int64_t count, const Config& config, memory::Component component)
       : store_(&scope.store()), component_(component) {
@@ -61,8 +64,10 @@ class BlockList {
     }
   }
 
-  /// Runs all blocks; the first ones are checkpointed as `recompute` says. `context` (segments,
-  /// RoPE tables) is copied into the nodes of the backward pass.
+  /// Runs all blocks on `hidden` [rows, hidden]. The first `recompute.count` blocks are recomputed
+  /// in the backward pass; the first `recompute.num_selective` of these keep their attention
+  /// outputs. `context` is the input that all blocks share, such as segments and RoPE tables. It is
+  /// copied into the nodes of the backward pass.
   template <class Context>
   BlockOutputs run(at::Tensor hidden, const TowerRecompute& recompute, const Context& context,
                    const HiddenStateOptions& options = {}) const {
@@ -70,7 +75,7 @@ class BlockList {
         std::move(hidden), recompute, [&](int64_t) -> const Context& { return context; }, options);
   }
 
-  /// The same with get_context(i) as the context of block i.
+  /// Does the same with get_context(i) as the context of block i.
   template <class GetContext>
   BlockOutputs run_with_contexts(at::Tensor hidden, const TowerRecompute& recompute, const GetContext& get_context,
                                  const HiddenStateOptions& options = {}) const {
@@ -107,8 +112,8 @@ class BlockList {
  private:
   struct Entry;
 
-  /// Registers the use of the block's weights in backward, which reaches a block's output just
-  /// before it reads the block's weights.
+  /// Unshards the block's weights in the backward pass, which reaches a block's output just before
+  /// it reads the block's weights.
   void register_backward_use(const at::Tensor& output, const Entry& entry) const {
     output.register_hook([store = store_, first = entry.first_parameter](const at::Tensor& /*gradient*/) {
       store->prepare_block_backward(first);
@@ -119,7 +124,7 @@ class BlockList {
     const auto exists = [this](int64_t block) { return block >= 0 && block < size(); };
     VLMTRAIN_CHECK(std::ranges::all_of(options.requested, exists) &&
                        std::ranges::all_of(options.additions, exists, &DeepstackAddition::block),
-                   "hidden states of a block beyond the {} of the model", size());
+                   "hidden states of a block that does not exist: the model has {} blocks", size());
   }
 
   struct Entry {

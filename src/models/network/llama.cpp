@@ -17,7 +17,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Returns transformers' defaults.
+/// Returns transformers' defaults for a `model_type`.
 LlamaConfig get_defaults(const std::string& type, const std::string& source) {
   if (type == "llama") return {};
   if (type == "mistral")
@@ -26,11 +26,11 @@ LlamaConfig get_defaults(const std::string& type, const std::string& source) {
     return {.type = LlamaType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .qkv_bias = true};
   if (type == "qwen3")
     return {.type = LlamaType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .qk_norm = true};
-  throw data_error("{}: text model {} is not supported; llama, mistral, qwen2 and qwen3 are", source, type);
+  throw data_error("{}: text model {} is not supported; supported are llama, mistral, qwen2 and qwen3", source, type);
 }
 
-/// Returns the sliding window. Mistral's is a number or null; Qwen's requires `use_sliding_window`
-/// and applies from a certain block.
+/// Returns the sliding window. For Mistral it is a number or null. For Qwen it applies only with
+/// `use_sliding_window`, and only from block `max_window_layers` on.
 std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std::string& type,
                                            const LlamaConfig& config, const std::string& source) {
   if (type == "mistral") {
@@ -47,8 +47,8 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
   return std::nullopt;
 }
 
-/// Throws UserError for layer_types with sliding attention: Qwen's class then applies a window to
-/// these blocks.
+/// Throws UserError for layer_types with sliding attention, since transformers' Qwen classes apply
+/// a window to these blocks.
 void refuse_sliding_layers(const nlohmann::json& json, const std::string& type, const std::string& source) {
   if (type != "qwen2" && type != "qwen3") return;
   for (const auto& layer : json.value("layer_types", nlohmann::json::array())) {
@@ -79,8 +79,8 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   config.intermediate_size = read_size(json, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
   config.layers = read_size(json, "num_hidden_layers", config.layers, kMaxBlocks, source);
   config.heads = read_size(json, "num_attention_heads", config.heads, kMaxLayerWidth, source);
-  // null: the number of attention heads. Missing: transformers' default, which for Llama is the
-  // same.
+  // Null means the number of attention heads. A missing key means transformers' default, which is
+  // the same for Llama.
   const bool has_family_default = type != "llama" && !json.contains("num_key_value_heads");
   config.key_value_heads = io::get_or<int64_t>(json, "num_key_value_heads",
                                                has_family_default ? config.key_value_heads : config.heads, source);
@@ -93,7 +93,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   check_size(config.head_dim, "head_dim", kMaxLayerWidth, source);
   check_size(config.heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
   if (config.head_dim % 2 != 0) {
-    throw data_error("{}: head_dim {} is odd; RoPE needs an even one", source, config.head_dim);
+    throw data_error("{}: head_dim {} is odd; RoPE requires an even number", source, config.head_dim);
   }
   config.rms_norm_eps = read_number(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
   config.max_positions = read_size(json, "max_position_embeddings", config.max_positions, kMaxPositions, source);
@@ -107,12 +107,15 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "silu", source);
   if (activation != "silu") {
-    throw data_error("{}: hidden_act {} is not supported in a {} text model; silu is", source, activation, type);
+    throw data_error("{}: hidden_act {} is not supported in a {} text model; it must be silu", source, activation,
+                     type);
   }
   return config;
 }
 
 double LlamaConfig::num_parameters() const {
+  // Query and output projections have `heads`, key and value projections `key_value_heads` heads.
+  // The MLP has three matrices: gate, up and down.
   const double attention = 2.0 * static_cast<double>(heads + key_value_heads) * static_cast<double>(head_dim);
   const double block = static_cast<double>(hidden_size) * (attention + 3.0 * static_cast<double>(intermediate_size));
   return static_cast<double>(layers) * block + 2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
@@ -192,6 +195,7 @@ ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFea
   };
   HiddenStateOptions options{.requested = request.text_blocks};
   for (const auto& deepstack : image_features.deepstack_features) {
+    // Feature level i is added after block i.
     options.additions.push_back({std::ssize(options.additions), batch.image_positions, deepstack});
   }
   BlockOutputs outputs = blocks_.run_with_contexts(embedded, recomputed_blocks, make_context, options);

@@ -21,6 +21,7 @@
 
 namespace vlmtrain::models {
 
+/// The supported `model_type` of a text model.
 enum class LlamaType { kLlama, kMistral, kQwen2, kQwen3 };
 
 /// The module names in a checkpoint; the defaults are transformers'.
@@ -33,8 +34,8 @@ struct LlamaNames {
 
 /// The configuration of a Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped-query
 /// attention, or of one of its variants: Mistral (Jiang et al. 2023, arXiv 2310.06825) has a
-/// sliding window, Qwen2 (Yang et al. 2024, arXiv 2407.10671) biases of query, key and value, Qwen3
-/// (Yang et al. 2025, arXiv 2505.09388) QK-norm.
+/// sliding window. Qwen2 (Yang et al. 2024, arXiv 2407.10671) has biases of query, key and value.
+/// Qwen3 (Yang et al. 2025, arXiv 2505.09388) has QK-norm.
 struct LlamaConfig {
   LlamaType type = LlamaType::kLlama;
   int64_t vocab_size = 32000;
@@ -47,7 +48,7 @@ struct LlamaConfig {
   int64_t head_dim = 128;
   double rms_norm_eps = 1e-6;
   RopeConfig rope = {};
-  std::optional<int64_t> sliding_window = std::nullopt;  ///< rows that a row attends to, itself included
+  std::optional<int64_t> sliding_window = std::nullopt;  ///< tokens that a token attends to, itself included
   bool qk_norm = false;
   bool qkv_bias = false;
   bool attention_output_bias = false;
@@ -59,18 +60,18 @@ struct LlamaConfig {
   /// transformers' defaults of that type. `source` names the file in errors.
   static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
 
-  /// Estimates the number of parameters: those of matrices, output projection included even if
-  /// tied.
+  /// Estimates the number of parameters. Counts matrices only, and the output projection even if it
+  /// is tied.
   double num_parameters() const;
 };
 
 /// The inputs that all blocks of a forward pass share.
 struct LlamaContext {
-  nn::Segments samples;
-  nn::RotaryTable rotary;
-  std::optional<int64_t> sliding_window;
-  nn::KeyValueCache* cache = nullptr;  ///< null except in generation
-  int64_t block = 0;                   ///< index of the block in the cache
+  nn::Segments samples;                   ///< of the packed batch; a token attends to its own sample only
+  nn::RotaryTable rotary;                 ///< cosine and sine of each token
+  std::optional<int64_t> sliding_window;  ///< as in LlamaConfig
+  nn::KeyValueCache* cache = nullptr;     ///< null except in generation
+  int64_t block = 0;                      ///< index of the block in the cache
 };
 
 /// A decoder block: attention and gated MLP, each with a preceding RMS norm and a residual.
@@ -81,7 +82,8 @@ class LlamaBlock {
   at::Tensor operator()(const at::Tensor& x, const LlamaContext& context) const;
 
  private:
-  /// Returns the heads' outputs [tokens, heads · head_dim] for qkv [tokens, query | key | value].
+  /// Returns the outputs of the heads, [tokens, heads · head_dim]. `qkv` is [tokens, (heads + 2 ·
+  /// key_value_heads) · head_dim]: query, key and value heads in this order.
   at::Tensor attend(const at::Tensor& qkv, const LlamaContext& context) const;
 
   nn::HeadShape heads_;
@@ -98,8 +100,8 @@ class LlamaModel {
  public:
   LlamaModel(const nn::ParameterScope& scope, const LlamaConfig& config);
 
-  /// Implements VisionLanguageModel::hidden_states(). `batch.position_ids` have axes only if
-  /// config.rope has sections.
+  /// Implements VisionLanguageModel::hidden_states(). `batch.position_ids` may have several axes
+  /// only if config.rope has sections.
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                          const OutputRequest& request, const TowerRecompute& recomputed_blocks,
                          nn::KeyValueCache* cache) const;
@@ -108,8 +110,8 @@ class LlamaModel {
   int64_t blocks() const { return blocks_.size(); }
 
  private:
-  /// Returns the batch's embeddings [tokens, hidden], with those of image tokens replaced by
-  /// `image_features`.
+  /// Returns the batch's embeddings [tokens, hidden], with `image_features` [image tokens, hidden]
+  /// in the rows of image tokens.
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
   nn::RotaryTable make_rotary_table(const at::Tensor& position_ids) const;
 
@@ -124,7 +126,7 @@ class LlamaModel {
 /// A Llama text model with its output projection: the language side of a vision-language model.
 class CausalLlama {
  public:
-  /// Builds the text model. `output` is the scope of the output projection, used unless
+  /// Builds the text model. `output` is the scope of the output projection; unused if
   /// config.tie_word_embeddings.
   CausalLlama(const nn::ParameterScope& scope, const LlamaConfig& config, const nn::ParameterScope& output);
 

@@ -17,7 +17,8 @@ namespace vlmtrain::models {
 
 namespace {
 
-constexpr double kFinalNormEpsilon = 1e-5;  // torch.nn.LayerNorm's default; SAM ignores layer_norm_eps here
+/// torch.nn.LayerNorm's default, which SAM uses for the final norm instead of layer_norm_eps.
+constexpr double kFinalNormEpsilon = 1e-5;
 
 /// Returns x [masks, rows, in] → [masks, rows, out].
 at::Tensor apply_linear(const nn::Linear& linear, const at::Tensor& x) {
@@ -38,14 +39,15 @@ using nn::Component;
 using nn::InitialValues;
 using nn::ParameterScope;
 
-constexpr double kUpscaleNormEpsilon = 1e-6;  // LayerNorm2d's; SAM ignores layer_norm_eps here
+constexpr double kUpscaleNormEpsilon = 1e-6;  // of SAM's LayerNorm2d, used here instead of layer_norm_eps
 
-/// Random tokens must differ from each other, but stay small compared to prompts of variance 1.
+/// Random tokens must differ from each other, but be small compared to prompts, which have variance
+/// 1. Not tuned.
 constexpr InitialValues kTokens{.mean = 0, .deviation = 0.2};
-/// transformers' usual deviation of embeddings.
+/// transformers' usual standard deviation of embeddings.
 constexpr InitialValues kNoMask{.mean = 0, .deviation = 0.02};
 
-/// Small random weights of a mask keep the initial probabilities near one half.
+/// Small random mask weights keep the initial mask probabilities near one half. Not tuned.
 constexpr double kMaskGain = 0.1;
 
 ParameterScope make_decoder_scope(const ParameterScope& scope) {
@@ -133,6 +135,7 @@ MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const
     throw data_error("{}: hidden_size {} is not divisible by attention_downsample_rate {} times num_attention_heads {}",
                      source, hidden, rate, heads);
   }
+  // The two upscaling steps divide the channels by 4 and by 2.
   if (hidden % 8 != 0) throw data_error("{}: hidden_size {} is not a multiple of 8", source, hidden);
   return config;
 }
@@ -142,6 +145,7 @@ double MaskDecoderConfig::num_parameters() const {
   const double attention = 4.0 * hidden * hidden, mlp = 2.0 * hidden * static_cast<double>(transformer.mlp_dim);
   const double narrow_attention = attention / static_cast<double>(transformer.attention_downsample_rate);
   const double blocks = static_cast<double>(transformer.layers) * (attention + 2.0 * narrow_attention + mlp);
+  // Upscaling and hypernetwork have 3.25 · hidden² parameters, rounded up to 4.
   return blocks + narrow_attention + 4.0 * hidden * hidden;
 }
 
@@ -176,6 +180,7 @@ MaskDecoder::MaskDecoder(const ParameterScope& scope, const MaskDecoderConfig& c
 /// [side², hidden], computed in fp32 as in SAM.
 at::Tensor MaskDecoder::compute_positions(int64_t side, const at::TensorOptions& options) const {
   const at::Tensor frequencies = frequencies_.to(at::kFloat);
+  // Centers of the features in an image that spans -1 to 1.
   const at::Tensor centers = at::arange(side, frequencies.options()).add_(0.5).div_(side).mul_(2).sub_(1).unsqueeze(1);
   const at::Tensor column_angles = centers * frequencies[0], row_angles = centers * frequencies[1];
   const at::Tensor angles =
@@ -183,12 +188,13 @@ at::Tensor MaskDecoder::compute_positions(int64_t side, const at::TensorOptions&
   return at::cat({angles.sin(), angles.cos()}, 1).to(options);
 }
 
-/// Returns features at 4 × 4 resolution: [features, hidden] → [features · 16, hidden / 8].
+/// Upscales each feature to 4 × 4 pixels: [features, hidden] → [features · 16, hidden / 8].
 at::Tensor MaskDecoder::upscale(const at::Tensor& x) const {
   return at::gelu(upscale2_(at::gelu(upscale_norm_(upscale1_(x)))));
 }
 
-/// Returns the weights of the masks' pixels: [masks, hidden] → [masks, hidden / 8].
+/// Computes the hypernetwork of the first mask token: [masks, hidden] → [masks, hidden / 8], the
+/// weights of the upscaled features in the mask logits.
 at::Tensor MaskDecoder::compute_mask_weights(const at::Tensor& x) const {
   const auto relu = [](const at::Tensor& y) { return activate(Activation::kRelu, y); };
   return last_layer_(relu(layer_(relu(first_layer_(x)))));
@@ -205,6 +211,7 @@ at::Tensor MaskDecoder::operator()(const at::Tensor& features, int64_t side, con
       transformer_({.tokens = at::cat({output_tokens, prompts.unsqueeze(1)}, 1),
                     .features = (features + no_mask_).view({-1, side * side, hidden}).index_select(0, image_indices)},
                    compute_positions(side, features.options()));
+  // Token 0 is the IoU token, token 1 the first mask token.
   const at::Tensor weights = compute_mask_weights(attended.tokens.select(1, 1).contiguous());
   const at::Tensor pixels = upscale(attended.features.flatten(0, 1)).view({masks, -1, weights.size(1)});
   // Upscaling splits each feature into 2 × 2 pixels twice.

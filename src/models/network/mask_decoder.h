@@ -20,18 +20,19 @@ struct TwoWayTransformerConfig {
   int64_t mlp_dim = 2048;
   int64_t layers = 2;
   int64_t heads = 8;
-  int64_t attention_downsample_rate = 2;  ///< factor by which attention between tokens and features is narrower
+  int64_t attention_downsample_rate = 2;  ///< hidden_size / width of cross-attention
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kRelu;
 };
 
-/// The tokens of masks, and the features that each mask is predicted on.
+/// The tokens and the image features of each mask.
 struct TokensAndFeatures {
   at::Tensor tokens;    ///< [masks, tokens, hidden]
   at::Tensor features;  ///< [masks, positions, hidden]
 };
 
-/// Attention with query, key, value and output projections, `inner` features wide.
+/// Attention between tokens and features, with query, key and value projections from `hidden` to
+/// `inner` features.
 class ProjectedAttention {
  public:
   ProjectedAttention(const nn::ParameterScope& scope, int64_t hidden, int64_t inner, int64_t heads);
@@ -43,15 +44,16 @@ class ProjectedAttention {
   nn::Linear q_proj_, k_proj_, v_proj_, out_proj_;
 };
 
-/// A block in which tokens attend to themselves and to the features, and features to the tokens.
-/// Norms follow the sublayers.
+/// A block of the two-way transformer: self-attention of the tokens, attention from tokens to
+/// features, an MLP, and attention from features to tokens. A norm follows each sublayer
+/// (post-norm).
 class TwoWayBlock {
  public:
-  /// Builds the block. The first block has tokens that equal their positions. It does not add
-  /// positions, and has no residual of its self-attention.
+  /// Builds the block. In the first block tokens equal their positions, so its self-attention does
+  /// not add positions and has no residual.
   TwoWayBlock(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config, bool is_first);
-  /// Adds `token_positions` [masks, tokens, hidden] and `feature_positions` [positions, hidden] to
-  /// queries and keys.
+  /// Returns the updated `x`. Adds `token_positions` [masks, tokens, hidden] and
+  /// `feature_positions` [positions, hidden] to queries and keys.
   TokensAndFeatures operator()(const TokensAndFeatures& x, const at::Tensor& token_positions,
                                const at::Tensor& feature_positions) const;
 
@@ -71,7 +73,8 @@ class TwoWayBlock {
 class TwoWayTransformer {
  public:
   TwoWayTransformer(const nn::ParameterScope& scope, const TwoWayTransformerConfig& config);
-  /// Runs the transformer. `feature_positions`: [positions, hidden].
+  /// Returns the updated `x`. `feature_positions`, [positions, hidden], are the position encodings
+  /// of the features.
   TokensAndFeatures operator()(const TokensAndFeatures& x, const at::Tensor& feature_positions) const;
 
  private:
@@ -80,10 +83,10 @@ class TwoWayTransformer {
   nn::LayerNorm final_norm_;
 };
 
-/// The configuration of SAM's mask decoder; the defaults are those of all published checkpoints.
+/// The configuration of SAM's mask decoder. All published checkpoints have the default values.
 struct MaskDecoderConfig {
   TwoWayTransformerConfig transformer = {};
-  int64_t mask_tokens = 4;  ///< the first one predicts the single mask
+  int64_t mask_tokens = 4;  ///< tokens of masks, of which only the first is used
 
   int64_t hidden_size() const { return transformer.hidden_size; }
 
@@ -99,7 +102,7 @@ struct MaskDecoderConfig {
 class ConvTranspose2x2 {
  public:
   ConvTranspose2x2(const nn::ParameterScope& scope, int64_t in_channels, int64_t out_channels);
-  /// x [pixels, in] → [pixels · 4, out]: for each pixel its upper row, then its lower row
+  /// Maps x [pixels, in] → [pixels · 4, out]: for each pixel its upper row, then its lower row
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
@@ -107,16 +110,18 @@ class ConvTranspose2x2 {
   at::Tensor bias_;    // [out]
 };
 
-/// SAM's mask decoder (Kirillov et al. 2023, arXiv 2304.02643), reduced to one mask per prompt,
-/// with the embedding that its prompt encoder adds without mask prompts. Names below the scope are
-/// those of transformers' SamModel: `mask_decoder`, `prompt_encoder`, `shared_image_embedding`.
+/// SAM's mask decoder (Kirillov et al. 2023, arXiv 2304.02643), reduced to one mask per prompt.
+/// Includes the embedding that SAM's prompt encoder adds to the features if there is no mask
+/// prompt. Names below the scope are those of transformers' SamModel: `mask_decoder`,
+/// `prompt_encoder`, `shared_image_embedding`.
 class MaskDecoder {
  public:
   MaskDecoder(const nn::ParameterScope& scope, const MaskDecoderConfig& config);
 
   /// Returns mask logits, fp32 [masks, 4 · side, 4 · side]. `features` [images · side², hidden]
-  /// come from a MaskEncoder, `prompts` are [masks, hidden], `image_indices`, int64 [masks] on the
-  /// device, select each mask's image. REQUIRES: at least one mask.
+  /// come from a MaskEncoder; `side` is the number of features along an image's side. `prompts` are
+  /// [masks, hidden]. `image_indices`, int64 [masks] on the device, select each mask's image.
+  /// REQUIRES: at least one mask.
   at::Tensor operator()(const at::Tensor& features, int64_t side, const at::Tensor& prompts,
                         const at::Tensor& image_indices) const;
 

@@ -26,20 +26,21 @@ class MaskEncoder {
   MaskEncoder& operator=(const MaskEncoder&) = delete;
 
   /// Encodes normalized pixels [images, 3, side, side] of the model's dtype to features [images ·
-  /// (side / kStride)², channels], image by image and row by row. TinyViT takes any side that is a
-  /// multiple of kStride. The first `recomputed_blocks` blocks save only their input.
+  /// (side / kStride)², channels], image by image and row by row. SamVit requires the configured
+  /// side; TinyVit takes any multiple of kStride. The first `recomputed_blocks` blocks save only
+  /// their input for the backward pass.
   virtual at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const = 0;
+  /// Returns the number of blocks that can be recomputed.
   virtual int64_t blocks() const = 0;
 };
 
-/// A sequence of blocks of several types, the first of which may be recomputed in the backward
-/// pass. Unlike in a BlockList, each rank holds all weights, since a mask encoder is small and does
-/// not run in each step.
+/// A sequence of blocks of several types, which may be recomputed in the backward pass. Unlike in a
+/// BlockList, weights are not sharded, since a mask encoder is small and does not run in each step.
 class RecomputedBlocks {
  public:
   using Block = std::function<at::Tensor(const at::Tensor&)>;
 
-  /// Adds the Block that make() returns, whose parameters it has added to `store`.
+  /// Adds the Block that make() returns. make() must add the Block's parameters to `store`.
   template <class Make>
   void add(nn::ParameterStore& store, const Make& make) {
     const size_t first = store.all().size();
@@ -50,7 +51,8 @@ class RecomputedBlocks {
     entries_.push_back(std::move(entry));
   }
 
-  /// Runs all blocks; the first `num_recomputed` save only their input.
+  /// Runs all blocks in order. The first `num_recomputed` save only their input for the backward
+  /// pass.
   at::Tensor run(at::Tensor x, int64_t num_recomputed) const {
     for (int64_t i = 0; i < size(); ++i) {
       const Entry& entry = entries_[static_cast<size_t>(i)];

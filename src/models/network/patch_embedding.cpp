@@ -11,7 +11,8 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Returns [images · patches, 3 · patch pixels], ordered by channel, then row.
+/// Returns the normalized pixels of each patch, [images · patches, 3 · patch.height · patch.width],
+/// ordered by channel, then row.
 at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize patch, at::ScalarType dtype) {
   if (kernels::has(kernels::Kernel::kPatchify, pixels.bytes) && dtype != at::kDouble) {
     return kernels::patchify(pixels, patch, dtype);
@@ -31,6 +32,8 @@ at::Tensor extract_patch_rows(const image::BytePixels& pixels, image::ImageSize 
 
 at::Tensor embed_patches(const image::BytePixels& pixels, const at::Tensor& weight, const at::Tensor& bias) {
   const at::Tensor flat_weight = weight.flatten(1);
+  // Frames stored one below the other form one patch of frames · patch height rows, so the height
+  // follows from the number of weights.
   const int64_t width = weight.size(-1), height = flat_weight.size(1) / (3 * width);
   return nn::linear(extract_patch_rows(pixels, {height, width}, weight.scalar_type()), flat_weight, bias);
 }
@@ -43,6 +46,7 @@ at::Tensor normalize_images(const image::BytePixels& pixels, at::ScalarType dtyp
 at::Tensor pixel_shuffle(const at::Tensor& patches, int64_t side, int64_t scale) {
   const int64_t features = patches.size(1);
   const int64_t cells = side / scale;
+  // [tiles, row of squares, row in square, column of squares, column in square · features]
   return patches.view({-1, cells, scale, cells, scale * features})
       .transpose(2, 3)
       .reshape({-1, scale * scale * features});

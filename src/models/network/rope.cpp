@@ -30,14 +30,17 @@ RopeType parse_rope_type(const std::string& name, const std::string& source, con
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
   if (name == "yarn") return RopeType::kYarn;
-  throw data_error("{}: {} of type {} is not supported; default, linear, llama3 and yarn are", source, key, name);
+  throw data_error("{}: {} of type {} is not supported; supported are default, linear, llama3 and yarn", source, key,
+                   name);
 }
 
-/// Returns YaRN's attention temperature.
+/// Returns the scale of cosine and sine in YaRN (arXiv 2309.00071, section 3.4), as transformers
+/// computes it.
 double compute_yarn_scale(double factor, double weight) {
   return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
 }
 
+// Far beyond any useful value, so only damaged files are rejected.
 constexpr NumberRange kRopeFactorRange{0, 1e6};
 constexpr NumberRange kAttentionFactorRange{0, 1e6};
 constexpr NumberRange kBetaRange{0, 1e6};
@@ -51,6 +54,8 @@ double read_yarn_scale(const nlohmann::json& rope, double factor, const std::str
   return read_number(rope, "attention_factor", computed, kAttentionFactorRange, source);
 }
 
+/// Returns the scaled frequencies, with transformers' arithmetic (_compute_llama3_parameters in
+/// modeling_rope_utils.py).
 at::Tensor compute_llama3_frequencies(const at::Tensor& base_frequencies, const RopeConfig& rope) {
   const double longest_wavelength = rope.original_max_positions / rope.low_freq_factor;
   const double shortest_wavelength = rope.original_max_positions / rope.high_freq_factor;
@@ -64,9 +69,12 @@ at::Tensor compute_llama3_frequencies(const at::Tensor& base_frequencies, const 
                    scaled);
 }
 
+/// Returns YaRN's frequencies, with transformers' arithmetic and names (_compute_yarn_parameters in
+/// modeling_rope_utils.py).
 at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
   const auto dimensions = static_cast<double>(head_dim);
-  /// Index of the pair that makes `num_rotations` rotations over the pretraining context.
+  /// Returns the index of the pair that makes `num_rotations` rotations over the context of
+  /// pretraining.
   const auto find_correction_dim = [&](double num_rotations) {
     return dimensions * std::log(rope.original_max_positions / (num_rotations * 2 * std::numbers::pi)) /
            (2 * std::log(rope.theta));
@@ -123,8 +131,8 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
     result.low_freq_factor = io::get<double>(rope, "low_freq_factor", source);
     result.high_freq_factor = io::get<double>(rope, "high_freq_factor", source);
     if (result.low_freq_factor <= 0 || result.high_freq_factor <= result.low_freq_factor) {
-      throw data_error("{}: {}.high_freq_factor {} must be above low_freq_factor {}, and that above 0", source, key,
-                       result.high_freq_factor, result.low_freq_factor);
+      throw data_error("{}: {}.high_freq_factor {} must be above low_freq_factor {}, which must be above 0", source,
+                       key, result.high_freq_factor, result.low_freq_factor);
     }
     return result;
   }

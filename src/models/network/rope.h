@@ -9,11 +9,11 @@
 
 namespace vlmtrain::models {
 
-/// The extension of RoPE frequencies to contexts longer than the pretraining's, by transformers'
+/// The method that extends RoPE to contexts longer than in pretraining, as transformers'
 /// `rope_type`.
 enum class RopeType {
-  kDefault,  ///< none
-  kLinear,   ///< all divided by `factor` (Chen et al. 2023, arXiv 2306.15595)
+  kDefault,  ///< no extension
+  kLinear,   ///< all frequencies divided by `factor` (Chen et al. 2023, arXiv 2306.15595)
   kLlama3,   ///< low frequencies divided by `factor`, with a smooth transition (Llama 3.1)
   kYarn,     ///< a ramp between frequencies, and a scale of cosine and sine (Peng et al. 2023, arXiv 2309.00071)
 };
@@ -22,20 +22,20 @@ enum class RopeType {
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double factor = 1;
-  double original_max_positions = 0;                 ///< llama3 and yarn: tokens of the pretraining's context
-  double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3
-  double beta_fast = 32, beta_slow = 1;              ///< yarn
-  bool truncate = true;                              ///< yarn: rounds the ends of the ramp to full pairs
+  double factor = 1;                                 ///< linear, llama3 and yarn: extension of the context
+  double original_max_positions = 0;                 ///< llama3 and yarn: context length of pretraining, in tokens
+  double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3: bounds of the transition
+  double beta_fast = 32, beta_slow = 1;              ///< yarn: rotations over the context at the ends of the ramp
+  bool truncate = true;                              ///< yarn: rounds the ends of the ramp to whole pairs
   double scale = 1;                                  ///< yarn: factor of cosine and sine
 
-  /// Numbers of pairs that rotate with each of the data::kPositionAxes axes, cyclically from time:
-  /// [time, height, width, time …] (multimodal RoPE, Wang et al. 2024, arXiv 2409.12191). Empty:
-  /// one position per token.
+  /// Multimodal RoPE (Wang et al. 2024, arXiv 2409.12191): consecutive numbers of pairs that rotate
+  /// with the time, height and width axes in turn, starting again with time after width. A pair is
+  /// two features of a head. Empty: one position per token.
   std::vector<int64_t> sections = {};
-  /// Interleaves the axes instead of using blocks: every third pair from the second on rotates with
-  /// height, from the third on with width, as many as their sections say, all others with time
-  /// (Qwen3-VL, Bai et al. 2025, arXiv 2511.21631).
+  /// Interleaves the axes (Qwen3-VL, Bai et al. 2025, arXiv 2511.21631). Pairs 1, 4, 7, … rotate
+  /// with height and pairs 2, 5, 8, … with width, as many as their sections specify. All other
+  /// pairs rotate with time.
   bool interleaved = false;
 
   /// Reads `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (transformers 4)
@@ -46,7 +46,8 @@ struct RopeConfig {
   /// Returns the frequencies, fp32 [head_dim / 2] on the CPU, rounded as in transformers.
   at::Tensor frequencies(int64_t head_dim) const;
 
-  /// Returns the axis of each pair, int64 [head_dim / 2] on the CPU; empty without sections.
+  /// Returns the axis of each pair, an index into data::kPositionAxes axes, as int64 [head_dim / 2]
+  /// on the CPU; empty without sections.
   at::Tensor make_pair_axes() const;
 };
 

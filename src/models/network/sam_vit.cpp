@@ -18,14 +18,15 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// Adds a table of relative positions, [2 · side − 1, head_dim]; undefined if the config has none.
 at::Tensor make_relative_table(const nn::ParameterScope& scope, const char* name, const SamVitConfig& config,
                                int64_t side) {
   if (!config.relative_positions) return {};
   return scope.parameter(name, {2 * side - 1, config.hidden_size / config.heads}, nn::InitialValues::zeros());
 }
 
-/// Returns [2 · side − 1, head_dim] → [side, head_dim, side]; entry [i, :, j] is the row for
-/// distance i − j.
+/// Expands a table [2 · side − 1, head_dim] to [side, head_dim, side]. Entry [i, :, j] is the row
+/// for distance i − j.
 at::Tensor gather_relative_positions(const at::Tensor& table, int64_t side) {
   return table.unfold(0, side, 1).flip(2);
 }
@@ -33,8 +34,8 @@ at::Tensor gather_relative_positions(const at::Tensor& table, int64_t side) {
 using nn::InitialValues;
 using nn::ParameterScope;
 
-constexpr double kSamPositionDeviation = 0.5;  // as in VisionTransformer: patches have variance 1
-constexpr double kNeckEpsilon = 1e-6;          // LayerNorm2d's
+constexpr double kSamPositionDeviation = 0.5;  // as kPositionDeviation in vision_transformer.cpp
+constexpr double kNeckEpsilon = 1e-6;          // of SAM's LayerNorm2d
 
 RecomputedBlocks make_blocks(const ParameterScope& scope, const SamVitConfig& config) {
   RecomputedBlocks blocks;
@@ -75,7 +76,8 @@ SamVitConfig SamVitConfig::from_json(const nlohmann::json& json, const std::stri
                      config.heads);
   }
   if (config.patch_size != MaskEncoder::kStride) {
-    throw data_error("{}: patch_size {} is not supported; {} is", source, config.patch_size, MaskEncoder::kStride);
+    throw data_error("{}: patch_size {} is not supported; it must be {}", source, config.patch_size,
+                     MaskEncoder::kStride);
   }
   if (config.image_size % config.patch_size != 0) {
     throw data_error("{}: image_size {} is not a multiple of patch_size {}", source, config.image_size,
@@ -93,6 +95,8 @@ SamVitConfig SamVitConfig::from_json(const nlohmann::json& json, const std::stri
 double SamVitConfig::num_parameters() const {
   const auto hidden = static_cast<double>(hidden_size);
   const auto channels = static_cast<double>(output_channels);
+  // Four attention matrices and two of the MLP per block; the last term is the neck's 3×3
+  // convolution.
   const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(mlp_dim));
   const auto patch = static_cast<double>(3 * patch_size * patch_size);
   const auto num_positions = absolute_positions ? static_cast<double>(side() * side()) : 0.0;
@@ -111,14 +115,14 @@ SamVitAttention::SamVitAttention(const nn::ParameterScope& scope, const SamVitCo
       rel_pos_h_(make_relative_table(scope, "rel_pos_h", config, side)),
       rel_pos_w_(make_relative_table(scope, "rel_pos_w", config, side)) {}
 
-/// Returns the bias of the scores: query [squares, side², heads, head_dim] → [squares, heads,
-/// side², side²].
+/// Computes the bias of the attention scores: query [squares, side², heads, head_dim] → [squares,
+/// heads, side² (queries), side² (keys)].
 at::Tensor SamVitAttention::compute_relative_bias(const at::Tensor& query) const {
   const int64_t squares = query.size(0);
   const at::Tensor by_row = query.view({squares, side_, side_, heads_, -1}).permute({1, 0, 3, 2, 4});
   const at::Tensor by_column = by_row.transpose(0, 3);
   // [side, squares, heads, side, head_dim] → [side, squares, heads, side, side]; the last dimension
-  // is the keys'.
+  // belongs to the keys.
   const auto multiply = [this](const at::Tensor& queries, const at::Tensor& table) {
     return at::bmm(queries.flatten(1, 3), gather_relative_positions(table, side_))
         .view({side_, -1, heads_, side_, side_});
@@ -148,8 +152,8 @@ SamVitBlock::SamVitBlock(const nn::ParameterScope& scope, const SamVitConfig& co
       lin1_(scope / "mlp" / "lin1", config.hidden_size, config.mlp_dim, true),
       lin2_(scope / "mlp" / "lin2", config.mlp_dim, config.hidden_size, true, residual_branch_gain(config.layers)) {}
 
-/// Returns [images · side², hidden] → [images · windows² · window², hidden]. Zero padding outside
-/// the image acts as ordinary keys, as in SAM's training.
+/// Splits images into windows: [images · side², hidden] → [images · windows² · window², hidden].
+/// The zero padding outside the image is not masked, as in SAM's training.
 at::Tensor SamVitBlock::window_partition(const at::Tensor& x) const {
   const int64_t padding = windows_ * window_ - side_;
   const at::Tensor images = at::constant_pad_nd(x.view({-1, side_, side_, x.size(1)}), {0, 0, 0, padding, 0, padding});
@@ -158,6 +162,7 @@ at::Tensor SamVitBlock::window_partition(const at::Tensor& x) const {
       .reshape({-1, x.size(1)});
 }
 
+/// Inverts window_partition() and removes the padding.
 at::Tensor SamVitBlock::window_unpartition(const at::Tensor& x) const {
   return x.view({-1, windows_, windows_, window_, window_, x.size(1)})
       .permute({0, 1, 3, 2, 4, 5})

@@ -16,7 +16,7 @@
 
 namespace vlmtrain::models {
 
-/// The configuration of SAM's image encoder; the defaults are ViT-B's.
+/// The configuration of SAM's image encoder. The defaults are those of ViT-B.
 struct SamVitConfig {
   int64_t hidden_size = 768;
   int64_t output_channels = 256;
@@ -30,7 +30,7 @@ struct SamVitConfig {
   bool qkv_bias = true;
   bool absolute_positions = true;
   bool relative_positions = true;
-  int64_t window_size = 14;                            ///< in patches
+  int64_t window_size = 14;                            ///< side of the attention windows, in patches
   std::vector<int64_t> global_blocks = {2, 5, 8, 11};  ///< blocks with attention over the full image
 
   /// Reads transformers' SamVisionConfig. `source` names the file in errors.
@@ -39,18 +39,18 @@ struct SamVitConfig {
   /// Estimates the number of parameters.
   double num_parameters() const;
 
-  /// Returns the patches along an image's side.
+  /// Returns the number of patches along an image's side.
   int64_t side() const { return image_size / patch_size; }
   /// Returns the window size of a block; 0: attention over the full image.
   int64_t get_window_size(int64_t block) const;
 };
 
-/// Attention over a square of patches with decomposed relative positions: scores add a query's
-/// products with a learned vector for the row distance and one for the column distance (Li et al.
-/// 2021, arXiv 2112.01526, section 4.1).
+/// Attention over a square of patches with decomposed relative positions (Li et al. 2021, arXiv
+/// 2112.01526, section 4.1). The score of a query and a key adds the products of the query with two
+/// learned vectors, for their row distance and their column distance.
 class SamVitAttention {
  public:
-  /// Builds the attention. `side` is the square's, in patches.
+  /// Builds the attention. `side` is the side of the square in patches.
   SamVitAttention(const nn::ParameterScope& scope, const SamVitConfig& config, int64_t side);
   /// Maps x [squares · side², hidden] → the same shape, without the output projection
   at::Tensor operator()(const at::Tensor& x) const;
@@ -64,12 +64,14 @@ class SamVitAttention {
   int64_t side_;
   nn::Linear qkv_;
   nn::Linear proj_;
-  at::Tensor rel_pos_h_, rel_pos_w_;  // [2 · side − 1, head_dim], for distances from −(side − 1); undefined: none
+  at::Tensor rel_pos_h_, rel_pos_w_;  // [2 · side − 1, head_dim], by distance from −(side − 1) on; undefined: none
 };
 
-/// A block of SAM's image encoder, with attention over the full image or over windows.
+/// A pre-norm block of SAM's image encoder, with attention over the full image or within windows.
 class SamVitBlock {
  public:
+  /// Builds the block. `window` is the side of its windows in patches; 0: attention over the full
+  /// image.
   SamVitBlock(const nn::ParameterScope& scope, const SamVitConfig& config, int64_t window);
   /// Maps x [images · side², hidden] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
@@ -80,7 +82,7 @@ class SamVitBlock {
 
   int64_t side_;     // of the image, in patches
   int64_t window_;   // in patches; 0: full image
-  int64_t windows_;  // windows along an image's side, the last one padded
+  int64_t windows_;  // number of windows along an image's side, the last one padded
   Activation activation_;
   nn::LayerNorm norm1_;
   SamVitAttention attention_;

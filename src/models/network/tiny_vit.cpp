@@ -17,11 +17,11 @@ constexpr NumberRange kWidthRatios{0, 64};
 constexpr int64_t kMaxWindow = 64;
 constexpr int64_t kMaxStages = 16;  // published models have 4
 
-/// Per-stage numbers under `key`.
+/// A config key with one number per stage.
 struct StageList {
   const char* key;
-  int64_t TinyVitStage::*member;
-  int64_t max;
+  int64_t TinyVitStage::*member;  ///< field that the numbers are stored in
+  int64_t max;                    ///< largest valid number
 };
 
 constexpr StageList kStageLists[] = {{"embed_dims", &TinyVitStage::width, kMaxLayerWidth},
@@ -71,8 +71,8 @@ void check_stages(const TinyVitConfig& config, const std::string& source) {
   }
   if (config.stride() != MaskEncoder::kStride) {
     throw data_error(
-        "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}: give "
-        "4 stages, the last of which keeps the size, or 3",
+        "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}: use "
+        "4 stages, the last of which keeps the size, or 3 stages",
         source, config.stages.size(), config.last_merging_keeps_size, config.stride(), MaskEncoder::kStride);
   }
 }
@@ -84,9 +84,9 @@ void check_widths(const TinyVitConfig& config, const std::string& source) {
   }
 }
 
-constexpr double kNeckNormEpsilon = 1e-6;  // LayerNorm2d's in SAM
+constexpr double kNeckNormEpsilon = 1e-6;  // of SAM's LayerNorm2d
 
-/// Returns a convolution that halves height and width.
+/// Returns the shape of a convolution that halves height and width.
 nn::ConvolutionShape make_embedding_shape(int64_t in_channels, int64_t out_channels) {
   return {.in_channels = in_channels, .out_channels = out_channels, .kernel = 3, .stride = 2};
 }
@@ -146,7 +146,7 @@ TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::st
 }
 
 int64_t TinyVitConfig::stride() const {
-  int64_t stride = 4;  // of the patch embedding
+  int64_t stride = 4;  // two convolutions of stride 2 in the patch embedding
   for (size_t i = 0; i + 1 < stages.size(); ++i) stride *= has_downsampling(i) ? 2 : 1;
   return stride;
 }
@@ -159,6 +159,10 @@ int64_t TinyVitConfig::blocks() const {
 
 double TinyVitConfig::num_parameters() const {
   const auto out = static_cast<double>(out_channels);
+  // The neck has a 3×3 convolution (here) and a 1×1 convolution (at the end). A block is an MBConv
+  // in the first stage, else four attention matrices, an MLP and a bias table. The patch
+  // embedding's 3×3 convolution from width / 2 to width has 4.5 · width² parameters; a merging has
+  // two 1×1 convolutions.
   double count = 9 * out * out;
   double previous_width = 0;
   for (const TinyVitStage& stage : stages) {

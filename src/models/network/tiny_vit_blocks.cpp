@@ -16,10 +16,12 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// Returns the shape of a 1×1 convolution.
 nn::ConvolutionShape pointwise(int64_t in_channels, int64_t out_channels) {
   return {.in_channels = in_channels, .out_channels = out_channels};
 }
 
+/// Returns the shape of a 3×3 convolution of each channel by itself.
 nn::ConvolutionShape depthwise(int64_t channels, int64_t stride) {
   return {.in_channels = channels, .out_channels = channels, .kernel = 3, .stride = stride, .groups = channels};
 }
@@ -70,8 +72,8 @@ WindowAttention::WindowAttention(const nn::ParameterScope& scope, const TinyVitS
           scope.parameter("attention_biases", {stage.heads, stage.window * stage.window}, nn::InitialValues::zeros())),
       offsets_(std::move(offsets)) {}
 
-/// Returns the bias. It is gathered in fp32, so that an entry's gradient, a sum over hundreds of
-/// position pairs, accumulates in fp32.
+/// Returns the bias of all pairs of positions, [1, heads, positions, positions]. Gathers it in
+/// fp32, so that the gradient of an entry, a sum over hundreds of pairs, accumulates in fp32.
 at::Tensor WindowAttention::bias(int64_t positions, at::ScalarType dtype) const {
   return biases_.to(at::kFloat).index_select(1, offsets_).to(dtype).view({1, heads_, positions, positions});
 }

@@ -18,7 +18,7 @@ inline at::Tensor to_channels_last(const at::Tensor& x) {
   return x.permute({0, 2, 3, 1}).contiguous();
 }
 
-/// Inverts to_channels_last(). Returns a view.
+/// Inverts to_channels_last(). Returns a view without copying.
 inline at::Tensor to_channels_first(const at::Tensor& x) {
   return x.permute({0, 3, 1, 2});
 }
@@ -27,7 +27,7 @@ inline at::Tensor to_channels_first(const at::Tensor& x) {
 /// gelu(x + conv3(gelu(conv2(gelu(conv1(x)))))). conv2 is depthwise 3×3, the others are 1×1.
 class MBConv {
  public:
-  /// Builds the block. `expanded_channels`: channels between its convolutions.
+  /// Builds the block. `expanded_channels` is the number of channels between its convolutions.
   MBConv(const nn::ParameterScope& scope, int64_t channels, int64_t expanded_channels);
   /// Maps x [images, channels, height, width] → the same shape
   at::Tensor operator()(const at::Tensor& x) const;
@@ -37,7 +37,7 @@ class MBConv {
 };
 
 /// The downsampling between two stages: conv3(gelu(conv2(gelu(conv1(x))))), with kernels as in
-/// MBConv. conv1 widens; conv2 has the stride.
+/// MBConv. conv1 widens to `out_channels`; conv2 has stride `stride`.
 class PatchMerging {
  public:
   PatchMerging(const nn::ParameterScope& scope, int64_t channels, int64_t out_channels, int64_t stride);
@@ -49,8 +49,9 @@ class PatchMerging {
   nn::ConvBatchNorm conv1_, conv2_, conv3_;
 };
 
-/// Returns the index of the bias of each pair of positions in a window, |Δrow| · window +
-/// |Δcolumn|, as int64 [window⁴] on `device`. The order is that of the original code.
+/// Returns the index into the bias table for each pair of positions in a window, |Δrow| · window +
+/// |Δcolumn|, as int64 [window⁴] on `device`. The bias table has the same order as in the original
+/// code.
 at::Tensor make_window_offsets(int64_t window, at::Device device);
 
 /// Attention within windows, with a learned bias per offset (Graham et al. 2021, arXiv 2104.01136,
@@ -79,7 +80,7 @@ class WindowAttention {
 /// channels], zero-padded at the bottom and at the right.
 at::Tensor window_partition(const at::Tensor& x, int64_t window);
 
-/// Inverts window_partition(). `sizes` are those of its x.
+/// Inverts window_partition(). `sizes` are the sizes of the x that was split.
 at::Tensor window_unpartition(const at::Tensor& windows, int64_t window, at::IntArrayRef sizes);
 
 /// A block of all stages except the first: windowed attention, a depthwise convolution that

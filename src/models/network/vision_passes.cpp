@@ -6,15 +6,18 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// The grids of a pass; a grid of several frames may be spread over passes.
 struct GridPass {
   std::vector<data::PatchGrid> grids;
-  int64_t patches = 0;
+  int64_t patches = 0;  ///< of all grids
 };
 
+/// Fills passes with frames in order until the next frame would exceed `rows_per_pass`.
 std::vector<GridPass> split_grids(const std::vector<data::PatchGrid>& grids, int64_t rows_per_pass) {
   std::vector<GridPass> passes(1);
   for (const auto& grid : grids) {
     const int64_t patches_per_frame = grid.patches_per_frame();
+    // An empty pass takes at least one frame, even if it exceeds the limit.
     for (int64_t remaining = grid.frames; remaining > 0;) {
       if (passes.back().patches > 0 && passes.back().patches + patches_per_frame > rows_per_pass) passes.emplace_back();
       const int64_t available = (rows_per_pass - passes.back().patches) / patches_per_frame;
@@ -27,7 +30,7 @@ std::vector<GridPass> split_grids(const std::vector<data::PatchGrid>& grids, int
   return passes;
 }
 
-/// Assigns each unit to the pass of its rows. REQUIRES: no unit crosses a pass boundary.
+/// Assigns each unit to the pass with its rows. REQUIRES: no unit crosses a pass boundary.
 void distribute(const std::vector<nn::DropoutSegment>& units, std::vector<VisionInput>& passes) {
   auto unit = units.begin();
   for (auto& pass : passes) {

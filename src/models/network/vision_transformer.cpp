@@ -19,8 +19,8 @@ using nn::Component;
 using nn::InitialValues;
 using nn::ParameterScope;
 
-/// Random positions must be large compared to patches of variance 1: with the usual 0.02, a small
-/// tower learns locations late.
+/// Standard deviation of random position embeddings. It must not be small compared to embedded
+/// patches, which have variance 1: with the usual 0.02, a small tower learns locations late.
 constexpr double kPositionDeviation = 0.5;
 
 /// Returns the position table entry of each patch of a full tile. Idefics3 assigns buckets to
@@ -35,7 +35,7 @@ at::Tensor make_bucketed_positions(int64_t side) {
   return (buckets.unsqueeze(1) * side + buckets.unsqueeze(0)).flatten();
 }
 
-/// Adds the parameters of SiglipMultiheadAttentionPoolingHead, under its names.
+/// Adds the parameters of transformers' SiglipMultiheadAttentionPoolingHead, with its names.
 void add_pooling_head(const ParameterScope& scope, const VisionTransformerConfig& config) {
   const int64_t hidden = config.hidden_size;
   const auto matrix = InitialValues::kaiming(hidden);
@@ -94,6 +94,7 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
 double VisionTransformerConfig::num_parameters() const {
   const auto hidden = static_cast<double>(hidden_size);
   const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(intermediate_size));
+  // Four attention matrices and two of the MLP per block; biases and norms are ignored.
   const double patch = 3.0 * static_cast<double>(patch_size) * static_cast<double>(patch_size);
   return static_cast<double>(layers) * block + hidden * (patch + static_cast<double>(rows_per_tile()));
 }

@@ -19,9 +19,9 @@
 
 namespace vlmtrain::models {
 
-/// The mapping from patches to rows of the position table.
+/// The order in which patches are mapped to rows of the position table.
 enum class PatchPositions {
-  kInOrder,
+  kInOrder,   ///< row i for patch i
   kBucketed,  ///< by rounded fractions of the tile's side, as in Idefics3
 };
 
@@ -31,7 +31,7 @@ struct VisionTransformerNames {
   std::string_view position_embedding = "embeddings.position_embedding.weight";
   std::string_view blocks = "encoder.layers";
   std::string_view norm1 = "layer_norm1", norm2 = "layer_norm2";
-  std::string_view attention = "self_attn", qkv = "qkv_proj";  ///< qkv_proj is the name of a fused projection
+  std::string_view attention = "self_attn", qkv = "qkv_proj";  ///< `qkv` names the fused projection
   std::string_view mlp1 = "mlp.fc1", mlp2 = "mlp.fc2";
   std::string_view post_layernorm = "post_layernorm";
 };
@@ -48,21 +48,22 @@ struct VisionTransformerConfig {
   double layer_norm_eps = 1e-6;
   Activation activation = Activation::kGeluTanh;
   PatchPositions positions = PatchPositions::kInOrder;
-  bool class_token = false;    ///< one before the patches
-  bool patch_bias = true;      ///< of the patch embedding
-  bool pre_layernorm = false;  ///< a norm of the embeddings, before the first block
+  bool class_token = false;    ///< a learned token before the patches
+  bool patch_bias = true;      ///< whether the patch embedding has a bias
+  bool pre_layernorm = false;  ///< a norm before the first block
   bool pooling_head = false;   ///< SigLIP's head after the final norm; its weights are kept but not used
   bool fused_qkv = false;      ///< one Linear for query, key and value, in this order
   bool qkv_bias = true;
   bool batched_positions = false;  ///< the position table has a leading dimension of 1
   VisionTransformerNames names = {};
 
-  /// Number of blocks that run, whose last output is returned. Nothing: all, and the final norm.
-  /// Weights of other blocks are kept, so that a saved checkpoint is complete.
+  /// Number of blocks to run. The output of the last one is returned without the final norm.
+  /// If unset: all blocks and the final norm run. Weights of other blocks are kept, so that a saved
+  /// checkpoint is complete.
   std::optional<int64_t> feature_blocks = std::nullopt;
 
-  /// Reads the sizes under transformers' keys; absent ones are those of `defaults`. `source` names
-  /// the file in errors.
+  /// Reads sizes and activation under transformers' keys. Absent values are taken from `defaults`.
+  /// `source` names the file in errors.
   static VisionTransformerConfig from_json(const nlohmann::json& config, const VisionTransformerConfig& defaults,
                                            const std::string& source);
 
@@ -71,7 +72,7 @@ struct VisionTransformerConfig {
 
   int64_t patches_per_side() const { return image_size / patch_size; }
   int64_t patches() const { return patches_per_side() * patches_per_side(); }
-  /// Returns the output rows per tile.
+  /// Returns the number of output rows per tile.
   int64_t rows_per_tile() const { return patches() + (class_token ? 1 : 0); }
 };
 
@@ -83,7 +84,8 @@ class VisionBlock {
   at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
 
  private:
-  /// Returns the heads' outputs [rows, hidden] for qkv [rows, query | key | value].
+  /// Returns the outputs of the heads, [rows, hidden]. `qkv` is [rows, 3 · hidden]: query, key and
+  /// value in this order.
   at::Tensor attend(const at::Tensor& qkv, const nn::Segments& tiles) const;
 
   int64_t heads_;
@@ -99,7 +101,8 @@ class VisionTransformer {
  public:
   VisionTransformer(const nn::ParameterScope& scope, const VisionTransformerConfig& config);
 
-  /// Encodes pixels [tiles, 3, image_size, image_size] to [tiles · rows_per_tile, hidden].
+  /// Encodes pixels [tiles, 3, image_size, image_size] to features [tiles · rows_per_tile, hidden].
+  /// The first `recomputed_blocks` blocks are recomputed in the backward pass.
   at::Tensor operator()(const image::BytePixels& pixels, int64_t recomputed_blocks) const;
   /// Returns the number of blocks that run.
   int64_t blocks() const { return blocks_.size(); }
@@ -128,8 +131,8 @@ VisionTransformerConfig clip_config(const nlohmann::json& config, const std::str
 /// names the file in errors.
 VisionTransformerConfig siglip_config(const nlohmann::json& config, const std::string& source);
 
-/// Returns the configuration of Idefics3's variant of SigLIP, without a head and with other
-/// defaults.
+/// Returns the configuration of Idefics3's variant of SigLIP, with bucketed positions, no pooling
+/// head, and transformers' defaults. `source` names the file in errors.
 VisionTransformerConfig idefics3_vision_config(const nlohmann::json& config, const std::string& source);
 
 }  // namespace vlmtrain::models

@@ -24,12 +24,12 @@ using nn::ParameterScope;
 
 namespace {
 
-// Implausible sizes are damaged configs: published towers have one to four channels.
+// Limits that reject damaged configs.
 constexpr int64_t kMaxModalities = 1024;
-constexpr int64_t kMaxVolumePatches = 1 << 20;  // of a volume; all attend to each other, so more is a damaged config
-constexpr int64_t kMaxChannels = 64;
+constexpr int64_t kMaxVolumePatches = 1 << 20;  // per volume; attention between more is infeasible
+constexpr int64_t kMaxChannels = 64;            // published towers have one to four
 
-/// Returns MONAI's settings: the defaults of nn.LayerNorm and nn.GELU.
+/// Returns the settings of MONAI's ViT: its names, and the defaults of torch.nn.LayerNorm and GELU.
 VisionTransformerConfig make_monai_config() {
   VisionTransformerConfig blocks;
   blocks.layer_norm_eps = 1e-5;
@@ -47,7 +47,7 @@ VisionTransformerConfig make_monai_config() {
 
 VisionTransformerConfig read_block_config(const nlohmann::json& tower, const std::string& source) {
   nlohmann::json sizes = tower;
-  // The volume config reads these keys, which can be three numbers here.
+  // VolumeTransformerConfig reads these keys, which may have three numbers.
   for (const char* key : {"image_size", "patch_size", "num_channels"}) sizes.erase(key);
   VisionTransformerConfig blocks = VisionTransformerConfig::from_json(sizes, make_monai_config(), source);
   blocks.qkv_bias = io::get_or<bool>(tower, "qkv_bias", false, source);
@@ -58,7 +58,7 @@ VolumePositions read_positions(const nlohmann::json& tower, const std::string& s
   const auto name = io::get_or<std::string>(tower, "positions", "learned", source);
   if (name == "learned") return VolumePositions::kLearned;
   if (name == "factorized") return VolumePositions::kFactorized;
-  throw data_error("{}: positions {} is not supported; learned and factorized are", source, name);
+  throw data_error("{}: positions {} is not supported; supported are learned and factorized", source, name);
 }
 
 std::vector<std::string> read_modalities(const nlohmann::json& tower, const std::string& source) {
@@ -80,10 +80,10 @@ int64_t multiply_axes(const VolumeAxes& axes) {
   return axes[0] * axes[1] * axes[2];
 }
 
-/// As the image towers' (vision_transformer.cpp).
+/// The same as kPositionDeviation in vision_transformer.cpp.
 constexpr double kVolumePositionDeviation = 0.5;
 
-/// MONAI's name of the single table; tables per axis append the axis.
+/// Name of the single table in MONAI. The names of tables per axis end with the axis.
 constexpr std::string_view kPositions = "position_embeddings";
 
 std::vector<at::Tensor> make_position_tables(const ParameterScope& scope, const VolumeTransformerConfig& config) {
@@ -95,7 +95,7 @@ std::vector<at::Tensor> make_position_tables(const ParameterScope& scope, const 
   }
   std::vector<at::Tensor> tables;
   for (size_t axis = 0; axis < max_patches.size(); ++axis) {
-    // The sum of three tables has the deviation of one.
+    // The sum of three tables has the standard deviation of the single table.
     tables.push_back(scope.embedding(fmt::format("{}_{}", kPositions, axis), {max_patches[axis], hidden},
                                      {.mean = 0, .deviation = kVolumePositionDeviation / std::sqrt(3.0)}));
   }
@@ -190,6 +190,7 @@ VolumeAxes VolumeTransformerConfig::volume_size(const std::optional<VolumeAxes>&
 
 double VolumeTransformerConfig::num_parameters() const {
   const auto hidden = static_cast<double>(blocks.hidden_size);
+  // Four attention matrices and two of the MLP per block.
   const double block = hidden * (4.0 * hidden + 2.0 * static_cast<double>(blocks.intermediate_size));
   const auto side = static_cast<double>(patch_size);
   const double num_positions = positions == VolumePositions::kFactorized
@@ -213,7 +214,7 @@ VolumeTransformer::VolumeTransformer(const ParameterScope& scope, const VolumeTr
       class_token_(config.class_token ? scope.parameter("cls_token", {1, 1, config.blocks.hidden_size},
                                                         {.mean = 0, .deviation = kVolumePositionDeviation})
                                       : at::Tensor()),
-      // Zeros keep the outputs of a tower that was trained without them.
+      // Zeros preserve the outputs of a tower that was trained without modality embeddings.
       modality_embeddings_(config.modalities.empty()
                                ? at::Tensor()
                                : scope.embedding("modality_embeddings",
@@ -226,6 +227,7 @@ VolumeAxes VolumeTransformer::compute_grid(const at::Tensor& volumes) const {
   return config_.compute_grid({volumes.size(2), volumes.size(3), volumes.size(4)});
 }
 
+/// Returns the position embeddings, [1, patches, hidden].
 at::Tensor VolumeTransformer::compute_positions(const VolumeAxes& grid) const {
   if (config_.positions == VolumePositions::kLearned) return positions_[0];
   const auto axis_positions = [&](size_t axis) { return positions_[axis].narrow(0, 0, grid[axis]); };
@@ -234,6 +236,8 @@ at::Tensor VolumeTransformer::compute_positions(const VolumeAxes& grid) const {
       .unsqueeze(0);
 }
 
+/// Returns the embedded patches after the class token, if any: [rows, patches + class tokens,
+/// hidden].
 at::Tensor VolumeTransformer::embed(const at::Tensor& volumes, const at::Tensor& modalities,
                                     const VolumeAxes& grid) const {
   const int64_t rows = volumes.size(0), channels = config_.channels, patch = config_.patch_size;
@@ -244,6 +248,7 @@ at::Tensor VolumeTransformer::embed(const at::Tensor& volumes, const at::Tensor&
   at::Tensor embedded = nn::linear(patches, patch_weight_.flatten(1), patch_bias_).view({rows, x * y * z, -1});
   embedded = embedded + compute_positions(grid);
   if (modality_embeddings_.defined()) {
+    // Embedding 0 belongs to unknown modalities.
     const at::Tensor modality_ids =
         modalities.defined() ? modalities : at::zeros({rows}, volumes.options().dtype(at::kLong));
     embedded = embedded + at::embedding(modality_embeddings_, modality_ids).unsqueeze(1);

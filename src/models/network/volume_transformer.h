@@ -16,7 +16,7 @@
 
 namespace vlmtrain::models {
 
-/// Values for the three axes of a volume, in the order of its pixels.
+/// Values for the three axes of a volume, in the order of its tensor dimensions x, y, z.
 using VolumeAxes = std::array<int64_t, 3>;
 
 /// The position encoding of patches.
@@ -28,34 +28,35 @@ enum class VolumePositions {
 /// The `vision_config` of model_type vit_3d: a vision transformer for volumes with the structure
 /// and parameter names of MONAI's `networks.nets.ViT` (Cardoso et al. 2022, arXiv 2211.02701).
 struct VolumeTransformerConfig {
-  VisionTransformerConfig blocks;  ///< of the blocks and the final norm; other members are not read
+  VisionTransformerConfig blocks;  ///< settings of the blocks and the final norm; other members are ignored
   int64_t channels = 1;
-  int64_t patch_size = 16;            ///< in voxels
-  VolumeAxes image_size{96, 96, 96};  ///< in voxels, of the pretraining's volumes
+  int64_t patch_size = 16;            ///< side of a cubic patch, in voxels
+  VolumeAxes image_size{96, 96, 96};  ///< in voxels, of the volumes in pretraining
   VolumePositions positions = VolumePositions::kLearned;
-  VolumeAxes max_patches{6, 6, 6};  ///< sizes of the position tables
-  bool class_token = false;         ///< one before the patches, which is not a feature
-  /// Embedding i + 1 belongs to modalities[i], embedding 0 to unknown modalities; empty: no
-  /// embeddings.
+  VolumeAxes max_patches{6, 6, 6};  ///< entries of the position tables along each axis
+  bool class_token = false;         ///< a learned token before the patches, which is not in the output
+  /// Names of the modalities with an embedding. Embedding i + 1 belongs to modalities[i], embedding
+  /// 0 to unknown modalities. Empty: no modality embeddings.
   std::vector<std::string> modalities;
 
   /// Reads a `vision_config`. `source` names the file in errors. Throws UserError (kBadData).
   static VolumeTransformerConfig from_json(const nlohmann::json& json, const std::string& source);
 
-  /// Returns the volume size for `requested` (nothing: image_size). Throws UserError (kUsage) for
-  /// an unsupported size.
+  /// Returns `requested` in voxels (nullopt: image_size). Throws UserError (kUsage) for a size that
+  /// the tower does not support.
   VolumeAxes volume_size(const std::optional<VolumeAxes>& requested) const;
-  /// Returns the patches along each axis of a volume.
+  /// Returns the number of patches along each axis of a volume of `volume` voxels.
   VolumeAxes compute_grid(const VolumeAxes& volume) const;
-  /// Estimates the number of parameters.
+  /// Estimates the number of parameters. Ignores biases, norms and modality embeddings.
   double num_parameters() const;
 };
 
-/// Returns text such as "96x96x64".
+/// Returns a string such as "96x96x64".
 std::string format_axes(const VolumeAxes& axes);
 
-/// Returns three numbers, or one for all axes, under `key`, each from 1 to `max`; `fallback` if
-/// absent. `source` names the file in errors. Throws UserError (kBadData).
+/// Returns the numbers under `key`: a list of three, or one number for all axes; `fallback` if
+/// absent. `source` names the file in errors. Throws UserError (kBadData) if a number is not from 1
+/// to `max`.
 VolumeAxes read_axes(const nlohmann::json& json, std::string_view key, const VolumeAxes& fallback, int64_t max,
                      const std::string& source);
 
@@ -65,11 +66,12 @@ class VolumeTransformer {
   VolumeTransformer(const nn::ParameterScope& scope, const VolumeTransformerConfig& config);
 
   /// Encodes `volumes` [rows, channels, x, y, z] of the tower's dtype, in a size that
-  /// config.volume_size() accepts, to [rows · patches, hidden], volume by volume, with the last
-  /// axis fastest. `modalities` is int64 [rows]; undefined: unknown.
+  /// config.volume_size() accepts, to features [rows · patches, hidden], volume by volume, with the
+  /// last axis fastest and without the class token. The first `recomputed_blocks` blocks are
+  /// recomputed in the backward pass. `modalities` is int64 [rows]; undefined: unknown.
   at::Tensor operator()(const at::Tensor& volumes, const at::Tensor& modalities, int64_t recomputed_blocks) const;
   int64_t blocks() const { return blocks_.size(); }
-  /// Returns the patches along each axis.
+  /// Returns the number of patches along each axis of `volumes` [rows, channels, x, y, z].
   VolumeAxes compute_grid(const at::Tensor& volumes) const;
 
  private:

@@ -9,6 +9,7 @@ namespace {
 
 using Templates = std::map<std::string, text::TemplateSource>;
 
+/// Returns the templates of the files in `folder`; if there are none, the template in config.json.
 Templates read_checkpoint_templates(const std::filesystem::path& folder, const FamilyTemplate& family) {
   Templates templates = text::load_checkpoint_templates(folder);
   if (templates.empty() && !family.config_template.empty()) {
@@ -48,6 +49,7 @@ text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const
                  chat.media.size());
   text::RenderedChat expanded;
   expanded.answers = chat.answers;
+  // `copied` is the end of the part of chat.text that is already in `expanded`.
   size_t copied = 0;
   for (size_t medium = 0; medium < expansions.size(); ++medium) {
     const auto& [span, is_video] = chat.media[medium];

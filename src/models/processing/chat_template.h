@@ -13,21 +13,25 @@ namespace vlmtrain::models {
 
 /// The chat template settings of a family.
 struct FamilyTemplate {
-  std::string_view fallback;  ///< name in the table, for a checkpoint without a template
+  /// Name of the built-in template for a checkpoint without one, as in text::choose_template().
+  std::string_view fallback;
   text::MediaMarkup image{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
   text::MediaMarkup video{};
-  std::string after_image = "\n";  ///< as TemplateSettings::after_image
-  std::string config_template{};   ///< a template inside config.json
+  std::string after_image = "\n";  ///< as text::TemplateSettings::after_image
+  std::string config_template{};   ///< template that config.json contains; empty: none
   std::string config_key{};        ///< its key in config.json
 };
 
-/// Returns the chat template of the checkpoint in `folder` that `settings` select.
+/// Returns the chat template for the checkpoint in `folder`. Candidates are the templates of
+/// settings.template_folder, else those of `folder`; settings.chat_template selects one, as in
+/// text::choose_template(). Throws UserError: kUsage for an unknown selection, kBadData for invalid
+/// files.
 text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const text::Tokenizer& tokenizer,
                                       const ProcessorSettings& settings, const FamilyTemplate& family);
 
-/// Replaces the media marks of a chat by `expansions`, in order, and moves the spans of the answers
-/// accordingly. Marks without an expansion stay. REQUIRES: the chat has at least as many media as
-/// expansions.
+/// Returns `chat` with its media placeholders replaced by `expansions`, in order, and the spans of
+/// media and answers moved accordingly. Placeholders after the last expansion are kept. REQUIRES:
+/// the chat has at least as many media as expansions.
 text::RenderedChat expand_images(const text::RenderedChat& chat, std::span<const std::string> expansions);
 
 }  // namespace vlmtrain::models

@@ -11,7 +11,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Keeps the conversion to int64_t defined for absurd factors.
+/// Limit up to which extended lengths count. Without it, the conversion of absurd factors to
+/// int64_t would be undefined.
 constexpr double kMaxExtendedPositions = 1e12;
 
 double get_number(const json& object, const char* key, double fallback) {
@@ -19,7 +20,8 @@ double get_number(const json& object, const char* key, double fallback) {
   return it != object.end() && it->is_number() ? it->get<double>() : fallback;
 }
 
-/// Returns the positions extended by rope settings. `rope`: one set, or one per layer type.
+/// Returns the larger of `positions` and the length that RoPE settings extend `original` to. `rope`
+/// has the settings of all layers, or an object of settings per layer type.
 double extend_positions(const json& rope, double original, double positions) {
   if (!rope.is_object()) return positions;
   const double original_positions = get_number(rope, "original_max_position_embeddings", original);

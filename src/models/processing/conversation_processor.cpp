@@ -105,8 +105,8 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
   int64_t rows = 0, features = 0;
   for (const MediaLayout& media_layout : layout.media_layouts) {
     rows += media_layout.pixel_rows;
-    // Memory of a resized image or frame and of resizing's intermediate result, relative to the
-    // output rows; both are hardly larger than the rows.
+    // Resizing allocates the resized image or frame and an intermediate result. Each is hardly
+    // larger than the rows of pixels made from it.
     constexpr int64_t kResizeBuffers = 2;
     const int64_t row_bytes = media_layout.pixel_rows * tower_input_.row.bytes();
     const int64_t frames = media_layout.grid ? media_layout.grid->frames : 1;
@@ -130,8 +130,8 @@ data::Sample ConversationProcessor::make_sample(const io::Record& record, int64_
   if (std::ssize(sample.image_token_positions) != features) {
     throw data::SampleError(
         "image tokens in the text",
-        fmt::format("sample {} has {} image tokens in its text for {} image features; take the text {}, or the model's "
-                    "image token, out of the conversation",
+        fmt::format("sample {} has {} image tokens in its text for {} image features; remove the text {}, or the "
+                    "model's image token, from the conversation",
                     record.id, sample.image_token_positions.size(), features, text::kImagePlaceholder));
   }
   check_memory(sample, rows * tower_input_.row.bytes());

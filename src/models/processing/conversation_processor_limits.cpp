@@ -4,14 +4,15 @@
 #include "vlmtrain/base/error.h"
 
 // Shrinking of samples longer than data.max_length: images first, then video frames, down to the
-// family's minimum. Only sizes are used, so that outlines and samples agree.
+// family's minimum. It depends on sizes only, so that process_headers() and process() give the same
+// result.
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// Returns the highest multiple of the range's step that `fits`; nothing if the minimum does not
-/// fit. REQUIRES: `fits` is monotonic: below a fitting value all values fit.
+/// Returns the highest pixel limit of `range` for which fits() is true; nothing if it is false for
+/// the minimum. REQUIRES: if fits() is true for a limit, it is true for all lower limits.
 template <class Fits>
 std::optional<int64_t> find_highest_limit(const ShrinkRange& range, const Fits& fits) {
   if (!fits(range.min_pixels)) return std::nullopt;
@@ -66,7 +67,8 @@ ConversationProcessor::SampleLayout ConversationProcessor::fit_layout(const io::
   const int64_t max_tokens = std::min(settings_.max_length, max_positions());
   const bool may_shrink = settings_.on_too_long == data::LongSamplePolicy::kShrink;
   const auto floor = may_shrink ? find_floor(media) : std::nullopt;
-  // Text is not generated for media that exceed the limit on their own.
+  // If the media alone exceed the limit, starts with the lowest limits, to avoid tokenizing a very
+  // long text.
   const bool is_long = floor && count_tokens(media, {}) > max_tokens;
   SampleLayout layout = layout_sample(record, chat, media, is_long ? *floor : PixelLimits{});
   if (!is_long && layout.tokens() <= max_tokens) return layout;
@@ -79,8 +81,8 @@ ConversationProcessor::SampleLayout ConversationProcessor::fit_layout(const io::
     const auto limits = find_limits(media, *floor, token_budget);
     if (!limits) throw_too_long(record, shrunk.tokens, text + count_tokens(media, *floor));
     layout = layout_sample(record, chat, media, *limits);
-    // Can be positive although each part fits, if a tokenizer merges text at the media's edges
-    // differently.
+    // May be positive although the media fit their budget, since the tokenization of text next to
+    // media depends on them.
     excess = layout.tokens() - max_tokens;
   }
   for (const MediaLayout& media_layout : layout.media_layouts)

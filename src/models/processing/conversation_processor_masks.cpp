@@ -7,12 +7,12 @@ namespace vlmtrain::models {
 
 data::Sample ConversationProcessor::add_masks(data::Sample sample, const io::Record& record,
                                               const std::vector<Medium>& media) const {
-  // A prompt has no answer yet, and without labels there is no mask token.
+  // Prompts have no answer yet, and mask tokens are label tokens.
   if (!mask_input_ || sample.label_tokens() == 0) return sample;
   const auto sizes = collect_image_sizes(media);
   sample.masks = make_meta_masks(record, sample, sizes, *mask_input_);
-  // The RGB square of an image and the square of a mask, both resized from images that are already
-  // decoded.
+  // Bytes of the mask encoder's input (RGB) and of a resized mask (one channel). The decoded image
+  // is counted already.
   sample.decode_bytes += sample.masks.empty() ? 0 : mask_input_->side * mask_input_->side * (1 + 3);
   return sample;
 }

@@ -18,7 +18,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Returns the error with its file as prefix.
+/// Returns the error with the path of its file as prefix, unless the message contains the path.
 UserError prefix_path(const io::MediaRef& medium, const UserError& error) {
   const std::string message = error.what();
   const auto is_mentioned = [&](const io::MediaRef& candidate) {
@@ -152,7 +152,7 @@ data::Sample ConversationProcessor::add_pixels(data::Sample sample, const io::Re
   if (!masks.empty()) masks.pixels = at::empty(masks.pixels.sizes(), at::kByte);
   int64_t num_filled = 0, image_index = 0;
   SlicedVolume cached_volume;
-  std::vector<io::Notice> notices;  // not visible in headers
+  std::vector<io::Notice> notices;  // about pixels, so headers do not have them
   for (Medium& medium : media) {
     const auto mask_slot =
         std::ranges::find(masked_images, medium.kind == data::MediaKind::kImage ? image_index++ : -1);
@@ -233,7 +233,7 @@ std::vector<MediaPreview> ConversationProcessor::preview_images(const at::Tensor
 
 void ConversationProcessor::check_media(const io::Record& record) const {
   if (!record.videos.empty() && !supports_videos()) {
-    throw data::SampleError("video for a family without",
+    throw data::SampleError("unsupported video",
                             fmt::format("sample {} has a video ({}), which this model family does not support; drop "
                                         "the sample or use a model of another family",
                                         record.id, make_excerpt(record.videos.front().path)));

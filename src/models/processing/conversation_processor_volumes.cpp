@@ -7,14 +7,15 @@
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/volume_slices.h"
 
-// Conversion of scans: to volumes for a family whose tower takes volumes, to slices for image
+// Conversion of volumes: to rows for a family whose tower takes volumes, to slices for image
 // towers.
 
 namespace vlmtrain::models {
 
 namespace {
 
-/// Returns the text with each image placeholder repeated by the next entry of `counts`.
+/// Returns `text` with each image placeholder repeated as often as the next entry of `counts`.
+/// Advances `next_count`, the index of that entry.
 std::string repeat_marks(std::string_view text, std::span<const int64_t> counts, size_t& next_count) {
   std::string result;
   for (size_t position = text.find(text::kImagePlaceholder);
@@ -33,7 +34,7 @@ std::string repeat_marks(std::string_view text, std::span<const int64_t> counts,
 void ConversationProcessor::check_volumes(const io::Record& record) const {
   const auto volumes = std::ranges::count(record.images, true, &io::MediaRef::is_volume);
   if (volumes < std::ssize(record.images) && !supports_images()) {
-    throw data::SampleError("picture for a family without",
+    throw data::SampleError("unsupported image",
                             fmt::format("sample {} has an image, and this model family supports only volumes: NIfTI, "
                                         ".nii or .nii.gz; drop the sample or use a model of another family",
                                         record.id));
@@ -41,7 +42,7 @@ void ConversationProcessor::check_volumes(const io::Record& record) const {
   if (volumes == 0) return;
   if (!supports_volumes() && !uses_slices()) {
     throw data::SampleError(
-        "volume for a family without",
+        "unsupported volume",
         fmt::format("sample {} has a volume ({}), which this model family does not support; set data.volume.as=slices "
                     "to convert it to images, or use a model of a family that supports volumes",
                     record.id, make_excerpt(std::ranges::find(record.images, true, &io::MediaRef::is_volume)->path)));
@@ -53,11 +54,9 @@ void ConversationProcessor::check_volumes(const io::Record& record) const {
                                         record.id, pluralize(volumes, "volume"), *max_volumes()));
   }
   if (uses_slices() && !record.masks.empty() && mask_input_) {
-    throw data::SampleError(
-        "masks of a volume",
-        fmt::format(
-            "sample {} has masks and a volume that is read as slices, and the slices of the masks are unknown; drop it",
-            record.id));
+    throw data::SampleError("masks of a volume", fmt::format("sample {} has masks and a volume that is read as slices, "
+                                                             "but masks are not assigned to slices; drop the sample",
+                                                             record.id));
   }
 }
 
@@ -94,7 +93,7 @@ void ConversationProcessor::measure_volume(Medium& medium) const {
     if (medium.volume->frames > 1 && settings_.volume.series == image::SeriesUse::kRefused) {
       throw data_error(
           "a series of {} volumes (functional or diffusion MRI), but one is expected; set data.volume.series=mean, or "
-          "frames for some of them, or save the volume you need as a separate file",
+          "data.volume.series=frames to use several, or save the volume you need as a separate file",
           medium.volume->frames);
     }
     medium.decoding_bytes = layout_volume(*medium.volume).decode_bytes;
@@ -120,10 +119,12 @@ at::Tensor ConversationProcessor::read_slice(const Medium& medium, SlicedVolume&
   if (cached_volume.file != medium.file) {
     cached_volume = {.file = medium.file,
                      .slices = image::read_slices(*medium.file, settings_.volume.slice_settings())};
-    // Single slices beyond the body are black, so only an entirely black scan is reported.
+    // Slices outside the body are black, so only a scan with a single color in all slices is
+    // reported.
     add_notice(check_slices(cached_volume.slices, medium.file->path), notices);
   }
-  if (*medium.slice >= cached_volume.slices.size()) throw data_error("has fewer slices than its header gave before");
+  if (*medium.slice >= cached_volume.slices.size())
+    throw data_error("has fewer slices than when its header was read; do not change data during a run");
   return cached_volume.slices[*medium.slice];
 }
 

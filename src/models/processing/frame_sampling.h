@@ -11,9 +11,9 @@
 
 namespace vlmtrain::models {
 
-/// Returns the indices of all frames of a video that was given as a list of frames, since somebody
-/// selected them, like transformers with do_sample_frames=False. Returns nothing for other videos,
-/// and if there are more than `max_frames` (data.video_max_frames).
+/// Returns the indices of all frames of a video that is a list of frames: these are already
+/// selected, so they are not sampled again, as in transformers with do_sample_frames=False. Returns
+/// nothing for other videos, and for lists of more than `max_frames` (data.video_max_frames).
 inline std::optional<std::vector<int64_t>> list_all_frames(const image::VideoInfo& video, int64_t max_frames) {
   if (!video.is_frame_list || video.frames > max_frames) return std::nullopt;
   std::vector<int64_t> all(static_cast<size_t>(video.frames));
@@ -22,7 +22,8 @@ inline std::optional<std::vector<int64_t>> list_all_frames(const image::VideoInf
 }
 
 /// Throws UserError (kBadData) if video frames are normalized differently from images, since all
-/// pixels of a micro-batch are normalized alike. Without videos such a checkpoint is accepted.
+/// pixels of a micro-batch are normalized alike. Call it only for data with videos: other data does
+/// not need the check.
 inline void check_frame_normalization(const image::Normalization& images, const image::Normalization& frames) {
   if (images == frames) return;
   throw data_error(

@@ -4,6 +4,7 @@ namespace vlmtrain::models {
 
 void split_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells) {
   const int64_t rows = image.size(1) / tile, columns = image.size(2) / tile;
+  // [3, row, y, column, x] → [row, column, 3, y, x]
   cells.view({rows, columns, 3, tile, tile}).copy_(image.view({3, rows, tile, columns, tile}).permute({1, 3, 0, 2, 4}));
 }
 

@@ -8,11 +8,12 @@
 
 namespace vlmtrain::models {
 
-/// Copies the cells of `image` [3, rows · tile, columns · tile], row by row, to `cells` [rows ·
-/// columns, 3, tile, tile].
+/// Splits `image` [3, rows · tile, columns · tile] into square tiles of side `tile`, and copies
+/// them row by row to `cells` [rows · columns, 3, tile, tile].
 void split_tiles(const at::Tensor& image, int64_t tile, const at::Tensor& cells);
 
-/// Returns a preview that joins the cells of split_tiles().
+/// Returns a preview that joins the tiles of split_tiles(), `cells` [rows · columns, 3, height,
+/// width], to one image.
 MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t columns);
 
 /// Returns a preview of the downscaled full image [3, height, width].

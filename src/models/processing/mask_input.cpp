@@ -15,9 +15,11 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// SAM's pixel mean, rounded, so that normalized padding is close to zero.
+/// Padding color: SAM's pixel mean (123.675, 116.28, 103.53), rounded, so that normalized padding
+/// is close to zero.
 constexpr std::array<int64_t, 3> kPadding{124, 116, 104};
 
+/// Reads the size of a mask from its RLE or its file's header.
 image::ImageSize read_source_size(const io::MaskSource& source) {
   if (!source.rle) return image::read_mask_size(source.file, source.value);
   return {.height = source.rle->height, .width = source.rle->width};
@@ -29,7 +31,8 @@ void check_mask_size(image::ImageSize mask, image::ImageSize image_size) {
                    mask.height, image_size.width, image_size.height);
 }
 
-/// Returns the result of `read`; adds the record to its error.
+/// Returns the result of read(). Converts its UserErrors to data::SampleError, which names the
+/// record and the mask.
 template <class Read>
 auto rethrow_mask_error(const io::Record& record, size_t index, const Read& read) {
   try {

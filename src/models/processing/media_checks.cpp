@@ -9,7 +9,7 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// A sixteenth of 256 values: the range of 12-bit data in 16-bit files.
+/// 1/16 of 256 values: the range that 12-bit data in 16-bit files has after conversion to 8 bits.
 constexpr int kNarrowRange = 16;
 
 }  // namespace
@@ -22,13 +22,13 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
   for (int64_t channel = 0; channel < 3; ++channel) {
     const uint8_t* const plane = values + channel * pixels;
     uint8_t channel_low = 255, channel_high = 0;
-    constexpr int64_t kChunk = 4096;  // bytes between two checks; long enough to vectorize the inner loop
+    constexpr int64_t kChunk = 4096;  // pixels between two checks, so that the inner loop is vectorized; not tuned
     for (int64_t begin = 0; begin < pixels; begin += kChunk) {
       for (int64_t i = begin; i < std::min(begin + kChunk, pixels); ++i) {
         channel_low = std::min(channel_low, plane[i]);
         channel_high = std::max(channel_high, plane[i]);
       }
-      if (channel_high - channel_low >= kNarrowRange) return std::nullopt;  // the first piece of most images
+      if (channel_high - channel_low >= kNarrowRange) return std::nullopt;  // usually in the first chunk
     }
     is_one_color = is_one_color && channel_low == channel_high;
     low = std::min(low, channel_low);
@@ -45,7 +45,7 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
 std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std::string& name) {
   const auto bytes = static_cast<size_t>(values.nbytes()), size = static_cast<size_t>(values.element_size());
   const auto* const data = static_cast<const char*>(values.const_data_ptr());
-  // Data that equals itself shifted by one value is constant.
+  // The values are constant if the data equals itself shifted by one value.
   if (bytes <= size || std::memcmp(data, data + size, bytes - size) != 0) return std::nullopt;
   return io::Notice{.kind =
                         "a scan has a single value after its window or normalization; check its units and "

@@ -14,22 +14,24 @@
 
 namespace vlmtrain::models {
 
-/// Returns a notice about a decoded image, uint8 [3, height, width], that has a single color or
-/// uses less than 1/16 of its value range, as 12-bit values in a 16-bit file do. `name` is its
-/// file's.
+/// Returns a notice if a decoded image, contiguous uint8 [3, height, width], has a single color or
+/// uses less than 1/16 of the value range, as 12-bit values in a 16-bit file do; else nothing.
+/// `name` is the file's name in the notice, here and below.
 std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std::string& name);
 
-/// Returns a notice about a scan, after normalization or windowing, whose values are all equal.
-/// `values` is contiguous, of any dtype.
+/// Returns a notice if all values of a scan are equal after normalization or windowing; else
+/// nothing. `values` is contiguous, of any shape and dtype.
 std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std::string& name);
 
-/// Returns a notice about a scan whose slices all have the same single color.
+/// Returns a notice if all slices of a scan, contiguous uint8 [3, height, width], have the same
+/// single color; else nothing.
 std::optional<io::Notice> check_slices(const std::vector<at::Tensor>& slices, const std::string& name);
 
-/// Adds a notice unless one of its kind exists.
+/// Adds a notice, if any, unless `notices` has one of its kind.
 void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notices);
 
-/// Returns function(). Converts its errors to data::SampleError of the record, naming the medium.
+/// Returns the result of `function`, which reads a medium of `record`. Converts its UserErrors to
+/// data::SampleError, which names the record.
 template <class Function>
 auto read_medium(const io::Record& record, data::MediaKind kind, const Function& function) {
   try {
@@ -42,14 +44,14 @@ auto read_medium(const io::Record& record, data::MediaKind kind, const Function&
   }
 }
 
-/// Returns the host memory available to this process.
+/// Returns the limit on this process's host memory in bytes, determined once per process.
 inline int64_t host_bytes() {
   static const int64_t bytes = memory::host_limit_bytes();
   return bytes;
 }
 
-/// Returns the host memory that one sample may use. Several threads make samples, and the model
-/// needs the rest.
+/// Returns the host memory in bytes that one sample may use, given the available memory. A quarter,
+/// since several threads make samples and the model needs the rest. Not tuned.
 inline int64_t max_sample_bytes(int64_t host_bytes) {
   return host_bytes / 4;
 }

@@ -52,7 +52,7 @@ std::string PreprocessorConfig::type(std::string_view fallback, const std::vecto
     auto type = value<std::string>(key, "");
     if (type.ends_with("Fast")) type.resize(type.size() - 4);
     if (std::ranges::find(allowed, type) == allowed.end()) {
-      throw data_error("{}: {} is {}; a checkpoint of this family has {}", name_, key, type,
+      throw data_error("{}: {} is {}; in a checkpoint of this family it must be {}", name_, key, type,
                        fmt::join(allowed, " or "));
     }
     result = type;
@@ -78,7 +78,7 @@ image::Normalization PreprocessorConfig::normalization(const ChannelValues& mean
   const image::Normalization result{.mean = value("image_mean", mean),
                                     .std = value("image_std", std),
                                     .rescale_factor = value("rescale_factor", 1.0 / 255.0)};
-  // Pixels and their deviations are below 256; 1e6 rejects only damaged files.
+  // Means and standard deviations of pixels are below 256. 1e6 rejects only damaged files.
   constexpr double kMaxValue = 1e6;
   const auto is_valid_scale = [](double value) { return value > 1 / kMaxValue && value <= kMaxValue; };
   const auto is_valid_shift = [](double value) { return std::abs(value) <= kMaxValue; };
@@ -100,8 +100,8 @@ void PreprocessorConfig::require_true(std::string_view key) const {
 void PreprocessorConfig::require_only(const std::set<std::string_view>& allowed) const {
   for (const auto& [key, setting] : config_.items()) {
     if (allowed.contains(key) || setting.is_null() || setting == false) continue;
-    throw data_error("{}: {} is {}, a setting that is not supported; remove it if the images do not depend on it",
-                     name_, key, io::make_json_excerpt(setting));
+    throw data_error("{}: {} is {}, which is not supported; remove the key if it does not affect the pixels", name_,
+                     key, io::make_json_excerpt(setting));
   }
 }
 
@@ -125,7 +125,7 @@ void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps)
   if (file_fps == fps || !reported.insert(file->name()).second) return;
   spdlog::warn(
       "{}: fps is {}, but videos are sampled at data.video_fps, {} frames per second; set data.video_fps={} to use the "
-      "file's",
+      "value of the file",
       file->name(), file_fps, fps, file_fps);
 }
 

@@ -20,7 +20,9 @@
 
 namespace vlmtrain::models {
 
-/// The values of a checkpoint's preprocessor_config.json. Errors (kBadData) name file and key.
+/// The settings of a checkpoint's image or video processor, usually the content of
+/// preprocessor_config.json. Methods throw UserError (kBadData), which names file and key, for
+/// values of the wrong type. Immutable.
 class PreprocessorConfig {
  public:
   using ChannelValues = std::array<double, 3>;  ///< one value per channel
@@ -34,23 +36,24 @@ class PreprocessorConfig {
   static std::optional<PreprocessorConfig> find_for_images(const std::filesystem::path& folder);
 
   /// Returns the video processor's settings in the search order of transformers: section
-  /// video_processor of processor_config.json, then video_preprocessor_config.json, then the image
-  /// processor's; nothing if none exists.
+  /// video_processor of processor_config.json, then video_preprocessor_config.json, then the
+  /// settings of find_for_images(); nothing if none exists.
   static std::optional<PreprocessorConfig> find_for_videos(const std::filesystem::path& folder);
 
-  /// Returns whether `key` is null, which disables a default.
+  /// Returns whether `key` exists and is null, which disables a default.
   bool is_null(std::string_view key) const;
 
   /// Returns the value of `key`; null if it is absent or null.
   const nlohmann::json* find(std::string_view key) const;
 
+  /// Returns the value of `key`; `fallback` if it is absent or null.
   template <class T>
   T value(std::string_view key, T fallback) const {
     const nlohmann::json* it = find(key);
     if (it == nullptr) return fallback;
     // nlohmann::json silently converts fractions and numbers beyond 63 bits to integers.
     bool has_type = !std::integral<T> || std::same_as<T, bool> || it->is_number_integer();
-    // It also accepts a longer list for a shorter one.
+    // It also converts a list with too many numbers to an array without an error.
     if constexpr (std::same_as<T, ChannelValues>)
       has_type = it->is_array() && it->size() == std::tuple_size_v<ChannelValues>;
     try {
@@ -61,18 +64,22 @@ class PreprocessorConfig {
                      io::make_json_excerpt(*it));
   }
 
-  /// Returns `image_processor_type` without a "Fast" suffix, `fallback` if absent. Throws UserError
-  /// (kBadData) if it is not in `allowed`.
+  /// Returns `image_processor_type` (formerly `feature_extractor_type`) without a "Fast" suffix;
+  /// `fallback` if absent. Throws UserError (kBadData) if it is not in `allowed`.
   std::string type(std::string_view fallback, const std::vector<std::string_view>& allowed) const;
 
-  /// Returns `resample`, one of Pillow's filter numbers.
+  /// Returns the filter that `resample` selects by Pillow's number: 1 Lanczos, 2 bilinear, 3
+  /// bicubic. `fallback` is the number if it is absent.
   image::Filter filter(int64_t fallback) const;
 
+  /// Returns image_mean, image_std and rescale_factor, with the defaults `mean`, `std` and 1/255.
+  /// Throws for implausible values.
   image::Normalization normalization(const ChannelValues& mean, const ChannelValues& std) const;
 
+  /// Throws UserError (kBadData) if `key` is false.
   void require_true(std::string_view key) const;
-  /// Throws UserError (kBadData) if a key that is neither in `allowed` nor known not to affect
-  /// pixels is enabled.
+  /// Throws UserError (kBadData) if a key that is not in `allowed` has another value than null or
+  /// false.
   void require_only(const std::set<std::string_view>& allowed) const;
 
   const std::string& name() const { return name_; }
@@ -87,12 +94,14 @@ class PreprocessorConfig {
 inline constexpr PreprocessorConfig::ChannelValues kClipMean{0.48145466, 0.4578275, 0.40821073};
 inline constexpr PreprocessorConfig::ChannelValues kClipStd{0.26862954, 0.26130258, 0.27577711};
 
-/// Throws UserError (kBadData) if `key` of `folder`/processor_config.json, transformers' number of
-/// image tokens, differs from the model's number of features. Accepts a missing file or key.
+/// Throws UserError (kBadData) if the number of image tokens under `key` of
+/// `folder`/processor_config.json differs from `features`, the model's number of features per
+/// image. Does nothing if the file or the key is missing.
 void check_image_tokens(const std::filesystem::path& folder, const std::string& key, int64_t features);
 
-/// Warns, once per file, if the video processor's `fps` differs from `fps` and data.video_fps has
-/// its default value.
+/// Warns, once per file and process, if the video processor's `fps` in `folder` differs from `fps`,
+/// the value of data.video_fps. Does nothing if `fps` is not the default, since the user has chosen
+/// it. Thread-safe.
 void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps);
 
 }  // namespace vlmtrain::models

@@ -44,8 +44,8 @@ bool is_class_key(std::string_view key) {
   return std::ranges::find(kClassKeys, key) != kClassKeys.end();
 }
 
-/// Returns false for {"min_pixels", "max_pixels"} and {"shortest_edge", "longest_edge"}, which must
-/// not be mixed.
+/// Returns whether two values may be compared. Sizes may have the keys {"min_pixels", "max_pixels"}
+/// in one copy and {"shortest_edge", "longest_edge"} in the other, with different meanings.
 bool have_same_keys(const json& a, const json& b) {
   if (!a.is_object() || !b.is_object()) return a.is_object() == b.is_object();
   return std::ranges::all_of(a.items(), [&](const auto& item) { return b.contains(item.key()); });

@@ -189,7 +189,7 @@ TEST_F(Idefics3Processor, VideosAreRefused) {
   io::Record record = records_.at(0);
   record.videos = {"clip.mp4"};
   EXPECT_EQ(get_rejection_reason(record, {"sample words", "clip.mp4", "model family does not support"}),
-            "video for a family without");
+            "unsupported video");
   EXPECT_THAT(get_error_message([&] { processor()->process_headers(record, 0); }),
               HasSubstr("model family does not support"));
 }
