@@ -28,14 +28,14 @@ TEST(StepMetricsTest, IsOneJsonLineWithTheDocumentedKeys) {
   std::vector<std::string> keys;
   const auto json = nlohmann::ordered_json::parse(line);
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(
-      keys, testing::ElementsAre("step", "total_steps", "epoch", "loss", "learning_rate", "vision_learning_rate",
-                                 "projector_learning_rate", "grad_norm", "skipped", "skipped_steps", "loss_scale",
-                                 "tokens", "label_tokens", "images", "samples", "step_seconds", "data_wait_seconds",
-                                 "tokens_per_second", "micro_batches", "micro_batch_sizes", "forecast_splits", "foreseen_splits",
-                                 "oom_splits", "predicted_allocated_peak_bytes", "predicted_peak_bytes",
-                                 "allocated_peak_bytes", "reserved_peak_bytes", "allocated_bytes", "reserved_bytes",
-                                 "fragmentation_bytes", "device_free_bytes", "host_bytes", "host_peak_bytes", "tasks"));
+  EXPECT_THAT(keys, testing::ElementsAre(
+                        "step", "total_steps", "epoch", "loss", "learning_rate", "vision_learning_rate",
+                        "projector_learning_rate", "grad_norm", "skipped", "skipped_steps", "loss_scale", "tokens",
+                        "label_tokens", "images", "samples", "step_seconds", "data_wait_seconds", "tokens_per_second",
+                        "micro_batches", "micro_batch_sizes", "forecast_splits", "oom_splits",
+                        "predicted_allocated_peak_bytes", "predicted_peak_bytes", "allocated_peak_bytes",
+                        "reserved_peak_bytes", "allocated_bytes", "reserved_bytes", "fragmentation_bytes",
+                        "device_free_bytes", "host_bytes", "host_peak_bytes", "tasks", "foreseen_splits"));
   EXPECT_EQ(json["tasks"].dump(), "{}");
   EXPECT_EQ(json["micro_batch_sizes"].dump(), "[]");
   for (const char* key :
@@ -99,10 +99,12 @@ TEST(StepMetricsTest, MasksAreWrittenWhereThereAreSome) {
   const auto json = nlohmann::json::parse(metrics.to_json_line());
   EXPECT_EQ(json["mask_learning_rate"], 0.25);
   EXPECT_EQ(json["loss_parts"].dump(), R"({"mask_bce":0.5,"mask_dice":0.75,"text":1.0})");
-  EXPECT_EQ(json["evaluation"]["masks"].dump(),
-            R"({"dice":0.5,"empty_drawn":2,"empty_predictions":2,"empty_truths":1,"hausdorff95":8.0,"iou":0.25,"masks":3})");
-  EXPECT_EQ(json["evaluation"]["structures"].dump(),
-            R"({"liver":{"dice":1.0,"empty_drawn":0,"empty_predictions":0,"empty_truths":0,"hausdorff95":null,"iou":1.0,"masks":1}})");
+  EXPECT_EQ(
+      json["evaluation"]["masks"].dump(),
+      R"({"dice":0.5,"empty_drawn":2,"empty_predictions":2,"empty_truths":1,"hausdorff95":8.0,"iou":0.25,"masks":3})");
+  EXPECT_EQ(
+      json["evaluation"]["structures"].dump(),
+      R"({"liver":{"dice":1.0,"empty_drawn":0,"empty_predictions":0,"empty_truths":0,"hausdorff95":null,"iou":1.0,"masks":1}})");
 }
 
 TEST(StepMetricsTest, NumbersReadBackAsTheSame) {

@@ -4,7 +4,7 @@ const view = { from: 0, to: 0, whole: true, cursor: -1, first: 1, width: 1, bins
 
 /// The last step of a bin, and its label.
 const stepOf = (bin) => view.first + view.width * (bin + 1) - 1;
-const stretchOf = (step) => (step - view.first + 1) / view.width - 1;
+const binOf = (step) => (step - view.first + 1) / view.width - 1;
 const stepWords = (bin) => (view.width === 1 ? `step ${words.grouped(stepOf(bin))}`
   : `steps ${words.grouped(stepOf(bin) - view.width + 1)} – ${words.grouped(Math.min(stepOf(bin), view.lastStep || Infinity))}`);
 

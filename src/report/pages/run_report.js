@@ -86,7 +86,7 @@ function lossTile(firstLoss) {
 /// Returns the points of an evaluation's curve in the format of LineChart; empty without values.
 function evaluated(name, colour, values, more) {
   const { steps, best } = data.evaluations;
-  const points = steps.map((step, i) => ({ step, at: stretchOf(step), value: values[i], best: Boolean(more && more.best && best && best.step === step) })).filter((point) => words.known(point.value));
+  const points = steps.map((step, i) => ({ step, at: binOf(step), value: values[i], best: Boolean(more && more.best && best && best.step === step) })).filter((point) => words.known(point.value));
   return points.length > 0 ? [{ name, colour, mean: [], points }] : [];
 }
 function evaluatedByTask(key) {

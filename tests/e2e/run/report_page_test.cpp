@@ -173,7 +173,7 @@ TEST_F(ReportPageTest, ShowsARunThatOverfits) {
                           "step 201, 1.1000, 45 %"));
     EXPECT_THAT(read_value(dom, "at-the-end"), HasSubstr("validation loss: 1.1000 at step 201"));
     EXPECT_THAT(section(dom, "epochs"), testing::ContainsRegex("<td>1</td><td>1 – 100</td><td>[0-9.]+</td><td><span "
-                                                               "class=\"least\">0.7000</span></td><td>25 %</td>"));
+                                                               "class=\"best\">0.7000</span></td><td>25 %</td>"));
     EXPECT_THAT(section(dom, "tasks"), HasSubstr("&lt;img src=x"));
     EXPECT_THAT(list_shown(dom), Not(HasSubstr("<img")));
     EXPECT_THAT(list_shown(dom), Not(HasSubstr("NaN")));
