@@ -10,7 +10,8 @@ DIR/new/CASE.json, without times and host memory; the two must be equal. Prints 
 OLD_VLMTRAIN; it reuses the outcomes of the old build.
 
 scripts/compare_builds/renames.tsv (--renames) maps the names of JSON fields, config keys and kernels that the new build writes
-differently. It is one-to-one and applied to the old build only.
+differently. It is one-to-one and applied to the old build only. Texts such as messages of events may be worded differently; the
+numbers in them must be equal (TEXTS in scripts/compare_builds/differences.py).
 
 Launches need builds whose virtual GPUs support VLMTRAIN_VGPU_TRACE (docs/virtual-gpu.md).
 """
