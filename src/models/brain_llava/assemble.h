@@ -21,8 +21,8 @@ namespace vlmtrain::models::brain_llava {
 /// the text model of a LLaVA in transformers' layout or in that of LLaVA's own code.
 class LanguageSource {
  public:
-  /// Opens the checkpoint in `folder`; reads no weights. Throws UserError: kUsage for other models,
-  /// kBadData for damaged files.
+  /// Opens the checkpoint in `folder`. Throws UserError: kUsage for other models, kBadData for damaged
+  /// files.
   explicit LanguageSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return tensors_.path(); }
@@ -39,8 +39,8 @@ class LanguageSource {
   void check(const std::vector<nn::Parameter>& parameters) const;
   /// Returns the stored weight for `parameter`, in the stored dtype and under the parameter's name.
   /// Vocabulary rows are added or removed to match the parameter. Returns nothing for parameters
-  /// outside of the text model. The tensor is read when it is materialized, so this object must
-  /// outlive the result.
+  /// outside of the text model. The tensor is read when it is materialized, also after this object
+  /// is destroyed.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:

@@ -39,8 +39,8 @@ class TowerSource {
   /// dtypes and shapes. Logs unused tensors.
   void check(const std::vector<nn::Parameter>& parameters) const;
   /// Returns the stored weight for `parameter`, with the parameter's name and shape, in the stored
-  /// dtype; nothing if it is not stored. The tensor is read when it is materialized, so this object
-  /// must outlive the result. REQUIRES: check() has accepted the parameter.
+  /// dtype; nothing if it is not stored. The tensor is read when it is materialized, also after this
+  /// object is destroyed. REQUIRES: check() has accepted the parameter.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr NumberRange kScoreDivisorRange{0, 1e6};  // query_pre_attn_scalar is 168 to 256 in checkpoints
+constexpr NumberRange kScoreDivisorRange{0, 1e6};  // of query_pre_attn_scalar; 1e6 rejects only damaged files
 
 /// Throws UserError if the key has a value other than null, false and 0.
 void refuse_unless_absent(const json& text, const char* key, const std::string& source) {
