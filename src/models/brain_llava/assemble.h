@@ -21,8 +21,8 @@ namespace vlmtrain::models::brain_llava {
 /// the text model of a LLaVA in transformers' layout or in that of LLaVA's own code.
 class LanguageSource {
  public:
-  /// Opens the checkpoint in `folder`. Throws UserError: kUsage for other models, kBadData for damaged
-  /// files.
+  /// Opens the checkpoint in `folder`. Throws UserError: kUsage for other models, kBadData for
+  /// damaged files.
   explicit LanguageSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return tensors_.path(); }

@@ -198,8 +198,8 @@ std::optional<io::LazyTensor> TowerSource::weight(const nn::Parameter& parameter
   if (tensor == nullptr) return std::nullopt;
   const auto shape = get_parameter_shape(parameter, *tensor);
   const bool has_same_shape = shape == tensor->shape;
-  // MONAI's "perceptron" flattens a patch as [side, side, side, channels]; a convolution's weight is
-  // [hidden, channels, side, side, side].
+  // MONAI's "perceptron" flattens a patch as [side, side, side, channels]; a convolution's weight
+  // is [hidden, channels, side, side, side].
   const auto to_convolution = [read = tensor->read, sizes = parameter.sizes().vec()] {
     return read().view({sizes[0], sizes[2], sizes[3], sizes[4], sizes[1]}).permute({0, 4, 1, 2, 3}).contiguous();
   };

@@ -25,22 +25,23 @@ struct TowerOptions {
 /// or a Linear (MONAI's "conv" and "perceptron").
 class TowerSource {
  public:
-  /// Opens the weights at `path`, a file or folder. Throws UserError (kBadData) for other models and
-  /// damaged files.
+  /// Opens the weights at `path`, a file or folder. Throws UserError (kBadData) for other models
+  /// and damaged files.
   explicit TowerSource(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return tensors_.path(); }
   /// Returns `preset`, a vision_config, with its sizes replaced by those of these weights. Without
-  /// options.heads, keeps the preset's number of heads if the width is the preset's. Throws UserError:
-  /// kUsage if a size must be given as an option, kBadData for missing or misshapen tensors.
+  /// options.heads, keeps the preset's number of heads if the width is the preset's. Throws
+  /// UserError: kUsage if a size must be given as an option, kBadData for missing or misshapen
+  /// tensors.
   nlohmann::ordered_json config(nlohmann::ordered_json preset, const TowerOptions& options) const;
   /// Compares the tensors with `parameters`, the parameters of the new model; ignores those outside
   /// of the tower. Throws UserError (kBadData) with a list of missing tensors and of unsupported
   /// dtypes and shapes. Logs unused tensors.
   void check(const std::vector<nn::Parameter>& parameters) const;
   /// Returns the stored weight for `parameter`, with the parameter's name and shape, in the stored
-  /// dtype; nothing if it is not stored. The tensor is read when it is materialized, also after this
-  /// object is destroyed. REQUIRES: check() has accepted the parameter.
+  /// dtype; nothing if it is not stored. The tensor is read when it is materialized, also after
+  /// this object is destroyed. REQUIRES: check() has accepted the parameter.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:
@@ -49,8 +50,8 @@ class TowerSource {
   const StoredTensor& at(const std::string& name) const;
   /// Returns the stored tensor's name; nothing for parameters outside of the tower.
   std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
-  /// Returns the parameter's shape if a stored Linear patch embedding can be reshaped to it, else the
-  /// stored shape.
+  /// Returns the parameter's shape if a stored Linear patch embedding can be reshaped to it, else
+  /// the stored shape.
   std::vector<int64_t> get_parameter_shape(const nn::Parameter& parameter, const StoredTensor& tensor) const;
   /// Sets hidden_size, num_channels and patch_size.
   void set_patch_config(nlohmann::ordered_json& config) const;

@@ -50,15 +50,16 @@ std::vector<LayerType> read_layer_types(const json& text, const std::string& sou
   return blocks;
 }
 
-/// Section of `rope_parameters` for one layer type (transformers 5), with the key of transformers 4.
+/// Section of `rope_parameters` for one layer type (transformers 5), with the key of transformers
+/// 4.
 struct RopeSection {
   const char* section;
   const char* legacy_theta_key;  ///< key of transformers 4 for rope_theta
   double theta;                  ///< default of rope_theta
 };
 
-/// Reads the RoPE settings of one layer type. `scaling`: the `rope_scaling` of transformers 4; empty if
-/// it does not apply.
+/// Reads the RoPE settings of one layer type. `scaling`: the `rope_scaling` of transformers 4;
+/// empty if it does not apply.
 RopeConfig read_rope(const json& text, const RopeSection& defaults, const json& scaling, const std::string& source) {
   const json sections = get_section(text, "rope_parameters", source);
   const std::string section_source = source + " (rope_parameters)";

@@ -11,7 +11,8 @@
 
 namespace vlmtrain::models::gemma3 {
 
-/// Attention span of a block. Tokens of the same image also attend to each other in both directions.
+/// Attention span of a block. Tokens of the same image also attend to each other in both
+/// directions.
 enum class LayerType : uint8_t {
   kFull,     ///< all earlier tokens
   kSliding,  ///< the last `sliding_window` tokens, the token itself included
@@ -27,9 +28,9 @@ struct TextConfig {
   int64_t key_value_heads = 4;
   int64_t head_dim = 256;
   double rms_norm_eps = 1e-6;
-  double query_pre_attn_scalar = 256;  ///< attention scores are divided by its square root
-  int64_t sliding_window = 4096;       ///< tokens
-  std::vector<LayerType> blocks = {};  ///< layer type of each block
+  double query_pre_attn_scalar = 256;            ///< attention scores are divided by its square root
+  int64_t sliding_window = 4096;                 ///< tokens
+  std::vector<LayerType> blocks = {};            ///< layer type of each block
   RopeConfig full_rope = {}, sliding_rope = {};  ///< of blocks of each layer type
 
   /// Parses a `text_config`. `source` names file and section in errors. Throws UserError (kBadData)
@@ -37,8 +38,8 @@ struct TextConfig {
   static TextConfig from_json(const nlohmann::json& json, const std::string& source);
 
   int64_t layers() const { return std::ssize(blocks); }
-  /// Estimates the number of parameters: those of matrices. Counts the output projection separately,
-  /// also if it is tied.
+  /// Estimates the number of parameters: those of matrices. Counts the output projection
+  /// separately, also if it is tied.
   double num_parameters() const;
 };
 
@@ -53,7 +54,8 @@ struct Config {
   int64_t start_token_id = 255'999;  ///< before an image's tokens; the chat template's placeholder for an image
   int64_t end_token_id = 256'000;    ///< after an image's tokens
 
-  /// Parses config.json. `source` names the file in errors. Throws UserError (kBadData) with the key.
+  /// Parses config.json. `source` names the file in errors. Throws UserError (kBadData) with the
+  /// key.
   static Config from_json(const nlohmann::json& json, const std::string& source);
 
   int64_t image_tokens() const { return tokens_per_side * tokens_per_side; }

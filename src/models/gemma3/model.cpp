@@ -20,7 +20,8 @@ namespace {
 
 constexpr auto kNormGain = nn::NormGain::kOnePlusWeight;
 
-/// Returns √hidden, the factor of Gemma's token embeddings, rounded to their dtype as in transformers.
+/// Returns √hidden, the factor of Gemma's token embeddings, rounded to their dtype as in
+/// transformers.
 double compute_embedding_scale(int64_t hidden, at::ScalarType dtype) {
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(hidden)));
   if (dtype == at::kBFloat16) return static_cast<c10::BFloat16>(root);

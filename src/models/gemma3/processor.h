@@ -31,11 +31,11 @@ struct ImageProcessorSettings {
   image::Normalization normalization{};
   std::optional<PanAndScan> pan_and_scan = std::nullopt;  ///< nothing: no crops
 
-  /// Reads the settings of a Gemma3ImageProcessor. Throws UserError (kBadData) with the key for other
-  /// types and unsupported settings.
+  /// Reads the settings of a Gemma3ImageProcessor. Throws UserError (kBadData) with the key for
+  /// other types and unsupported settings.
   static ImageProcessorSettings read(const PreprocessorConfig& config);
-  /// Reads the settings of the checkpoint in `folder`, whose config.json is `config`. Throws UserError
-  /// (kBadData) if image size or number of tokens differ from those of `config`.
+  /// Reads the settings of the checkpoint in `folder`, whose config.json is `config`. Throws
+  /// UserError (kBadData) if image size or number of tokens differ from those of `config`.
   static ImageProcessorSettings read(const Config& config, const std::filesystem::path& folder);
 };
 
@@ -58,9 +58,9 @@ inline constexpr std::string_view kStartOfImage = "<start_of_image>";
 inline constexpr std::string_view kImageToken = "<image_soft_token>";
 inline constexpr std::string_view kEndOfImage = "<end_of_image>";
 
-/// Returns the text of an image with `crops` crops: for the full image and for each crop, line breaks,
-/// kStartOfImage, `image_tokens` times kImageToken, kEndOfImage and line breaks. With crops, the
-/// sentence of transformers' Gemma3Processor introduces them.
+/// Returns the text of an image with `crops` crops: for the full image and for each crop, line
+/// breaks, kStartOfImage, `image_tokens` times kImageToken, kEndOfImage and line breaks. With
+/// crops, the sentence of transformers' Gemma3Processor introduces them.
 std::string format_image_text(int64_t image_tokens, int64_t crops);
 
 /// Processor of Gemma 3 (transformers' Gemma3Processor).

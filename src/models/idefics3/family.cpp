@@ -101,8 +101,8 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
 }
 
 /// Adds data.image_max_pixels to `changes`. It limits the total pixels of an image's cells, but
-/// transformers can limit only the longer side. Only a limit below two tiles, which permits one cell,
-/// can be saved; a larger one is listed as unsaved.
+/// transformers can limit only the longer side. Only a limit below two tiles, which permits one
+/// cell, can be saved; a larger one is listed as unsaved.
 void limit_tiles(const ImageProcessorSettings& images, std::optional<int64_t> max_pixels, ProcessorChanges& changes) {
   if (!max_pixels || !images.do_image_splitting) return;
   const int64_t tile = images.tile_size, tile_pixels = tile * tile;

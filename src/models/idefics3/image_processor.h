@@ -19,7 +19,7 @@ struct ImageProcessorSettings {
   bool do_image_splitting;  ///< false: each image becomes one tile
   int64_t longest_edge;     ///< size.longest_edge: length that the longer side is scaled to, in pixels
   int64_t tile_size;        ///< max_image_size.longest_edge: side of a tile, in pixels
-  image::Filter filter;  ///< resample
+  image::Filter filter;     ///< resample
   image::Normalization normalization;
 };
 
@@ -52,15 +52,16 @@ struct TiledImage {
   TileGrid grid;
 };
 
-/// Conversion of images to tiles, bitwise equal to transformers 5.23 with torchvision 0.29. An image is
-/// scaled until its longer side is `longest_edge`, enlarged to full tiles along both sides, and split
-/// into cells. The last tile is the full image, resized to a square regardless of its aspect ratio;
-/// without splitting it is the only tile. Immutable, so thread-safe.
+/// Conversion of images to tiles, bitwise equal to transformers 5.23 with torchvision 0.29. An
+/// image is scaled until its longer side is `longest_edge`, enlarged to full tiles along both
+/// sides, and split into cells. The last tile is the full image, resized to a square regardless of
+/// its aspect ratio; without splitting it is the only tile. Immutable, so thread-safe.
 class ImageProcessor {
  public:
   /// Creates the processor. `max_pixels` (data.image_max_pixels) limits the total pixels of an
-  /// image's cells. A larger image is resized, without cropping, to the largest number of tiles along
-  /// its longer side that fits the limit. Throws UserError (kUsage) if one tile exceeds the limit.
+  /// image's cells. A larger image is resized, without cropping, to the largest number of tiles
+  /// along its longer side that fits the limit. Throws UserError (kUsage) if one tile exceeds the
+  /// limit.
   explicit ImageProcessor(const ImageProcessorSettings& settings, std::optional<int64_t> max_pixels = std::nullopt);
 
   const ImageProcessorSettings& settings() const { return settings_; }

@@ -20,7 +20,8 @@ struct Config {
   int64_t scale_factor = 2;  ///< pixel shuffle: scale_factor² adjacent patches become one image token
   int64_t image_token_id = 128257;
 
-  /// Parses config.json. `source` names the file in errors. Throws UserError (kBadData) with the key.
+  /// Parses config.json. `source` names the file in errors. Throws UserError (kBadData) with the
+  /// key.
   static Config from_json(const nlohmann::json& json, const std::string& source);
   int64_t image_tokens_per_tile() const {
     return vision.patches_per_side() * vision.patches_per_side() / (scale_factor * scale_factor);

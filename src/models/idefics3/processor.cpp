@@ -42,8 +42,8 @@ int64_t count_word_pieces(std::string_view text) {
   return num_pieces;
 }
 
-/// Estimates the number of tokens of a text. `added_tokens` is the content of added_tokens.json, which
-/// lists the markers that are tokens. Without it, each marker is one token.
+/// Estimates the number of tokens of a text. `added_tokens` is the content of added_tokens.json,
+/// which lists the markers that are tokens. Without it, each marker is one token.
 int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohmann::json>& added_tokens) {
   int64_t tokens = 0;
   while (!text.empty()) {

@@ -13,8 +13,8 @@
 
 namespace vlmtrain::models::idefics3 {
 
-/// Video settings of a SmolVLM2 checkpoint (PreprocessorConfig::find_for_videos()), limited by those of
-/// the run.
+/// Video settings of a SmolVLM2 checkpoint (PreprocessorConfig::find_for_videos()), limited by
+/// those of the run.
 struct VideoSettings {
   ImageProcessorSettings frame;     ///< of each frame, which is not split
   double fps = 1;                   ///< sampled frames per second: the checkpoint's, at most data.video_fps
@@ -22,8 +22,8 @@ struct VideoSettings {
   int64_t max_listed_frames = 128;  ///< maximum per list of frames: data.video_max_frames, at most 999
   double fallback_fps = 2;          ///< data.video_fps; assumed rate of videos of unknown frame rate
 
-  /// Reads the settings of the checkpoint in `folder`; returns nothing if it has no video sampling, as
-  /// Idefics3 and the first SmolVLM. `tile_size` is image_size of the tower, in pixels. Throws
+  /// Reads the settings of the checkpoint in `folder`; returns nothing if it has no video sampling,
+  /// as Idefics3 and the first SmolVLM. `tile_size` is image_size of the tower, in pixels. Throws
   /// UserError (kBadData) for unsupported settings and other tile sizes.
   static std::optional<VideoSettings> find(const std::filesystem::path& folder, int64_t tile_size,
                                            const ProcessorSettings& settings);
@@ -31,8 +31,9 @@ struct VideoSettings {
   double get_fps(const image::VideoInfo& video) const { return video.fps > 0 ? video.fps : fallback_fps; }
 
   /// Returns the ascending indices of the frames to use, at least one, as
-  /// SmolVLMVideoProcessor.sample_frames of transformers 5.23, which skips the first and last second
-  /// of a long video. Of a list of frames, returns all or max_listed_frames evenly spaced ones.
+  /// SmolVLMVideoProcessor.sample_frames of transformers 5.23, which skips the first and last
+  /// second of a long video. Of a list of frames, returns all or max_listed_frames evenly spaced
+  /// ones.
   std::vector<int64_t> sample(const image::VideoInfo& video) const;
 };
 

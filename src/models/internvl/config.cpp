@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Returns the side of a square, given as one number or, as transformers writes it, as two equal ones.
+/// Returns the side of a square, given as one number or, as transformers writes it, as two equal
+/// ones.
 int64_t read_square_side(const json& config, const char* key, int64_t fallback, const std::string& source) {
   const auto it = config.find(key);
   if (it == config.end() || !it->is_array()) return read_size(config, key, fallback, kMaxImageSide, source);
@@ -78,8 +79,8 @@ VisionConfig read_vision(const json& vision, const std::string& source) {
   return config;
 }
 
-/// Replaces the RoPE type "dynamic" (NTK-aware scaling) by "default"; returns true if it was set. Up to
-/// max_position_embeddings, both types have bitwise equal frequencies.
+/// Replaces the RoPE type "dynamic" (NTK-aware scaling) by "default"; returns true if it was set.
+/// Up to max_position_embeddings, both types have bitwise equal frequencies.
 bool remove_dynamic_rope(json& text) {
   bool is_removed = false;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -113,9 +114,9 @@ void check_text(const json& text, const std::string& type, const std::string& so
   }
 }
 
-/// Returns whether the output projection is tied to the embedding: the top-level key if it exists. Files
-/// of transformers 4 lack it, and their text_config can contradict the weights. The weights decide
-/// then, as in transformers 5; without weights, text_config does.
+/// Returns whether the output projection is tied to the embedding: the top-level key if it exists.
+/// Files of transformers 4 lack it, and their text_config can contradict the weights. The weights
+/// decide then, as in transformers 5; without weights, text_config does.
 bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const std::filesystem::path& folder) {
   if (config.contains("tie_word_embeddings") && !config["tie_word_embeddings"].is_null()) {
     return io::get<bool>(config, "tie_word_embeddings", (folder / "config.json").string());

@@ -12,8 +12,8 @@ namespace vlmtrain::models::internvl {
 
 enum class NormType { kLayerNorm, kRmsNorm };
 
-/// Section `vision_config` of InternViT, with transformers' defaults. The 300M model has LayerNorms, the
-/// 6B model RMSNorms and QK-norm.
+/// Section `vision_config` of InternViT, with transformers' defaults. The 300M model has
+/// LayerNorms, the 6B model RMSNorms and QK-norm.
 struct VisionConfig {
   int64_t hidden_size = 1024;
   int64_t intermediate_size = 4096;
@@ -47,8 +47,8 @@ struct Config {
   /// the frequencies of a longer sequence.
   bool is_hard_limit = false;
 
-  /// Parses `json`, the content of `folder`/config.json. Throws UserError (kBadData) with the key. Reads
-  /// weights in `folder` if the keys do not determine whether the output is tied.
+  /// Parses `json`, the content of `folder`/config.json. Throws UserError (kBadData) with the key.
+  /// Reads weights in `folder` if the keys do not determine whether the output is tied.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
   int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
   /// Estimates the number of parameters: those of matrices and positions.

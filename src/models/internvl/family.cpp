@@ -14,8 +14,8 @@ namespace vlmtrain::models::internvl {
 
 namespace {
 
-/// Throws UserError if processor_config.json has another number of tokens per tile than config.json;
-/// transformers would format the text with it.
+/// Throws UserError if processor_config.json has another number of tokens per tile than
+/// config.json; transformers would format the text with it.
 void check_processor_config(const Config& config, const std::filesystem::path& folder) {
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;

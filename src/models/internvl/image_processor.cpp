@@ -20,8 +20,8 @@ namespace {
 using image::ImageSize;
 using nlohmann::json;
 
-/// Maximum of min_patches and max_patches. Checkpoints have at most 12; 1,024 keeps the search over all
-/// grids cheap.
+/// Maximum of min_patches and max_patches. Checkpoints have at most 12; 1,024 keeps the search over
+/// all grids cheap.
 constexpr int64_t kMaxTiles = 1 << 10;
 
 int64_t read_side(const PreprocessorConfig& file) {
@@ -113,8 +113,8 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
   const auto tile_area = static_cast<double>(tile().side * tile().side);
   TileGrid best;
   double smallest_difference = std::numeric_limits<double>::infinity();
-  // The order of the grids matters (by cells, then by columns): a later grid replaces an equally close
-  // one only if the image has more than half of its pixels.
+  // The order of the grids matters (by cells, then by columns): a later grid replaces an equally
+  // close one only if the image has more than half of its pixels.
   for (int64_t cells = std::min(settings_.min_tiles, max_tiles); cells <= max_tiles; ++cells) {
     for (int64_t columns = 1; columns <= cells; ++columns) {
       if (cells % columns != 0) continue;

@@ -33,9 +33,9 @@ struct ImageProcessorSettings {
   int64_t min_tiles, max_tiles;  ///< min_patches, max_patches: limits of the number of cells of an image
 };
 
-/// Reads the common settings of GotOcr2ImageProcessor and InternVLVideoProcessor, with transformers'
-/// defaults. Throws UserError (kBadData) with the key for unsupported settings, and for tiles of another
-/// size than image_size of `vision`.
+/// Reads the common settings of GotOcr2ImageProcessor and InternVLVideoProcessor, with
+/// transformers' defaults. Throws UserError (kBadData) with the key for unsupported settings, and
+/// for tiles of another size than image_size of `vision`.
 TileSettings read_tile_settings(const PreprocessorConfig& file, const VisionConfig& vision);
 /// Returns the keys that read_tile_settings() supports, and keys that do not affect pixels.
 const std::set<std::string_view>& get_tile_keys();
@@ -57,11 +57,11 @@ struct TileGrid {
   int64_t tiles() const { return cells() == 1 ? 1 : cells() + 1; }
 };
 
-/// Conversion of images to tiles, bitwise equal to transformers 5.23 with torchvision 0.29. The grid has
-/// from min_tiles() to max_tiles() cells and the aspect ratio nearest to the image's. Among equally near
-/// grids, it is the largest that the image fills more than half. The image is resized to the grid,
-/// regardless of its aspect ratio, and split into cells. The last tile is the full image, resized to a
-/// square. Immutable, so thread-safe.
+/// Conversion of images to tiles, bitwise equal to transformers 5.23 with torchvision 0.29. The
+/// grid has from min_tiles() to max_tiles() cells and the aspect ratio nearest to the image's.
+/// Among equally near grids, it is the largest that the image fills more than half. The image is
+/// resized to the grid, regardless of its aspect ratio, and split into cells. The last tile is the
+/// full image, resized to a square. Immutable, so thread-safe.
 class ImageProcessor {
  public:
   /// Creates the processor. `max_pixels` (data.image_max_pixels) limits the total pixels of an
@@ -99,9 +99,9 @@ struct VideoSettings {
                             const ProcessorSettings& settings);
 
   /// Returns the ascending indices of the frames to use, at least one, as
-  /// InternVLVideoProcessor.sample_frames of transformers 5.23, but with all frames of a video that has
-  /// too few. A video of unknown frame rate is assumed to have sampling_fps. Of a list of frames,
-  /// returns all or max_frames evenly spaced ones.
+  /// InternVLVideoProcessor.sample_frames of transformers 5.23, but with all frames of a video that
+  /// has too few. A video of unknown frame rate is assumed to have sampling_fps. Of a list of
+  /// frames, returns all or max_frames evenly spaced ones.
   std::vector<int64_t> sample(const image::VideoInfo& video) const;
 };
 

@@ -23,7 +23,8 @@ namespace {
 /// variance 1. Also used for the class token.
 constexpr InitialValues kPositions{.mean = 0, .deviation = 0.5};
 
-/// transformers uses its default eps for the norms of queries and keys, regardless of layer_norm_eps.
+/// transformers uses its default eps for the norms of queries and keys, regardless of
+/// layer_norm_eps.
 constexpr double kQueryKeyNormEps = 1e-6;
 
 }  // namespace
@@ -64,7 +65,8 @@ nn::Branch Attention::operator()(const nn::LinearInput& x, const nn::Segments& t
   const nn::Branch branch = qkv_.branch(x);
   const at::Tensor& all = branch.value;
   const int64_t rows = all.size(0), hidden = all.size(1) / 3;
-  // Queries, keys or values: columns [index · hidden, (index + 1) · hidden) → [rows, heads, head_dim].
+  // Queries, keys or values: columns [index · hidden, (index + 1) · hidden) → [rows, heads,
+  // head_dim].
   const auto select_heads = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
     const at::Tensor columns = all.narrow(1, index * hidden, hidden);
     return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, heads_, -1});

@@ -20,9 +20,9 @@
 
 namespace vlmtrain::models::internvl {
 
-/// Returns the map from parameter names to the keys of a checkpoint with these tensors. The keys are
-/// `vision_tower…` and `language_model.model.layers…` as published, or `model.vision_tower…` and
-/// `model.language_model.layers…` as in transformers 5.
+/// Returns the map from parameter names to the keys of a checkpoint with these tensors. The keys
+/// are `vision_tower…` and `language_model.model.layers…` as published, or `model.vision_tower…`
+/// and `model.language_model.layers…` as in transformers 5.
 StateDictKeyMap make_key_map(std::span<const std::string> tensors);
 
 /// LayerNorm or RMSNorm of a block.
@@ -40,8 +40,8 @@ class Norm {
 class Attention {
  public:
   Attention(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Returns the attention's output [rows, hidden] and the residual stream. `x` [rows, hidden] is a norm
-  /// of the residual stream; `tiles` has one segment per tile.
+  /// Returns the attention's output [rows, hidden] and the residual stream. `x` [rows, hidden] is a
+  /// norm of the residual stream; `tiles` has one segment per tile.
   nn::Branch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
 
  private:
@@ -78,7 +78,8 @@ class VisionTower {
   int64_t blocks() const { return blocks_.size(); }
 
  private:
-  /// Returns the blocks' input [tiles · rows_per_tile, hidden]: class token and patches of each tile.
+  /// Returns the blocks' input [tiles · rows_per_tile, hidden]: class token and patches of each
+  /// tile.
   at::Tensor embed(const image::BytePixels& pixels) const;
 
   VisionConfig config_;

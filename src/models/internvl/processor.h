@@ -24,8 +24,8 @@ std::string format_video_text(int64_t frames, int64_t image_tokens_per_tile);
 /// line break.
 int64_t count_video_text(int64_t frames, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
 
-/// Processor of InternVL (transformers' InternVLProcessor). Each image becomes one or several tiles,
-/// each frame of a video one tile.
+/// Processor of InternVL (transformers' InternVLProcessor). Each image becomes one or several
+/// tiles, each frame of a video one tile.
 class Processor final : public ConversationProcessor {
  public:
   /// Throws UserError (kBadData) if the tokenizer does not match `config`.

@@ -22,8 +22,8 @@ json make_clip_large_336() {
           {"projection_dim", 768}};
 }
 
-/// Returns the number of blocks that compute entry `layer` of transformers' hidden_states. Entry 0 holds
-/// the embeddings; negative indices count from the end, as in Python.
+/// Returns the number of blocks that compute entry `layer` of transformers' hidden_states. Entry 0
+/// holds the embeddings; negative indices count from the end, as in Python.
 int64_t count_feature_blocks(int64_t layer, int64_t layers, const char* key, const std::string& source) {
   const int64_t blocks = layer < 0 ? layers + 1 + layer : layer;
   if (blocks < 0 || blocks > layers) {
@@ -48,7 +48,8 @@ void read_tower(Config& config, const json& vision, const std::string& source) {
   config.vision_config = vision;
 }
 
-/// Returns the layer of `key`: a number or a list of one number; -2, LLaVA's choice, if it is missing.
+/// Returns the layer of `key`: a number or a list of one number; -2, LLaVA's choice, if it is
+/// missing.
 int64_t read_single_layer(const json& config, const char* key, const std::string& source) {
   const auto it = config.find(key);
   if (it != config.end() && it->is_array()) {
@@ -82,14 +83,15 @@ Config read_hugging_face(const json& json_config, const std::string& source) {
   return config;
 }
 
-/// Returns the folder `name`, relative to the folder `checkpoint`; an empty path if it does not exist.
+/// Returns the folder `name`, relative to the folder `checkpoint`; an empty path if it does not
+/// exist.
 std::filesystem::path resolve_folder(const std::string& name, const std::filesystem::path& checkpoint) {
   const auto path = checkpoint / name;
   return !name.empty() && std::filesystem::is_directory(path) ? path : std::filesystem::path();
 }
 
-/// Returns the tower's vision_config: from config.json, else from the tower's folder, else built in for
-/// the two CLIP towers of LLaVA's checkpoints.
+/// Returns the tower's vision_config: from config.json, else from the tower's folder, else built in
+/// for the two CLIP towers of LLaVA's checkpoints.
 json find_tower_config(const json& config, const Config& parsed, const std::string& source) {
   if (config.contains("vision_config")) return config["vision_config"];
   if (!parsed.tower_folder.empty()) {

@@ -21,7 +21,8 @@ enum class Layout {
 
 enum class VisionTowerType { kClip, kSiglip };
 
-/// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and of models with its architecture.
+/// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and of models with its
+/// architecture.
 struct Config {
   Layout layout = Layout::kHuggingFace;
   VisionTowerType tower = VisionTowerType::kClip;
@@ -36,8 +37,9 @@ struct Config {
   std::string tower_name;                 ///< original layout: mm_vision_tower
   nlohmann::json vision_config;           ///< the tower's config as stored
 
-  /// Parses `json`, the content of `folder`/config.json, and for the original layout the config.json of
-  /// the tower's folder. Relative paths in it start at `folder`. Throws UserError (kBadData) with the key.
+  /// Parses `json`, the content of `folder`/config.json, and for the original layout the
+  /// config.json of the tower's folder. Relative paths in it start at `folder`. Throws UserError
+  /// (kBadData) with the key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
   /// Returns the number of tokens per image.
   int64_t image_tokens() const { return vision.rows_per_tile() - (drop_first_row ? 1 : 0); }

@@ -19,8 +19,8 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
   return std::make_unique<Model>(ModelSpec::read(config_json, folder), settings);
 }
 
-/// Throws UserError if processor_config.json gives another number of tokens per image than config.json;
-/// transformers would use it.
+/// Throws UserError if processor_config.json gives another number of tokens per image than
+/// config.json; transformers would use it.
 void check_processor_config(const Config& config, const std::filesystem::path& folder) {
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;

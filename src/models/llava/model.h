@@ -12,8 +12,8 @@
 
 namespace vlmtrain::models::llava {
 
-/// Names of the modules, the prefixes of parameter names: transformers 5's names for the Hugging Face
-/// layout, the names of LLaVA's code for the original layout.
+/// Names of the modules, the prefixes of parameter names: transformers 5's names for the Hugging
+/// Face layout, the names of LLaVA's code for the original layout.
 struct ModuleNames {
   std::string_view vision_tower, projector_1, projector_2, language_model, output;
 };
@@ -22,7 +22,8 @@ const ModuleNames& get_module_names(Layout layout);
 
 /// Returns the map from parameter names to the keys of a checkpoint with these tensors. Keys of the
 /// Hugging Face layout are `language_model.model.layers…` or `model.language_model.layers…`, and
-/// `vision_tower.…` with or without `vision_model`. Keys of the original layout equal the parameter names.
+/// `vision_tower.…` with or without `vision_model`. Keys of the original layout equal the parameter
+/// names.
 StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors);
 
 /// Sizes and activation of a projector.
@@ -52,12 +53,13 @@ struct ModelSpec {
   bool has_external_tower;  ///< the vision tower's weights are in config.tower_folder, not in the checkpoint
   image::Normalization normalization;
 
-  /// Reads the checkpoint in `folder`, without weights. `config_json` is the content of its config.json.
-  /// Throws UserError (kBadData).
+  /// Reads the checkpoint in `folder`, without weights. `config_json` is the content of its
+  /// config.json. Throws UserError (kBadData).
   static ModelSpec read(const nlohmann::json& config_json, const std::filesystem::path& folder);
 };
 
-/// LLaVA: vision transformer, projector and text model. Parameter names are those of get_module_names().
+/// LLaVA: vision transformer, projector and text model. Parameter names are those of
+/// get_module_names().
 class Model : public VisionLanguageModel {
  public:
   Model(ModelSpec source, const nn::ParameterSettings& settings);
@@ -76,8 +78,8 @@ class Model : public VisionLanguageModel {
 
  protected:
   const Config& config() const { return source_.config; }
-  /// Returns how many of the recompute().vision recomputed blocks belong to the vision tower. Subclasses
-  /// with another encoder override it.
+  /// Returns how many of the recompute().vision recomputed blocks belong to the vision tower.
+  /// Subclasses with another encoder override it.
   virtual int64_t recomputed_tower_blocks() const { return recompute().vision; }
 
  private:

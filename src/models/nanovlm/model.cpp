@@ -57,13 +57,13 @@ const std::set<std::string_view>& get_known_keys() {
 void require_known_keys(const json& config, const std::string& source) {
   for (const auto& [key, value] : config.items()) {
     if (get_known_keys().contains(key)) continue;
-    throw data_error(
-        "{}: {} is not a key of nanoVLM's config; remove it if the model does not depend on it", source, key);
+    throw data_error("{}: {} is not a key of nanoVLM's config; remove it if the model does not depend on it", source,
+                     key);
   }
 }
 
-/// Throws UserError for an unsupported tower or text model. nanoVLM has no key for their types, so the
-/// type is searched for in the names of their original checkpoints.
+/// Throws UserError for an unsupported tower or text model. nanoVLM has no key for their types, so
+/// the type is searched for in the names of their original checkpoints.
 void require_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
                   std::string_view hint, const std::string& source) {
   const auto name = io::get_or<std::string>(config, key, "", source);
@@ -211,7 +211,8 @@ namespace {
 constexpr const char* kEmbeddingName = "decoder.token_embedding.weight";
 constexpr const char* kOutputName = "decoder.head.weight";
 
-/// torchvision's ToTensor, which nanoVLM uses without normalization: maps bytes to the range from 0 to 1.
+/// torchvision's ToTensor, which nanoVLM uses without normalization: maps bytes to the range from 0
+/// to 1.
 constexpr image::Normalization kToUnitRange{.mean = {0, 0, 0}, .std = {1, 1, 1}, .rescale_factor = 1.0 / 255.0};
 
 }  // namespace
@@ -219,8 +220,8 @@ constexpr image::Normalization kToUnitRange{.mean = {0, 0, 0}, .std = {1, 1, 1},
 Model::Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings)
     : VisionLanguageModel(std::move(settings)),
       config_(std::move(config)),
-      // save_model of safetensors, which nanoVLM calls, stores only one of several tensors that share
-      // memory, the alphabetically first: decoder.head before decoder.token_embedding.
+      // save_model of safetensors, which nanoVLM calls, stores only one of several tensors that
+      // share memory, the alphabetically first: decoder.head before decoder.token_embedding.
       stores_output_only_(config_.text.tie_word_embeddings &&
                           std::ranges::find(tensors, kEmbeddingName) == tensors.end()),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "vision_encoder"), config_.vision),

@@ -29,8 +29,8 @@ int64_t ceil_tiles(double side, int64_t tile) {
   return static_cast<int64_t>(std::ceil(side / static_cast<double>(tile)));
 }
 
-/// Returns true if the text has tokens for the cells. If the global image has a token, it replaces a
-/// single cell.
+/// Returns true if the text has tokens for the cells. If the global image has a token, it replaces
+/// a single cell.
 bool has_cell_tokens(const Config& config, TileGrid grid) {
   return config.max_image_size && !(config.has_global_image() && grid.cells() == 1);
 }
@@ -49,8 +49,8 @@ ImageProcessor::ImageProcessor(const Config& config, std::optional<int64_t> max_
   }
 }
 
-/// As DynamicResize._get_new_hw of nanoVLM, in its order of operations, since rounding in float64 can add
-/// a tile.
+/// As DynamicResize._get_new_hw of nanoVLM, in its order of operations, since rounding in float64
+/// can add a tile.
 ImageSize ImageProcessor::resize_longest_side(ImageSize size, int64_t longest) const {
   const int64_t longer = std::max(size.height, size.width), shorter = std::min(size.height, size.width);
   const int64_t tiled_longer = ceil_tiles(static_cast<double>(longer), tile_) * tile_;

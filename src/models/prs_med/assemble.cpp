@@ -34,8 +34,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Builds the LLaVA of `folder` on the meta device, without values. Throws UserError (kUsage) for other
-/// families.
+/// Builds the LLaVA of `folder` on the meta device, without values. Throws UserError (kUsage) for
+/// other families.
 std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
   const auto config = read_model_config(folder);
   const auto supported_types = llava::make_family().model_types;

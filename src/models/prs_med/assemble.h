@@ -16,11 +16,13 @@
 
 namespace vlmtrain::models::prs_med {
 
-/// LLaVA checkpoint whose weights and files `init --text-model` copies to a model that predicts masks.
+/// LLaVA checkpoint whose weights and files `init --text-model` copies to a model that predicts
+/// masks.
 class TextSource {
  public:
-  /// Opens the checkpoint in `folder` and compares its weights with its config.json. Logs tensors that
-  /// are not used. Throws UserError: kUsage for another family, kBadData for missing or damaged weights.
+  /// Opens the checkpoint in `folder` and compares its weights with its config.json. Logs tensors
+  /// that are not used. Throws UserError: kUsage for another family, kBadData for missing or
+  /// damaged weights.
   explicit TextSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return base_.folder(); }
@@ -34,8 +36,8 @@ class TextSource {
   std::map<std::string, std::string> auxiliary_files() const;
   /// Returns the stored dtype of most elements.
   at::ScalarType dtype() const { return base_.dtype(); }
-  /// Returns the stored weight for `parameter`, under its checkpoint key. Vocabulary rows are added to
-  /// match the parameter. Returns nothing for parameters that LLaVA does not have.
+  /// Returns the stored weight for `parameter`, under its checkpoint key. Vocabulary rows are added
+  /// to match the parameter. Returns nothing for parameters that LLaVA does not have.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:
@@ -46,8 +48,8 @@ class TextSource {
   BaseWeights base_;
 };
 
-/// Implements models::assemble() for presets whose model predicts masks. Throws as models::assemble(),
-/// and UserError (kUsage) if `options` has a volume tower.
+/// Implements models::assemble() for presets whose model predicts masks. Throws as
+/// models::assemble(), and UserError (kUsage) if `options` has a volume tower.
 AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::prs_med

@@ -19,8 +19,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Keys of transformers' SamVisionConfig and SamMaskDecoderConfig that SamVitConfig and MaskDecoderConfig
-// read.
+// Keys of transformers' SamVisionConfig and SamMaskDecoderConfig that SamVitConfig and
+// MaskDecoderConfig read.
 constexpr const char* kVisionKeys[] = {
     "hidden_size", "output_channels", "num_hidden_layers", "num_attention_heads", "patch_size",
     "mlp_dim",     "mlp_ratio",       "hidden_act",        "layer_norm_eps",      "qkv_bias",
@@ -29,7 +29,8 @@ constexpr const char* kDecoderKeys[] = {
     "hidden_size",           "mlp_dim",    "num_hidden_layers", "num_attention_heads", "attention_downsample_rate",
     "num_multimask_outputs", "hidden_act", "layer_norm_eps"};
 
-// torch.nn.LayerNorm's default, which SAM's code uses in the decoder; transformers' default is 1e-6.
+// torch.nn.LayerNorm's default, which SAM's code uses in the decoder; transformers' default is
+// 1e-6.
 constexpr double kOriginalDecoderEpsilon = 1e-5;
 
 /// Shapes of the tensors of one module of a mask model. `module` is the prefix of their names.
@@ -39,7 +40,8 @@ class TensorShapes {
 
   bool has(const std::string& name) const { return tensors_->find(module_ + name) != nullptr; }
 
-  /// Returns the size of a tensor's dimension; `fallback` if the tensor or dimension is missing or empty.
+  /// Returns the size of a tensor's dimension; `fallback` if the tensor or dimension is missing or
+  /// empty.
   int64_t size(const std::string& name, size_t dimension, int64_t fallback) const {
     const StoredTensor* const tensor = tensors_->find(module_ + name);
     if (tensor == nullptr || tensor->shape.size() <= dimension) return fallback;
@@ -95,8 +97,8 @@ ordered_json read_config_sizes(const TensorSource& tensors) {
           {"mask_decoder", select_keys(section("mask_decoder_config"), kDecoderKeys)}};
 }
 
-/// Returns the config of SAM's encoder. A block stores a table of 2 · n − 1 relative distances; n is the
-/// window's side, or `side`, the grid's, in blocks with global attention.
+/// Returns the config of SAM's encoder. A block stores a table of 2 · n − 1 relative distances; n
+/// is the window's side, or `side`, the grid's, in blocks with global attention.
 ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
   const SamVitConfig defaults;
   const auto block_key = [](int64_t number, const char* name) { return fmt::format("blocks.{}.{}", number, name); };
@@ -128,7 +130,8 @@ ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
           {"global_attn_indexes", global_blocks}};
 }
 
-/// Returns the config of TinyViT. Stage 0 has convolutions only; its attention sizes keep the defaults.
+/// Returns the config of TinyViT. Stage 0 has convolutions only; its attention sizes keep the
+/// defaults.
 ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
   const TinyVitConfig defaults;
   const int64_t stages = shapes.count("layers.", std::ssize(defaults.stages));
@@ -164,8 +167,8 @@ ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
           {"out_channels", shapes.size("neck.0.weight", 0, defaults.out_channels)}};
 }
 
-/// Returns the config of the decoder. Shapes do not depend on the number of heads, which is 8 in all
-/// published decoders.
+/// Returns the config of the decoder. Shapes do not depend on the number of heads, which is 8 in
+/// all published decoders.
 ordered_json make_decoder_config(const TensorSource& tensors) {
   const TensorShapes shapes(tensors, "mask_decoder.");
   const TwoWayTransformerConfig defaults;

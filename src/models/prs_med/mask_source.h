@@ -15,8 +15,9 @@
 namespace vlmtrain::models {
 
 /// Returns the name of a parameter in the checkpoints of SAM (`sam_vit_b_01ec64.pth`) and MobileSAM
-/// (`mobile_sam.pt`). `name` is its name in transformers' SamModel, such as `vision_encoder.pos_embed`.
-/// Names within TinyViT, which SamModel does not have, are those of MobileSAM after `vision_encoder.`.
+/// (`mobile_sam.pt`). `name` is its name in transformers' SamModel, such as
+/// `vision_encoder.pos_embed`. Names within TinyViT, which SamModel does not have, are those of
+/// MobileSAM after `vision_encoder.`.
 std::string to_original_sam_name(std::string_view name);
 
 }  // namespace vlmtrain::models
@@ -30,8 +31,8 @@ enum class MaskLayout {
   kMobileSam,     ///< MobileSAM's code: mobile_sam.pt
 };
 
-/// Detects the format of a mask model from its tensor names. Throws UserError (kBadData) with a list of
-/// the supported formats.
+/// Detects the format of a mask model from its tensor names. Throws UserError (kBadData) with a
+/// list of the supported formats.
 MaskLayout detect_layout(const TensorSource& tensors);
 
 /// Returns the name of a format in messages.
@@ -40,8 +41,9 @@ std::string_view get_layout_name(MaskLayout layout);
 /// Returns the checkpoint key of a parameter. `parameter` is its name after `mask_model.`.
 std::string to_checkpoint_key(MaskLayout layout, const std::string& parameter);
 
-/// Returns true for a tensor of a part that PRS-Med does not use: point and box prompts, mask scores, the
-/// choice among several masks, a classifier, computed buffers. `name` is the name in the checkpoint.
+/// Returns true for a tensor of a part that PRS-Med does not use: point and box prompts, mask
+/// scores, the choice among several masks, a classifier, computed buffers. `name` is the name in
+/// the checkpoint.
 bool is_unused(std::string_view name);
 
 /// Pretrained mask model whose encoder and decoder `init --mask-model` copies.
@@ -51,16 +53,16 @@ class MaskSource {
   /// unknown formats.
   explicit MaskSource(const std::filesystem::path& path);
 
-  /// Returns `preset`, a mask_config, with its sizes replaced by those of this mask model. Throws as
-  /// read_mask_sizes().
+  /// Returns `preset`, a mask_config, with its sizes replaced by those of this mask model. Throws
+  /// as read_mask_sizes().
   nlohmann::ordered_json config(nlohmann::ordered_json preset) const;
-  /// Compares the tensors with `parameters`, the parameters of the new model; ignores those outside of
-  /// the mask model. Throws UserError (kBadData) with a list of missing tensors and of unsupported dtypes
-  /// and shapes. Logs tensors that are neither used nor is_unused().
+  /// Compares the tensors with `parameters`, the parameters of the new model; ignores those outside
+  /// of the mask model. Throws UserError (kBadData) with a list of missing tensors and of
+  /// unsupported dtypes and shapes. Logs tensors that are neither used nor is_unused().
   void check(const std::vector<nn::Parameter>& parameters) const;
   /// Returns the stored weight for `parameter`, in the stored dtype and under the parameter's name;
-  /// nothing for parameters that no mask model has. The tensor is read when it is materialized, also
-  /// after this object is destroyed. REQUIRES: check() has accepted the parameter.
+  /// nothing for parameters that no mask model has. The tensor is read when it is materialized,
+  /// also after this object is destroyed. REQUIRES: check() has accepted the parameter.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
   const std::filesystem::path& path() const { return tensors_.path(); }
   /// Returns the name of the format in messages.

@@ -14,9 +14,9 @@
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// Config of the vision tower. Qwen2-VL (Wang et al. 2024, arXiv 2409.12191) has LayerNorm and an MLP of
-/// two Linears. Qwen2.5-VL (Bai et al. 2025, arXiv 2502.13923) has RMSNorm, a gated MLP, and window
-/// attention in most blocks.
+/// Config of the vision tower. Qwen2-VL (Wang et al. 2024, arXiv 2409.12191) has LayerNorm and an
+/// MLP of two Linears. Qwen2.5-VL (Bai et al. 2025, arXiv 2502.13923) has RMSNorm, a gated MLP, and
+/// window attention in most blocks.
 struct VisionConfig {
   bool is_gated = true;  ///< RMSNorm and gated MLP of Qwen2.5-VL, else LayerNorm and an MLP of two Linears
   int64_t hidden_size = 1280;
@@ -37,21 +37,23 @@ struct VisionConfig {
   std::set<int64_t> full_attention_blocks;  ///< indices of the blocks without windows
 
   int64_t patches_per_token() const { return merge_size * merge_size; }
-  /// Returns the number of pixels along a side of a token. Sides of resized images are multiples of it.
+  /// Returns the number of pixels along a side of a token. Sides of resized images are multiples of
+  /// it.
   int64_t pixels_per_token_side() const { return patch_size * merge_size; }
   /// Estimates the number of parameters: those of matrices, merger included.
   double num_parameters() const;
   bool has_windows(int64_t block) const { return window_tokens && !full_attention_blocks.contains(block); }
 };
 
-/// Reads the keys of a vision_config that all Qwen-VL models share. `source` names the file in errors,
-/// here and below. Throws UserError (kBadData) with the key.
+/// Reads the keys of a vision_config that all Qwen-VL models share. `source` names the file in
+/// errors, here and below. Throws UserError (kBadData) with the key.
 VisionConfig read_common_vision(const nlohmann::json& vision, const std::string& source);
-/// Throws UserError (kBadData) for sizes outside of the limits of config_checks.h, and for heads that
-/// cannot have a 2D RoPE.
+/// Throws UserError (kBadData) for sizes outside of the limits of config_checks.h, and for heads
+/// that cannot have a 2D RoPE.
 void check_sizes(const VisionConfig& vision, const std::string& source);
-/// Returns mrope_section of a text config: the numbers of RoPE pairs per head for time, height and width;
-/// `defaults` if it is missing. Replaces the RoPE type "mrope" in `text` by its newer name, "default".
+/// Returns mrope_section of a text config: the numbers of RoPE pairs per head for time, height and
+/// width; `defaults` if it is missing. Replaces the RoPE type "mrope" in `text` by its newer name,
+/// "default".
 std::vector<int64_t> extract_mrope_sections(nlohmann::json& text, std::vector<int64_t> defaults,
                                             const std::string& source);
 /// Throws UserError (kBadData) unless there are three sections whose sum is head_dim / 2.

@@ -18,7 +18,8 @@ constexpr double kMaxRatio = 200;  // MAX_RATIO of qwen-vl-utils and transformer
 using image::ImageSize;
 using nlohmann::json;
 
-/// Default of Qwen2VLImageProcessor, which Qwen3-VL also uses. All published checkpoints set their own.
+/// Default of Qwen2VLImageProcessor, which Qwen3-VL also uses. All published checkpoints set their
+/// own.
 constexpr PixelBudget kImageBudget{int64_t{56} * 56, int64_t{28} * 28 * 1280};
 
 /// Returns size.shortest_edge or size.longest_edge. Throws UserError if it is missing.
@@ -227,8 +228,8 @@ void PatchWriter::write(const at::Tensor& resized) {
 at::Tensor extract_frame(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame,
                          const VisionConfig& vision) {
   const int64_t depth = vision.temporal_patch_size, merge = vision.merge_size, side = vision.patch_size;
-  // [token row, token column, y, x, channel, frame, row, column] → [channel, token row, y, row, token
-  // column, x, column].
+  // [token row, token column, y, x, channel, frame, row, column] → [channel, token row, y, row,
+  // token column, x, column].
   return patches.narrow(0, frame / depth * grid.patches_per_frame(), grid.patches_per_frame())
       .view({grid.rows / merge, grid.columns / merge, merge, merge, 3, depth, side, side})
       .select(5, frame % depth)

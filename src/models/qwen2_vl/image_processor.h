@@ -25,9 +25,9 @@ struct PixelBudget {
 /// Throws UserError (kBadData) for an aspect ratio above 200, which transformers rejects.
 void check_ratio(image::ImageSize size);
 
-/// Returns the size that an image is resized to, with the arithmetic of transformers' smart_resize. Both
-/// sides are multiples of `factor` pixels, and the size is within `budget`, if possible, with nearly the
-/// aspect ratio of `size`. Throws as check_ratio().
+/// Returns the size that an image is resized to, with the arithmetic of transformers' smart_resize.
+/// Both sides are multiples of `factor` pixels, and the size is within `budget`, if possible, with
+/// nearly the aspect ratio of `size`. Throws as check_ratio().
 image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget);
 
 /// Settings of the conversion of images and video frames to the tower's input.
@@ -37,9 +37,9 @@ struct PixelSettings {
   image::Normalization normalization{};
 };
 
-/// Reads the settings shared by Qwen2VLImageProcessor and Qwen2VLVideoProcessor. `budget`, `mean` and
-/// `deviation` are transformers' defaults for missing keys. Throws UserError (kBadData) with the key for
-/// unsupported settings, and for a patch size other than the tower's.
+/// Reads the settings shared by Qwen2VLImageProcessor and Qwen2VLVideoProcessor. `budget`, `mean`
+/// and `deviation` are transformers' defaults for missing keys. Throws UserError (kBadData) with
+/// the key for unsupported settings, and for a patch size other than the tower's.
 PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
                                   const PreprocessorConfig::ChannelValues& mean = kClipMean,
                                   const PreprocessorConfig::ChannelValues& deviation = kClipStd);
@@ -67,21 +67,21 @@ const std::set<std::string_view>& get_pixel_keys();
 /// check_ratio().
 image::ImageSize compute_resized_size(image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
 
-/// Returns the grid of patches of `frames` frames that were resized to `size`. The number of temporal
-/// patches is rounded up.
+/// Returns the grid of patches of `frames` frames that were resized to `size`. The number of
+/// temporal patches is rounded up.
 data::PatchGrid compute_grid(int64_t frames, image::ImageSize size, const VisionConfig& vision);
 
 /// Returns the grid of tokens of a grid of patches.
 data::PatchGrid compute_token_grid(const data::PatchGrid& patches, const VisionConfig& vision);
 
-/// Returns the token numbers and the input shape of an image or video with this grid of patches, without
-/// the tokens of markers.
+/// Returns the token numbers and the input shape of an image or video with this grid of patches,
+/// without the tokens of markers.
 data::SampleShape make_shape(const data::PatchGrid& grid, const VisionConfig& vision);
 
 /// Writer of the patches of frames that are added one by one. The result is uint8 [patches, 3,
-/// temporal_patch_size · patch_size, patch_size] for the grid of compute_grid(). The frames of a patch
-/// are stacked vertically. Patches are ordered by temporal patch, then by token. Bitwise equal to
-/// transformers 5.23 with torchvision 0.29. Not thread-safe.
+/// temporal_patch_size · patch_size, patch_size] for the grid of compute_grid(). The frames of a
+/// patch are stacked vertically. Patches are ordered by temporal patch, then by token. Bitwise
+/// equal to transformers 5.23 with torchvision 0.29. Not thread-safe.
 class PatchWriter {
  public:
   /// Creates a writer of `frames` frames that are resized to `size`. REQUIRES: frames ≥ 1.
@@ -89,8 +89,8 @@ class PatchWriter {
 
   /// Adds the next frame, uint8 [3, height, width]. The tensor may be reused after the call.
   void add(const at::Tensor& frame);
-  /// Returns all patches. Repeats the last frame to fill the last temporal patch. REQUIRES: called once,
-  /// after the last add().
+  /// Returns all patches. Repeats the last frame to fill the last temporal patch. REQUIRES: called
+  /// once, after the last add().
   at::Tensor finish();
 
  private:

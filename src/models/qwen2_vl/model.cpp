@@ -50,8 +50,9 @@ Model::Model(Config config, QwenKeyMap key_map, image::Normalization normalizati
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
   const auto layout = PatchLayout::make(vision.grids, config_.vision);
-  VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0), "the grids have {} patches, but there are {} rows of pixels",
-                 layout.positions.size() / 2, vision.pixel_values.size(0));
+  VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0),
+                 "the grids have {} patches, but there are {} rows of pixels", layout.positions.size() / 2,
+                 vision.pixel_values.size(0));
   const auto device = vision.pixel_values.device();
   // In the tower, the patches of a window are adjacent; its output is put back into input order.
   const bool has_windows = !layout.patch_order.empty();

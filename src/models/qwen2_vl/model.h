@@ -12,8 +12,8 @@
 namespace vlmtrain::models::qwen2_vl {
 
 /// Map from parameter names to checkpoint keys. Keys are either as published (`visual.blocks…`,
-/// `model.layers…`), or as in transformers 5 (`model.visual.blocks…`, `model.language_model.layers…`).
-/// The latter equal the parameter names.
+/// `model.layers…`), or as in transformers 5 (`model.visual.blocks…`,
+/// `model.language_model.layers…`). The latter equal the parameter names.
 class QwenKeyMap {
  public:
   /// Returns the map for a checkpoint with these tensors. Without tensors, keys are as published.
@@ -25,8 +25,9 @@ class QwenKeyMap {
   bool is_published_ = true;  // keys are as published
 };
 
-/// Qwen2-VL and Qwen2.5-VL: vision tower for images of any resolution, patch merger and a Qwen2 text model
-/// with positions on three axes (time, height, width). Parameter names are those of transformers 5.
+/// Qwen2-VL and Qwen2.5-VL: vision tower for images of any resolution, patch merger and a Qwen2
+/// text model with positions on three axes (time, height, width). Parameter names are those of
+/// transformers 5.
 class Model final : public VisionLanguageModel {
  public:
   /// Builds the model. `key_map` maps parameter names to checkpoint keys.

@@ -13,7 +13,8 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-/// Builder of position ids, [axes · tokens]: for all tokens their time, then their row, then their column.
+/// Builder of position ids, [axes · tokens]: for all tokens their time, then their row, then their
+/// column.
 class PositionIdBuilder {
  public:
   PositionIdBuilder(int64_t tokens, data::VideoLayout layout)
@@ -49,8 +50,8 @@ class PositionIdBuilder {
   }
 
  private:
-  /// Returns the time of a temporal patch relative to the span. Multiplies in fp32 and truncates, as
-  /// transformers does.
+  /// Returns the time of a temporal patch relative to the span. Multiplies in fp32 and truncates,
+  /// as transformers does.
   static int64_t compute_time(int64_t frame, const VisionSpan& span) {
     return static_cast<int64_t>(static_cast<float>(frame) * span.time_step);
   }
@@ -154,8 +155,8 @@ int64_t GridProcessor::count_tokens(image::ImageSize size, std::optional<int64_t
 }
 
 std::optional<ShrinkRange> GridProcessor::shrink_range(data::MediaKind kind) const {
-  // 64 tokens of 28 x 28 pixels have 224 x 224 pixels, the input size of the first CLIP models. Chosen
-  // without measurement (docs/data.md).
+  // 64 tokens of 28 x 28 pixels have 224 x 224 pixels, the input size of the first CLIP models.
+  // Chosen without measurement (docs/data.md).
   constexpr int64_t kMinTokens = 64;
   const int64_t side = vision_.pixels_per_token_side(), token_pixels = side * side;
   const int64_t min_pixels = kind == data::MediaKind::kVideo ? min_frame_pixels() : images_.budget.min_pixels;

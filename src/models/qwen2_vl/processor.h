@@ -21,12 +21,13 @@ struct VisionSpan {
   float time_step = 1;   ///< positions between adjacent temporal patches
 };
 
-/// Returns data::Sample::position_ids of a sample with `tokens` tokens. Text advances all axes together.
-/// The position of an image token is that of the span's start plus its time, row and column. With
-/// data::VideoLayout::kReleased, text after a span continues after its largest position on any axis. With
-/// kTransformers5, it continues after the larger of height and width, so late frames of a video can exceed
-/// the positions of the following text (transformers' get_rope_index from 5.3; issue 45381 there). Returns
-/// no ids without spans, since all axes are equal then. REQUIRES: `spans` are in ascending order.
+/// Returns data::Sample::position_ids of a sample with `tokens` tokens. Text advances all axes
+/// together. The position of an image token is that of the span's start plus its time, row and
+/// column. With data::VideoLayout::kReleased, text after a span continues after its largest
+/// position on any axis. With kTransformers5, it continues after the larger of height and width, so
+/// late frames of a video can exceed the positions of the following text (transformers'
+/// get_rope_index from 5.3; issue 45381 there). Returns no ids without spans, since all axes are
+/// equal then. REQUIRES: `spans` are in ascending order.
 std::vector<int64_t> make_position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout);
 
 inline constexpr std::string_view kImagePad = "<|image_pad|>";
@@ -34,12 +35,12 @@ inline constexpr std::string_view kVideoPad = "<|video_pad|>";
 inline constexpr std::string_view kVisionStart = "<|vision_start|>";
 inline constexpr std::string_view kVisionEnd = "<|vision_end|>";
 
-/// Returns kVisionStart, `pad` and kVisionEnd. With kImagePad or kVideoPad, it is the placeholder of an
-/// image or video in the chat templates of these models.
+/// Returns kVisionStart, `pad` and kVisionEnd. With kImagePad or kVideoPad, it is the placeholder
+/// of an image or video in the chat templates of these models.
 std::string format_vision_block(std::string_view pad);
 
-/// Base class of the processors of Qwen2-VL and its successors. An image has one token per square of
-/// merge_size² patches. Subclasses determine the frames of a video, their size and their text.
+/// Base class of the processors of Qwen2-VL and its successors. An image has one token per square
+/// of merge_size² patches. Subclasses determine the frames of a video, their size and their text.
 class GridProcessor : public ConversationProcessor {
  protected:
   /// Ids of kImagePad and kVideoPad in config.json, and the number of embedding rows.
@@ -53,12 +54,13 @@ class GridProcessor : public ConversationProcessor {
 
   /// Returns the ascending indices of the frames to use, at least one.
   virtual std::vector<int64_t> select_frames(const image::VideoInfo& info) const = 0;
-  /// Returns the size that frames of `size` are resized to if `frames` frames are used. `max_pixels` is an
-  /// additional limit per frame; nothing: no such limit.
+  /// Returns the size that frames of `size` are resized to if `frames` frames are used.
+  /// `max_pixels` is an additional limit per frame; nothing: no such limit.
   virtual image::ImageSize frame_size(int64_t frames, image::ImageSize size,
                                       std::optional<int64_t> max_pixels) const = 0;
 
-  /// Returns the layout of an image or video with this grid of patches. Its text has one `pad` per token.
+  /// Returns the layout of an image or video with this grid of patches. Its text has one `pad` per
+  /// token.
   MediaLayout make_layout(const data::PatchGrid& grid, std::string_view pad) const;
   /// Returns the grid of patches of a video.
   data::PatchGrid compute_video_grid(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
@@ -92,9 +94,9 @@ class GridProcessor : public ConversationProcessor {
   double sampling_fps_;
 };
 
-/// Processor of Qwen2-VL and Qwen2.5-VL (transformers' Qwen2VLProcessor and Qwen2_5_VLProcessor). The
-/// tokens of an image or video are between <|vision_start|> and <|vision_end|>. Two video frames form a
-/// temporal patch.
+/// Processor of Qwen2-VL and Qwen2.5-VL (transformers' Qwen2VLProcessor and Qwen2_5_VLProcessor).
+/// The tokens of an image or video are between <|vision_start|> and <|vision_end|>. Two video
+/// frames form a temporal patch.
 class Processor final : public GridProcessor {
  public:
   Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,
