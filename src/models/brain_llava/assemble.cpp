@@ -33,12 +33,13 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// Prefixes of this model's parameter names, then of the names in supported checkpoints.
 constexpr std::string_view kModelPrefix = "language_model.model.", kOutputPrefix = "language_model.lm_head.";
 constexpr std::array<std::string_view, 3> kModelPrefixes{"language_model.model.", "model.language_model.", "model."};
 constexpr std::array<std::string_view, 2> kOutputPrefixes{"language_model.lm_head.", "lm_head."};
 
-/// Returns the text model's type for each supported model type. A LLaVA in its own layout has the
-/// text model's keys at the top level of config.json.
+/// Maps a supported `model_type` to that of its text model, if the text model's keys are at the top
+/// level of config.json. A LLaVA in its original layout has them there.
 const std::map<std::string, std::string>& text_model_types() {
   static const std::map<std::string, std::string> types{{"llama", "llama"},       {"mistral", "mistral"},
                                                         {"qwen2", "qwen2"},       {"llava", "llama"},
@@ -46,7 +47,7 @@ const std::map<std::string, std::string>& text_model_types() {
   return types;
 }
 
-/// Returns true for keys that are not the text model's.
+/// Returns true for keys of LLaVA's original config.json that do not belong to the text model.
 bool is_vision_key(const std::string& key) {
   constexpr std::array<std::string_view, 6> kPrefixes{"mm_", "image_", "tune_", "freeze_", "use_mm_", "tokenizer_"};
   constexpr std::array<std::string_view, 5> kKeys{"architectures", "auto_map", "vision_config", "torch_dtype", "dtype"};
@@ -54,7 +55,8 @@ bool is_vision_key(const std::string& key) {
          std::ranges::find(kKeys, key) != kKeys.end();
 }
 
-/// Sets tie_word_embeddings to false if the files contain a separate output projection.
+/// Sets tie_word_embeddings to false if the files contain an output projection whose values differ
+/// from the embedding's.
 void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& folder) {
   if (!text.value("tie_word_embeddings", false)) return;
   const auto tensors = find_output_tensors(io::read_checkpoint_tensor_names(folder));
@@ -65,7 +67,7 @@ void untie_if_weights_differ(ordered_json& text, const std::filesystem::path& fo
 }
 
 ordered_json read_text_config(const std::filesystem::path& folder) {
-  // Throws for a folder that is no checkpoint.
+  // read_model_config() throws if the folder is not a checkpoint.
   refuse_quantized_weights(read_model_config(folder), folder);
   const std::string file = (folder / "config.json").string();
   const auto config = io::read_ordered_json(folder / "config.json");
@@ -102,7 +104,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
 
-/// Returns the tokenizer.json to use: `tokenizer_override` if given, else the text model's.
+/// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
+/// empty, else the text model's. Throws UserError (kUsage) if both exist.
 fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
@@ -114,8 +117,8 @@ fs::path find_tokenizer(const LanguageSource& text, const fs::path& tokenizer_ov
   return tokenizer_override;
 }
 
-/// Writes the text model's files to `folder`, adds the image token to tokenizer and vocabulary, and
-/// writes the text model into `config`.
+/// Writes the text model's files to `folder` and adds the image token to its tokenizer. Sets the
+/// keys of the text model in `config`; enlarges the vocabulary if it has no free row for the token.
 void add_text_model(const LanguageSource& text, const fs::path& tokenizer_override, ordered_json& config,
                     const fs::path& folder) {
   const fs::path tokenizer = find_tokenizer(text, tokenizer_override);

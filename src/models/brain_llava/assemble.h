@@ -17,29 +17,34 @@
 
 namespace vlmtrain::models::brain_llava {
 
-/// The text model of a checkpoint of Llama, Mistral or Qwen2, or of a LLaVA in either layout.
+/// The text model of a checkpoint that `init --text-model` copies: a Llama, Mistral or Qwen2, or
+/// the text model of a LLaVA in transformers' layout or in that of LLaVA's own code.
 class LanguageSource {
  public:
-  /// Opens a checkpoint. Throws UserError: kUsage for other models, kBadData for damaged files.
+  /// Opens the checkpoint in `folder`. Throws UserError: kUsage for other models, kBadData for
+  /// damaged files.
   explicit LanguageSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return tensors_.path(); }
-  /// Returns the text model's config in the form of a `text_config`.
+  /// Returns the text model's config, in the form of a `text_config` of transformers.
   const nlohmann::ordered_json& config() const { return config_; }
   int64_t vocab_size() const { return text_.vocab_size; }
-  /// Returns the tokenizer and template files, by name.
+  /// Reads the tokenizer and template files: file name → content. Image settings are omitted.
   std::map<std::string, std::string> auxiliary_files() const;
-  /// Returns the dtype of the embedding.
+  /// Returns the stored dtype of the embedding, which new weights of the model get, too.
   at::ScalarType dtype() const;
-  /// Throws UserError (kBadData), which lists missing tensors of `parameters` and shape mismatches
-  /// other than vocabulary rows.
+  /// Compares the stored tensors with `parameters`, the parameters of the new model; ignores those
+  /// outside of the text model. Throws UserError (kBadData) with a list of missing tensors and of
+  /// unsupported dtypes and shapes. The number of vocabulary rows may differ.
   void check(const std::vector<nn::Parameter>& parameters) const;
-  /// Returns a parameter's weight under its name, resized to its rows; nothing for parameters
-  /// outside of the text model.
+  /// Returns the stored weight for `parameter`, in the stored dtype and under the parameter's name.
+  /// Vocabulary rows are added or removed to match the parameter. Returns nothing for parameters
+  /// outside of the text model. The tensor is read when it is materialized, also after this object
+  /// is destroyed.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:
-  /// Returns the stored name of a parameter; nothing for parameters outside of the text model.
+  /// Returns the stored tensor's name; nothing for parameters outside of the text model.
   std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
 
   nlohmann::ordered_json config_;
@@ -48,7 +53,8 @@ class LanguageSource {
   std::string model_prefix_, output_prefix_;  // prefixes of stored names of the model and of the output projection
 };
 
-/// Implements models::assemble() for presets with a volume tower.
+/// Implements models::assemble() for presets with a volume tower. Throws as models::assemble(), and
+/// UserError (kUsage) if `options` has a mask model.
 AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::brain_llava

@@ -8,9 +8,9 @@ namespace vlmtrain::models::brain_llava {
 
 namespace {
 
-constexpr int64_t kMaxVolumes = 4096;  // of a sample; more is a damaged config
+constexpr int64_t kMaxVolumes = 4096;  // per sample; rejects only damaged configs
 
-/// Returns true if a volume of `size` has at least one patch per token.
+/// Returns true if a volume of `size` voxels has at least one patch per token along each axis.
 bool has_enough_patches(const Config& config, const VolumeAxes& size) {
   const VolumeAxes grid = config.vision.compute_grid(size);
   for (size_t axis = 0; axis < grid.size(); ++axis) {

@@ -31,7 +31,7 @@ image::VolumeSettings make_volume_settings(const Config& config, const data::Vol
   return options.volume_settings(config.volume_size(options.size));
 }
 
-/// Returns letters and digits in lower case, so that "T1-w" equals "t1w".
+/// Returns the letters and digits of a name in lower case, so that "T1-w" equals "t1w".
 std::string normalize_name(const std::string& modality) {
   std::string normalized;
   for (const unsigned char c : modality) {
@@ -40,8 +40,8 @@ std::string normalize_name(const std::string& modality) {
   return normalized;
 }
 
-/// Processor of brain LLaVA: each volume is one row of the tower's input, a series one row per used
-/// frame; each row has the same number of image tokens.
+/// Processor of brain LLaVA. A volume is one row of the tower's input, a 4D series one row per used
+/// frame. All rows have the same number of image tokens.
 class Processor final : public ConversationProcessor {
  public:
   /// Throws UserError: kUsage for data.volume settings that the model does not support, kBadData
@@ -99,7 +99,7 @@ at::Tensor Processor::preprocess_volume(const io::MediaRef& file) const {
 
 int64_t Processor::find_modality_id(const std::string& modality) const {
   const auto& modalities = config_.vision.modalities;
-  if (modalities.empty() || modality.empty()) return 0;
+  if (modalities.empty() || modality.empty()) return 0;  // the id of an unknown modality
   const auto it = std::ranges::find(modalities, normalize_name(modality), normalize_name);
   if (it != modalities.end()) return it - modalities.begin() + 1;
   throw data_error(

@@ -13,8 +13,10 @@ namespace vlmtrain::models::brain_llava {
 
 namespace {
 
-/// Returns the pooling matrix of an axis, [tokens, patches]. It is created on the features' device,
-/// which avoids a copy.
+/// Returns the averaging matrix of one axis, fp32 [tokens, patches]. As in adaptive_avg_pool3d,
+/// token t is the mean of the patches floor(t · patches / tokens) up to, but without,
+/// ceil((t + 1) · patches / tokens). The matrix is created on the features' device, which avoids a
+/// copy.
 at::Tensor make_axis_means(int64_t tokens, int64_t patches, const at::TensorOptions& options) {
   constexpr std::string_view kFloor = "floor";
   const auto int_options = options.dtype(at::kLong);
@@ -35,6 +37,7 @@ ParameterScope make_scope(nn::ParameterStore& store, Component component, const 
 
 at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options) {
   const auto axis_means = [&](size_t axis) { return make_axis_means(tokens[axis], patches[axis], options); };
+  // The weight of a patch is the product of its weights along the axes.
   const at::Tensor x = axis_means(0).view({tokens[0], 1, 1, patches[0], 1, 1});
   const at::Tensor y = axis_means(1).view({tokens[1], 1, 1, patches[1], 1});
   const at::Tensor z = axis_means(2).view({tokens[2], 1, 1, patches[2]});

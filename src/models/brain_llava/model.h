@@ -10,16 +10,19 @@
 
 namespace vlmtrain::models::brain_llava {
 
-/// Returns the averaging matrix [tokens, patches] of PyTorch's adaptive_avg_pool3d, with `options`.
-/// A matrix product has a fixed summation order, unlike the pooling's backward pass. REQUIRES: at
-/// most as many tokens as patches along each axis.
+/// Returns the matrix [tokens, patches] whose product with a volume's patches equals PyTorch's
+/// adaptive_avg_pool3d, with dtype and device of `options`. The product has a fixed summation
+/// order, unlike the backward pass of adaptive_avg_pool3d. `tokens` and `patches` are numbers along
+/// each axis. REQUIRES: at most as many tokens as patches along each axis.
 at::Tensor make_pooling_matrix(const VolumeAxes& tokens, const VolumeAxes& patches, const at::TensorOptions& options);
 
-/// Pools `features` [rows · patches, hidden] → [rows · tokens, hidden], volume by volume.
+/// Averages the patches of each volume: `features` [volumes · patches, hidden] → [volumes · tokens,
+/// hidden], with tokens and patches per volume.
 at::Tensor pool(const at::Tensor& features, const VolumeAxes& tokens, const VolumeAxes& patches);
 
-/// A volume tower, pooling of its patches, LLaVA's projector and a text model. Rows of pixels are
-/// float or half [rows, channels, x, y, z], normalized when read.
+/// Model of a volume tower, pooling of its patches, LLaVA's projector and a text model. Its pixel
+/// values are float or half [volumes, channels, x, y, z]; they are normalized when a volume is
+/// read.
 class Model final : public VisionLanguageModel {
  public:
   Model(const Config& config, const nn::ParameterSettings& settings);

@@ -20,21 +20,21 @@ constexpr std::string_view kTowerPrefix = "vision_tower.";
 constexpr std::string_view kConvPatchEmbedding = "patch_embedding.patch_embeddings.weight";
 constexpr std::string_view kLinearPatchEmbedding = "patch_embedding.patch_embeddings.1.weight";
 constexpr std::string_view kPositionEmbeddings = "patch_embedding.position_embeddings";
-constexpr int64_t kDefaultHeadDim = 64;  // of ViT-B and ViT-L
+constexpr int64_t kDefaultHeadDim = 64;  // features per head of ViT-B and ViT-L
 
 TensorSourceMessages make_tower_messages() {
   return {.not_found = "is not a volume tower; give a .pt, .pth or .safetensors file with the weights of MONAI's ViT",
           .choose_file = "give the tower's file itself"};
 }
 
-/// Returns the integer cube root; nothing for other numbers.
+/// Returns the cube root of a positive cube number; nothing for other numbers.
 std::optional<int64_t> cube_root(int64_t number) {
   const auto root = static_cast<int64_t>(std::llround(std::cbrt(static_cast<double>(number))));
   return root > 0 && root * root * root == number ? std::optional(root) : std::nullopt;
 }
 
-/// Returns true for tensors of newer MONAI versions that a ViT without cross-attention does not
-/// use.
+/// Returns true for cross-attention tensors. Newer versions of MONAI store them for every ViT, but
+/// one without cross-attention does not use them.
 bool is_unused_tensor(std::string_view name) {
   return name.find(".cross_attn.") != std::string_view::npos ||
          name.find(".norm_cross_attn.") != std::string_view::npos;
@@ -60,7 +60,7 @@ TowerSource::TowerSource(const std::filesystem::path& path) : tensors_(path, mak
 const StoredTensor& TowerSource::at(const std::string& name) const {
   const StoredTensor* const tensor = find(name);
   if (tensor == nullptr || tensor->shape.empty()) {
-    throw data_error("{}: is an incomplete volume tower: missing: {}{}", path().string(), prefix_, name);
+    throw data_error("{}: the volume tower has no tensor {}{}; download it again", path().string(), prefix_, name);
   }
   return *tensor;
 }
@@ -101,13 +101,14 @@ void TowerSource::set_position_config(ordered_json& config, const std::optional<
   const auto count_patches = [patch](const VolumeAxes& axes) {
     return (axes[0] / patch) * (axes[1] / patch) * (axes[2] / patch);
   };
+  // Without --volume-size, a table that does not fit the preset's volume can be that of a cube.
   if (count_patches(size) != num_positions && !volume_size) {
     if (const auto side = cube_root(num_positions)) size.fill(*side * patch);
   }
   if (count_patches(size) != num_positions) {
     throw usage_error(
-        "{}: has positions for {} patches with a side of {} voxels, but a volume of {} has {}; give the volume size "
-        "with --volume-size",
+        "{}: has positions for {} patches with a side of {} voxels, but a volume of size {} has {} patches; give the "
+        "volume size with --volume-size",
         path().string(), num_positions, patch, format_axes(size), count_patches(size));
   }
   config["positions"] = "learned";
@@ -169,7 +170,7 @@ void TowerSource::check(const std::vector<nn::Parameter>& parameters) const {
     expected.insert(*name);
     const StoredTensor* const tensor = tensors_.find(*name);
     if (tensor == nullptr) {
-      // MONAI has no such table, so it keeps its initial values.
+      // MONAI's ViT has no modality embeddings, so they keep their initial values.
       if (!name->ends_with("modality_embeddings")) problems.push_back("missing: " + *name);
       continue;
     }
@@ -197,7 +198,8 @@ std::optional<io::LazyTensor> TowerSource::weight(const nn::Parameter& parameter
   if (tensor == nullptr) return std::nullopt;
   const auto shape = get_parameter_shape(parameter, *tensor);
   const bool has_same_shape = shape == tensor->shape;
-  // A perceptron's patch has the channels last.
+  // MONAI's "perceptron" flattens a patch as [side, side, side, channels]; a convolution's weight
+  // is [hidden, channels, side, side, side].
   const auto to_convolution = [read = tensor->read, sizes = parameter.sizes().vec()] {
     return read().view({sizes[0], sizes[2], sizes[3], sizes[4], sizes[1]}).permute({0, 4, 1, 2, 3}).contiguous();
   };

@@ -14,43 +14,52 @@
 
 namespace vlmtrain::models::brain_llava {
 
-/// The settings of a tower that its weights do not determine.
+/// Settings of a volume tower that the shapes of its weights do not determine.
 struct TowerOptions {
-  std::optional<int64_t> heads = std::nullopt;
-  std::optional<VolumeAxes> volume_size = std::nullopt;
+  std::optional<int64_t> heads = std::nullopt;           ///< --tower-heads; nothing: heads of 64 features
+  std::optional<VolumeAxes> volume_size = std::nullopt;  ///< --volume-size, in voxels; nothing: derived
 };
 
-/// The weights of MONAI's ViT, or of a tower saved by this program: names such as
-/// blocks.0.attn.qkv.weight with any prefix. The patch embedding is a convolution or a Linear
-/// ("perceptron").
+/// Weights of a volume tower: a ViT of MONAI or a tower saved by vlmtrain. The tensor names are
+/// MONAI's, such as blocks.0.attn.qkv.weight, with any prefix. The patch embedding is a convolution
+/// or a Linear (MONAI's "conv" and "perceptron").
 class TowerSource {
  public:
-  /// Opens the weights. Throws UserError (kBadData) for other models and damaged files.
+  /// Opens the weights at `path`, a file or folder. Throws UserError (kBadData) for other models
+  /// and damaged files.
   explicit TowerSource(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return tensors_.path(); }
-  /// Returns the vision_config `preset` with the sizes of these weights. Throws UserError (kUsage)
-  /// if they cannot be determined.
+  /// Returns `preset`, a vision_config, with its sizes replaced by those of these weights. Without
+  /// options.heads, keeps the preset's number of heads if the width is the preset's. Throws
+  /// UserError: kUsage if a size must be given as an option, kBadData for missing or misshapen
+  /// tensors.
   nlohmann::ordered_json config(nlohmann::ordered_json preset, const TowerOptions& options) const;
-  /// Throws UserError (kBadData), which lists missing tensors of `parameters` and shape mismatches.
-  /// Logs unused tensors.
+  /// Compares the tensors with `parameters`, the parameters of the new model; ignores those outside
+  /// of the tower. Throws UserError (kBadData) with a list of missing tensors and of unsupported
+  /// dtypes and shapes. Logs unused tensors.
   void check(const std::vector<nn::Parameter>& parameters) const;
-  /// Returns a parameter's weight under its name; nothing if absent. REQUIRES: check() has accepted
-  /// the parameter.
+  /// Returns the stored weight for `parameter`, with the parameter's name and shape, in the stored
+  /// dtype; nothing if it is not stored. The tensor is read when it is materialized, also after
+  /// this object is destroyed. REQUIRES: check() has accepted the parameter.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:
   const StoredTensor* find(const std::string& name) const { return tensors_.find(prefix_ + name); }
+  /// Returns a tensor by MONAI's name. Throws UserError (kBadData) if it is missing or a scalar.
   const StoredTensor& at(const std::string& name) const;
-  /// Returns the stored name of a parameter; nothing for parameters outside of the tower.
+  /// Returns the stored tensor's name; nothing for parameters outside of the tower.
   std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
-  /// Returns the shape that a stored tensor has as the parameter.
+  /// Returns the parameter's shape if a stored Linear patch embedding can be reshaped to it, else
+  /// the stored shape.
   std::vector<int64_t> get_parameter_shape(const nn::Parameter& parameter, const StoredTensor& tensor) const;
+  /// Sets hidden_size, num_channels and patch_size.
   void set_patch_config(nlohmann::ordered_json& config) const;
+  /// Sets positions, max_patches and image_size. REQUIRES: set_patch_config() was called.
   void set_position_config(nlohmann::ordered_json& config, const std::optional<VolumeAxes>& volume_size) const;
 
   TensorSource tensors_;
-  std::string prefix_;  // before MONAI's names: "", "module.", "vision_tower."
+  std::string prefix_;  // of the stored names before MONAI's, such as "", "module." or "vision_tower."
   bool is_linear_patch_ = false;
 };
 

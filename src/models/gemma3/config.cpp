@@ -14,8 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr NumberRange kScoreDivisorRange{0, 1e6};
+constexpr NumberRange kScoreDivisorRange{0, 1e6};  // of query_pre_attn_scalar; 1e6 rejects only damaged files
 
+/// Throws UserError if the key has a value other than null, false and 0.
 void refuse_unless_absent(const json& text, const char* key, const std::string& source) {
   const auto it = text.find(key);
   if (it == text.end() || it->is_null() || *it == false || *it == 0) return;
@@ -49,13 +50,16 @@ std::vector<LayerType> read_layer_types(const json& text, const std::string& sou
   return blocks;
 }
 
-/// Section of `rope_parameters` for one layer type (transformers 5).
+/// Section of `rope_parameters` for one layer type (transformers 5), with the key of transformers
+/// 4.
 struct RopeSection {
   const char* section;
-  const char* legacy_theta_key;  ///< key of transformers 4
-  double theta;
+  const char* legacy_theta_key;  ///< key of transformers 4 for rope_theta
+  double theta;                  ///< default of rope_theta
 };
 
+/// Reads the RoPE settings of one layer type. `scaling`: the `rope_scaling` of transformers 4;
+/// empty if it does not apply.
 RopeConfig read_rope(const json& text, const RopeSection& defaults, const json& scaling, const std::string& source) {
   const json sections = get_section(text, "rope_parameters", source);
   const std::string section_source = source + " (rope_parameters)";
@@ -80,6 +84,7 @@ void read_ropes(const json& text, TextConfig& config, const std::string& source)
     throw data_error("{}: rope_parameters.{}: Gemma 3 has the sections full_attention and sliding_attention there",
                      source, key);
   }
+  // transformers 4 scales only full attention.
   config.full_rope =
       read_rope(text, {"full_attention", "rope_theta", 1e6}, get_section(text, "rope_scaling", source), source);
   config.sliding_rope = read_rope(text, {"sliding_attention", "rope_local_base_freq", 1e4}, json::object(), source);

@@ -11,13 +11,14 @@
 
 namespace vlmtrain::models::gemma3 {
 
-/// The attention span of a block, apart from rows of the same image.
+/// Attention span of a block. Tokens of the same image also attend to each other in both
+/// directions.
 enum class LayerType : uint8_t {
-  kFull,     ///< all earlier rows
-  kSliding,  ///< the last `sliding_window` rows, the row itself included
+  kFull,     ///< all earlier tokens
+  kSliding,  ///< the last `sliding_window` tokens, the token itself included
 };
 
-/// The `text_config`, with transformers' defaults.
+/// Section `text_config` of config.json, with transformers' defaults.
 struct TextConfig {
   int64_t vocab_size = 262'208;
   int64_t max_positions = 131'072;
@@ -27,20 +28,22 @@ struct TextConfig {
   int64_t key_value_heads = 4;
   int64_t head_dim = 256;
   double rms_norm_eps = 1e-6;
-  double query_pre_attn_scalar = 256;  ///< attention scores are divided by its square root
-  int64_t sliding_window = 4096;
-  std::vector<LayerType> blocks = {};
-  RopeConfig full_rope = {}, sliding_rope = {};  ///< by layer type
+  double query_pre_attn_scalar = 256;            ///< attention scores are divided by its square root
+  int64_t sliding_window = 4096;                 ///< tokens
+  std::vector<LayerType> blocks = {};            ///< layer type of each block
+  RopeConfig full_rope = {}, sliding_rope = {};  ///< of blocks of each layer type
 
+  /// Parses a `text_config`. `source` names file and section in errors. Throws UserError (kBadData)
+  /// with the key for invalid and unsupported values.
   static TextConfig from_json(const nlohmann::json& json, const std::string& source);
 
   int64_t layers() const { return std::ssize(blocks); }
-  /// Estimates the number of parameters: those of matrices, output projection included although it
-  /// is tied.
+  /// Estimates the number of parameters: those of matrices. Counts the output projection
+  /// separately, also if it is tied.
   double num_parameters() const;
 };
 
-/// The config.json of Gemma 3 (Gemma Team 2025, arXiv 2503.19786) and MedGemma (Sellergren et al.
+/// `config.json` of Gemma 3 (Gemma Team 2025, arXiv 2503.19786) and MedGemma (Sellergren et al.
 /// 2025, arXiv 2507.05201), in the formats of transformers 4 and 5.
 struct Config {
   VisionTransformerConfig vision;
@@ -48,9 +51,11 @@ struct Config {
   bool tie_word_embeddings = true;
   int64_t tokens_per_side = 16;  ///< side of the square that an image's patches are pooled to
   int64_t image_token_id = 262'144;
-  int64_t start_token_id = 255'999;  ///< before an image's tokens; written by the chat template for an image
+  int64_t start_token_id = 255'999;  ///< before an image's tokens; the chat template's placeholder for an image
   int64_t end_token_id = 256'000;    ///< after an image's tokens
 
+  /// Parses config.json. `source` names the file in errors. Throws UserError (kBadData) with the
+  /// key.
   static Config from_json(const nlohmann::json& json, const std::string& source);
 
   int64_t image_tokens() const { return tokens_per_side * tokens_per_side; }

@@ -47,8 +47,8 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
   return std::make_unique<Processor>(config, images, std::move(tokenizer), std::move(chat_template), settings);
 }
 
-/// Returns the tokens of an image's text without the image's own. Exact with a tokenizer; without
-/// one it counts as Gemma's: one token for the two line breaks, one per marker and one per word.
+/// Returns the number of tokens of format_image_text() without image tokens. Exact if `folder` has
+/// a tokenizer.json; otherwise counted as Gemma's tokenizer splits the text.
 int64_t count_marker_tokens(const Config& config, int64_t crops, const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (std::filesystem::exists(file)) {
@@ -56,8 +56,8 @@ int64_t count_marker_tokens(const Config& config, int64_t crops, const std::file
     return std::ssize(tokenizer.encode(format_image_text(config.image_tokens(), crops)).ids) -
            (1 + crops) * config.image_tokens();
   }
-  // As Gemma's tokenizer splits format_image_text(): two line breaks with the start and end markers
-  // per image, and the words of the sentence around crops.
+  // Per image or crop: two line breaks (one token), the start and end markers, two line breaks.
+  // With crops: the words of the introduction, and the spaces between crops.
   constexpr int64_t kMarkersPerImage = 4, kIntroTokens = 17, kSeparatorTokens = 1;
   return (1 + crops) * kMarkersPerImage + (crops == 0 ? 0 : kIntroTokens + (crops - 1) * kSeparatorTokens);
 }

@@ -20,7 +20,8 @@ namespace {
 
 constexpr auto kNormGain = nn::NormGain::kOnePlusWeight;
 
-/// Returns √hidden rounded to the weights' dtype, as transformers computes it.
+/// Returns √hidden, the factor of Gemma's token embeddings, rounded to their dtype as in
+/// transformers.
 double compute_embedding_scale(int64_t hidden, at::ScalarType dtype) {
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(hidden)));
   if (dtype == at::kBFloat16) return static_cast<c10::BFloat16>(root);
@@ -28,9 +29,10 @@ double compute_embedding_scale(int64_t hidden, at::ScalarType dtype) {
   return root;
 }
 
-/// Returns the factor of queries and keys in the rotary table: attention divides scores by
-/// √head_dim, Gemma by √query_pre_attn_scalar. The table is in fp32, so the correction loses no
-/// precision.
+/// Returns the factor of the rotary table, (head_dim / query_pre_attn_scalar)^¼. nn::SpanAttention
+/// divides scores by √head_dim, but Gemma by √query_pre_attn_scalar. Queries and keys are both
+/// multiplied by the table, so the factor of the scores is the square of this one. The table is in
+/// fp32, so the correction loses no precision.
 double compute_rotary_scale(const TextConfig& config) {
   return std::pow(static_cast<double>(config.head_dim) / config.query_pre_attn_scalar, 0.25);
 }
@@ -57,7 +59,7 @@ at::Tensor Block::attend(const at::Tensor& qkv, const BlockContext& context) con
   const auto [query, key, value] = head_norms_.split_and_rotate_heads(qkv, heads_, context.layer_type->rotary);
   nn::KeyValueCache* const cache = context.cache;
   if (cache != nullptr) cache->write(context.block, key, value);
-  // Generated tokens are text, which attends causally.
+  // Generated tokens are text, which attends causally, so the cache needs no image spans.
   const bool reads_cache = cache != nullptr && !cache->is_prefill();
   return (reads_cache ? cache->attend(context.block, query, context.layer_type->window)
                       : context.layer_type->attention(query, key, value))
@@ -135,6 +137,7 @@ Projector::Projector(const ParameterScope& scope, const Config& config)
                               nn::InitialValues::kaiming(config.vision.hidden_size))) {}
 
 at::Tensor Projector::operator()(const at::Tensor& patches) const {
+  // [images, token row, y, token column, x, features]: averages the y and x of each token.
   const at::Tensor pooled =
       patches.view({-1, tokens_per_side_, patches_per_token_, tokens_per_side_, patches_per_token_, patches.size(1)})
           .mean({2, 4})

@@ -21,20 +21,21 @@
 
 namespace vlmtrain::models::gemma3 {
 
-/// The inputs that blocks of one layer type share in a forward pass.
+/// Inputs that all blocks of one layer type share in a forward pass.
 struct LayerTypeContext {
-  nn::SpanAttention attention;
-  std::optional<int64_t> window;
+  nn::SpanAttention attention;    ///< with bidirectional spans for the tokens of each image
+  std::optional<int64_t> window;  ///< sliding window, in tokens; nothing: full attention
   nn::RotaryTable rotary;
 };
 
+/// Inputs of one block in a forward pass.
 struct BlockContext {
   std::shared_ptr<const LayerTypeContext> layer_type;
   nn::KeyValueCache* cache = nullptr;  ///< null except in generation
   int64_t block = 0;                   ///< index of the block in the cache
 };
 
-/// A decoder block with norms before and after both sublayers and QK-norm.
+/// A decoder block with QK-norm and with norms before and after attention and MLP.
 class Block {
  public:
   Block(const nn::ParameterScope& scope, const TextConfig& config);
@@ -57,9 +58,9 @@ class Block {
 /// Gemma 3's text model with its output projection.
 class TextModel {
  public:
-  /// Builds the text model. `output` is the scope of the output projection, used unless `is_tied`.
-  /// `image_tokens` is the number of tokens of an image, which attend to each other
-  /// bidirectionally.
+  /// Builds the text model. `output` is the scope of the output projection; it is not used if
+  /// `is_tied`. `image_tokens` is the number of tokens per image or crop; they attend to each other
+  /// in both directions.
   TextModel(const nn::ParameterScope& scope, const TextConfig& config, int64_t image_tokens, bool is_tied,
             const nn::ParameterScope& output);
 
@@ -86,7 +87,8 @@ class TextModel {
   at::Tensor output_weight_;  // [vocabulary, hidden]
 };
 
-/// The projector: averages squares of patches, normalizes and multiplies by a matrix.
+/// Projector from patches to image tokens: averages squares of patches, normalizes the means and
+/// multiplies them by a matrix.
 class Projector {
  public:
   Projector(const nn::ParameterScope& scope, const Config& config);
@@ -94,7 +96,7 @@ class Projector {
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
-  int64_t tokens_per_side_, patches_per_token_;  // along a side
+  int64_t tokens_per_side_, patches_per_token_;  // both along one side of the image
   nn::RmsNorm norm_;
   at::Tensor weight_;  // [vision hidden, text hidden]; not a Linear, so LoRA does not adapt it
 };
@@ -102,7 +104,7 @@ class Projector {
 /// SigLIP tower, projector and Gemma 3 text model. Parameter names are those of transformers.
 class Model final : public VisionLanguageModel {
  public:
-  /// Builds the model. `key_map` maps parameter names to the checkpoint's, which are like LLaVA's.
+  /// Builds the model. `key_map` maps parameter names to checkpoint keys (llava::make_key_map()).
   Model(Config config, StateDictKeyMap key_map, image::Normalization normalization, nn::ParameterSettings settings);
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;

@@ -36,14 +36,15 @@ int64_t read_side(const PreprocessorConfig& config) {
                    config.name(), io::make_json_excerpt(*size));
 }
 
-/// Reads pan and scan. The keys are null in published files; the processor's defaults apply then.
+/// Reads the settings of pan and scan. The keys are null in published files; transformers' defaults
+/// apply then.
 std::optional<PanAndScan> read_pan_and_scan(const PreprocessorConfig& config) {
   if (!config.value("do_pan_and_scan", false)) return std::nullopt;
   PanAndScan settings;
   settings.min_crop_size = config.value("pan_and_scan_min_crop_size", settings.min_crop_size);
   settings.max_crops = config.value("pan_and_scan_max_num_crops", settings.max_crops);
   settings.min_ratio = config.value("pan_and_scan_min_ratio_to_activate", settings.min_ratio);
-  constexpr int64_t kMaxCrops = 1024;  // published files have 4; more is a damaged file
+  constexpr int64_t kMaxCrops = 1024;  // published files have 4; 1,024 rejects only damaged files
   check_size(settings.min_crop_size, "pan_and_scan_min_crop_size", kMaxImageSide, config.name());
   check_size(settings.max_crops, "pan_and_scan_max_num_crops", kMaxCrops, config.name());
   check_number(settings.min_ratio, "pan_and_scan_min_ratio_to_activate", {0, 1e6}, config.name());
@@ -112,6 +113,7 @@ std::vector<Crop> compute_crops(ImageSize size, const std::optional<PanAndScan>&
   const int64_t longer = std::max(size.width, size.height), shorter = std::min(size.width, size.height);
   const double ratio = static_cast<double>(longer) / static_cast<double>(shorter);
   if (ratio < settings->min_ratio) return {};
+  // As many crops as the rounded aspect ratio, but none shorter than min_crop_size.
   auto count = static_cast<int64_t>(std::floor(ratio + 0.5));
   count = std::min(longer / settings->min_crop_size, count);
   count = std::min(settings->max_crops, std::max<int64_t>(2, count));
@@ -130,6 +132,7 @@ at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& 
   const auto resize_square = [&](const at::Tensor& region) {
     return image::resize(region, settings.side, settings.side, settings.filter);
   };
+  // The full image first, then its crops.
   std::vector<at::Tensor> rows{resize_square(image)};
   for (const Crop& crop : compute_crops({image.size(1), image.size(2)}, settings.pan_and_scan)) {
     rows.push_back(resize_square(image.narrow(1, crop.top, crop.height).narrow(2, crop.left, crop.width)));

@@ -17,53 +17,56 @@
 
 namespace vlmtrain::models::gemma3 {
 
-/// The settings of pan and scan: crops of long images in addition to the full image.
+/// Settings of pan and scan, transformers' crops of long images in addition to the full image.
 struct PanAndScan {
   int64_t min_crop_size = 256;  ///< minimum side of a crop, in pixels
-  int64_t max_crops = 4;
-  double min_ratio = 1.2;  ///< of the longer to the shorter side, for crops to be made
+  int64_t max_crops = 4;        ///< per image
+  double min_ratio = 1.2;       ///< minimum ratio of the longer to the shorter side of a cropped image
 };
 
-/// The part of preprocessor_config.json that affects pixels.
+/// Settings of preprocessor_config.json that affect pixels.
 struct ImageProcessorSettings {
-  int64_t side = 896;  ///< of the square that images and crops are resized to, in pixels
+  int64_t side = 896;  ///< side of the square that images and crops are resized to, in pixels
   image::Filter filter = image::Filter::kBilinear;
   image::Normalization normalization{};
-  std::optional<PanAndScan> pan_and_scan = std::nullopt;
+  std::optional<PanAndScan> pan_and_scan = std::nullopt;  ///< nothing: no crops
 
-  /// Reads the settings of a Gemma3ImageProcessor. Throws UserError (kBadData), which names the
-  /// key, for other types and unsupported settings.
+  /// Reads the settings of a Gemma3ImageProcessor. Throws UserError (kBadData) with the key for
+  /// other types and unsupported settings.
   static ImageProcessorSettings read(const PreprocessorConfig& config);
-  /// Reads the settings of the checkpoint in `folder`. Throws UserError (kBadData) if their size is
-  /// not the tower's.
+  /// Reads the settings of the checkpoint in `folder`, whose config.json is `config`. Throws
+  /// UserError (kBadData) if image size or number of tokens differ from those of `config`.
   static ImageProcessorSettings read(const Config& config, const std::filesystem::path& folder);
 };
 
-/// A region of an image, in pixels.
+/// Region of an image, in pixels from the upper left corner.
 struct Crop {
   int64_t top, left, height, width;
   bool operator==(const Crop&) const = default;
 };
 
-/// Returns the crops that follow the full image, from left to right or from top to bottom; none if
-/// the image is not long. As transformers' pan_and_scan_batched().
+/// Returns the crops that follow the full image, from left to right or from top to bottom. Returns
+/// none if the aspect ratio is below min_ratio, if a crop would be shorter than min_crop_size, or
+/// without `settings`. As transformers' pan_and_scan_batched().
 std::vector<Crop> compute_crops(image::ImageSize size, const std::optional<PanAndScan>& settings);
 
-/// Returns an image and its crops, bitwise equal to transformers 5.23 with torchvision 0.29: uint8
-/// [3, height, width] → uint8 [1 + crops, 3, side, side]. Thread-safe.
+/// Returns the full image and its crops, resized: uint8 [3, height, width] → uint8 [1 + crops, 3,
+/// side, side]. Bitwise equal to transformers 5.23 with torchvision 0.29. Thread-safe.
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings);
 
 inline constexpr std::string_view kStartOfImage = "<start_of_image>";
 inline constexpr std::string_view kImageToken = "<image_soft_token>";
 inline constexpr std::string_view kEndOfImage = "<end_of_image>";
 
-/// Returns the text of an image: markers, tokens and line breaks, for the full image and for each
-/// crop.
+/// Returns the text of an image with `crops` crops: for the full image and for each crop, line
+/// breaks, kStartOfImage, `image_tokens` times kImageToken, kEndOfImage and line breaks. With
+/// crops, the sentence of transformers' Gemma3Processor introduces them.
 std::string format_image_text(int64_t image_tokens, int64_t crops);
 
-/// Implements transformers' Gemma3Processor.
+/// Processor of Gemma 3 (transformers' Gemma3Processor).
 class Processor final : public ConversationProcessor {
  public:
+  /// Throws UserError (kBadData) if the tokenizer does not match `config`.
   Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
             ProcessorSettings settings);
 

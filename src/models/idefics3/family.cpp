@@ -73,8 +73,8 @@ data::SampleShape video_shape(const nlohmann::json& config, const std::filesyste
   const auto videos = VideoSettings::find(folder, model_config.vision.image_size, settings);
   if (!videos) {
     throw usage_error(
-        "a video of {} frames: this checkpoint supports no videos: its processor file has no video_sampling; use "
-        "SmolVLM2, another family that does ({}), or images instead",
+        "a video of {} frames: this checkpoint supports no videos, since its processor file has no "
+        "video_sampling; use SmolVLM2, another family with video support ({}), or images",
         video.frames, list_video_families());
   }
   const VideoText text = make_video_text(*videos, video, model_config.image_tokens_per_tile());
@@ -100,12 +100,14 @@ data::SampleShape image_shape(const nlohmann::json& config, const std::filesyste
           .row = {.height = side, .width = side}};
 }
 
-/// Limits the tiles of images. data.image_max_pixels limits the total of an image's cells;
-/// transformers limits only the longer side.
+/// Adds data.image_max_pixels to `changes`. It limits the total pixels of an image's cells, but
+/// transformers can limit only the longer side. Only a limit below two tiles, which permits one
+/// cell, can be saved; a larger one is listed as unsaved.
 void limit_tiles(const ImageProcessorSettings& images, std::optional<int64_t> max_pixels, ProcessorChanges& changes) {
   if (!max_pixels || !images.do_image_splitting) return;
   const int64_t tile = images.tile_size, tile_pixels = tile * tile;
   const int64_t tiles_per_side = (images.longest_edge + tile - 1) / tile;
+  // Such a limit never applies.
   if (*max_pixels >= tiles_per_side * tiles_per_side * tile_pixels) return;
   if (*max_pixels >= 2 * tile_pixels) {
     changes.unsaved_settings.push_back(
@@ -140,7 +142,7 @@ ProcessorChanges make_video_processor_changes(const nlohmann::json& config, cons
   const auto videos = VideoSettings::find(folder, read_config(config, folder).vision.image_size, settings);
   if (!videos) return changes;
   const bool has_sampling = has_videos || !has_default_sampling(settings);
-  // Image limits in a file that videos share would also apply to frames.
+  // If images and videos share one file, its image limits would also apply to frames.
   changes.videos_need_file = has_sampling || static_cast<bool>(changes.images);
   if (!changes.videos_need_file) return changes;
   changes.videos = [=](auto& file) {
@@ -148,7 +150,7 @@ ProcessorChanges make_video_processor_changes(const nlohmann::json& config, cons
     set_sampling(file, *videos);
     file["do_sample_frames"] = true;
   };
-  // Older versions of transformers read it from this file.
+  // Older versions of transformers read video_sampling from the image processor's file.
   changes.images = [=, limit_images = changes.images](auto& file) {
     if (limit_images) limit_images(file);
     if (has_sampling && file.contains("video_sampling") && file["video_sampling"].is_object()) {

@@ -66,7 +66,8 @@ ImageSize round_up_tiles(ImageSize size, int64_t tile) {
   return {height, round_up(truncate(static_cast<double>(height) * ratio), tile)};
 }
 
-/// Returns longest_edge of `value`, the value of `key`. Throws UserError for other entries in it.
+/// Returns longest_edge of `value`, the value of `key` in the file; `fallback` if `value` is null.
+/// Throws UserError if `value` is not an object with this entry alone.
 int64_t read_longest_edge(const PreprocessorConfig& config, const json* value, std::string_view key, int64_t fallback) {
   if (value == nullptr) return fallback;
   const bool is_valid = value->is_object() && value->size() == 1 && value->contains("longest_edge") &&
@@ -79,7 +80,7 @@ int64_t read_longest_edge(const PreprocessorConfig& config, const json* value, s
   return value->at("longest_edge").get<int64_t>();
 }
 
-// Defaults of transformers' classes.
+// Defaults of Idefics3ImageProcessor and SmolVLMImageProcessor, in pixels.
 constexpr int64_t kDefaultTile = 364;
 constexpr int64_t kDefaultLongestEdge = 4 * kDefaultTile;
 
@@ -92,8 +93,7 @@ image::Normalization read_normalization(const PreprocessorConfig& config) {
   return config.normalization({kHalf, kHalf, kHalf}, {kHalf, kHalf, kHalf});
 }
 
-/// Throws UserError for unsupported image settings. `extra_keys`: further supported keys, those of
-/// videos.
+/// Throws UserError for unsupported settings. `extra_keys`: supported keys of videos.
 void check_config(const PreprocessorConfig& config, const std::set<std::string_view>& extra_keys = {}) {
   std::set<std::string_view> known{
       // supported
@@ -154,6 +154,7 @@ ImageProcessor::Sizes ImageProcessor::limit_sizes(ImageSize size, std::optional<
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
   const int64_t pixel_limit = std::min(max_pixels_.value_or(kAny), max_pixels.value_or(kAny));
   int64_t longest_tiles = std::max(sizes.tiled.height, sizes.tiled.width) / settings_.tile_size;
+  // Removes tiles along the longer side until the limit is met; the other side follows.
   while (sizes.tiled.height * sizes.tiled.width > pixel_limit) {
     VLMTRAIN_CHECK(longest_tiles > 1, "one tile is within the limit");
     --longest_tiles;
@@ -182,8 +183,8 @@ TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_
 
   at::Tensor resized = resize(image, sizes.resized);
   if (settings_.do_image_splitting) resized = resize(resized, sizes.tiled);
-  // Without a grid an image to split already has a tile's size; an image that is not split is
-  // squashed to it.
+  // The overview has the size of one tile, regardless of the aspect ratio. An image of one cell
+  // already has that size.
   const at::Tensor overview = resize(resized, {tile, tile});
   if (!grid.is_split()) return {overview.unsqueeze(0), grid};
   at::Tensor tiles = at::empty({grid.tiles(), 3, tile, tile}, at::kByte);

@@ -22,7 +22,7 @@ Config Config::from_json(const nlohmann::json& json, const std::string& source) 
   config.text = LlamaConfig::from_json(text, source + " (text_config)");
   config.scale_factor = io::get_or<int64_t>(json, "scale_factor", config.scale_factor, source);
   config.image_token_id = io::get_or<int64_t>(json, "image_token_id", config.image_token_id, source);
-  // transformers ignores text_config's value.
+  // transformers ignores tie_word_embeddings in text_config.
   config.text.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
   if (config.scale_factor < 1 || config.vision.patches_per_side() % config.scale_factor != 0) {
     throw data_error("{}: {} patches per side are not a multiple of scale_factor {}", source,

@@ -33,7 +33,7 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// Returns the number of words, digits and punctuation marks; a space belongs to the next piece.
+/// Returns the number of words, digits and punctuation marks. Spaces are part of the next piece.
 int64_t count_word_pieces(std::string_view text) {
   int64_t num_pieces = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -42,8 +42,8 @@ int64_t count_word_pieces(std::string_view text) {
   return num_pieces;
 }
 
-/// Returns an estimate of the tokens. `added_tokens`: the tokens of markers; nothing: each marker
-/// is one token.
+/// Estimates the number of tokens of a text. `added_tokens` is the content of added_tokens.json,
+/// which lists the markers that are tokens. Without it, each marker is one token.
 int64_t count_without_tokenizer(std::string_view text, const std::optional<nlohmann::json>& added_tokens) {
   int64_t tokens = 0;
   while (!text.empty()) {

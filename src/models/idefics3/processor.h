@@ -18,20 +18,22 @@ namespace vlmtrain::models::idefics3 {
 /// image without splitting has the last part only.
 std::string format_image_text(TileGrid grid, int64_t image_tokens_per_tile);
 
-/// Returns the number of tokens of the text of images or a video, image tokens included.
-/// Exact if `folder` has a tokenizer.json. Otherwise each run of line breaks is one token, and so
-/// is each marker such as `<row_1_col_1>`, unless an added_tokens.json exists and does not list it:
-/// then, as in other text, each word, digit and punctuation mark is a token. SmolVLM's tokenizers
-/// do this: 256M and 500M have tokens for all markers, 2.2B does not.
+/// Returns the number of tokens of the text of images or a video, image tokens included. Exact if
+/// `folder` has a tokenizer.json. Otherwise estimated as SmolVLM's tokenizers count: each word,
+/// digit, punctuation mark and run of line breaks is one token. A marker such as `<row_1_col_1>` is
+/// one token if `folder` has no added_tokens.json or if that file lists it (256M and 500M list all
+/// markers, 2.2B does not).
 int64_t count_tokens(std::string_view text, const std::filesystem::path& folder);
 
 /// Returns count_tokens() of format_image_text().
 int64_t count_image_text(TileGrid grid, int64_t image_tokens_per_tile, const std::filesystem::path& folder);
 
-/// Implements transformers' Idefics3Processor and SmolVLMProcessor: each image becomes tiles. With
-/// `videos`, each frame of a video becomes a tile.
+/// Processor of Idefics3 and SmolVLM (transformers' Idefics3Processor and SmolVLMProcessor). Each
+/// image becomes several tiles, each frame of a video one tile.
 class Processor final : public ConversationProcessor {
  public:
+  /// Creates the processor; without `videos` it does not support videos. Throws UserError
+  /// (kBadData) if the tokenizer does not match `config`.
   Processor(Config config, ImageProcessor images, std::optional<VideoSettings> videos, text::Tokenizer tokenizer,
             text::ChatTemplate chat_template, ProcessorSettings settings);
 

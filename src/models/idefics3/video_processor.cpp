@@ -19,15 +19,17 @@ namespace vlmtrain::models::idefics3 {
 
 namespace {
 
-constexpr int64_t kMaxVideoFrames = 999;  // limit of the number words in image_text.h
-constexpr NumberRange kFpsRange{0, 1e6};
+constexpr int64_t kMaxVideoFrames = 999;  // limit of spell_number()
+constexpr NumberRange kFpsRange{0, 1e6};  // 1e6 rejects only damaged files
 
+/// Frame sampling of a checkpoint's processor file.
 struct Sampling {
   double fps;
   int64_t max_frames;
 };
 
-/// Reads section video_sampling (SmolVLM2's files), or the top-level keys of transformers 5.
+/// Reads section video_sampling (SmolVLM2's files), else the top-level keys of transformers 5.
+/// Returns nothing if both are missing.
 std::optional<Sampling> read_sampling(const PreprocessorConfig& file) {
   const auto parse = [&](const nlohmann::json& from, const char* max_frames_key) -> Sampling {
     return {.fps = read_number(from, "fps", 1, kFpsRange, file.name()),
@@ -104,7 +106,9 @@ std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const 
   const double target_frames = std::min(std::nearbyint(fps * seconds), static_cast<double>(max_frames));
   const int64_t count = std::max<int64_t>(static_cast<int64_t>(target_frames), 1);
   int64_t first = 0, last = video.frames - 1;
-  // SmolVLM's processor skips the first and last second of long videos.
+  // SmolVLM's processor skips the first and last second of long videos. It compares the duration
+  // with max_frames · fps, which equals max_frames seconds at SmolVLM2's rate of one frame per
+  // second.
   constexpr double kSkippedSeconds = 1;
   if (seconds - 2 * kSkippedSeconds > static_cast<double>(max_frames) * fps) {
     first = static_cast<int64_t>(kSkippedSeconds * source_fps);

@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Returns a square's side from a number, or from two equal numbers, as transformers writes it.
+/// Returns the side of a square, given as one number or, as transformers writes it, as two equal
+/// ones.
 int64_t read_square_side(const json& config, const char* key, int64_t fallback, const std::string& source) {
   const auto it = config.find(key);
   if (it == config.end() || !it->is_array()) return read_size(config, key, fallback, kMaxImageSide, source);
@@ -27,7 +28,7 @@ int64_t read_square_side(const json& config, const char* key, int64_t fallback, 
   return read_size({{key, it->front()}}, key, fallback, kMaxImageSide, source);
 }
 
-/// Throws UserError for keys that no release uses and that are not supported.
+/// Throws UserError for unsupported values, none of which a published checkpoint has.
 void check_unsupported(const json& vision, const std::string& source) {
   const auto require_default = [&](const char* key, const json& supported) {
     const json value = vision.value(key, supported);
@@ -78,8 +79,8 @@ VisionConfig read_vision(const json& vision, const std::string& source) {
   return config;
 }
 
-/// Removes type "dynamic" (NTK-aware scaling) from the rope settings: up to max_position_embeddings
-/// it equals the default type bit for bit. Returns true if it was set.
+/// Replaces the RoPE type "dynamic" (NTK-aware scaling) by "default"; returns true if it was set.
+/// Up to max_position_embeddings, both types have bitwise equal frequencies.
 bool remove_dynamic_rope(json& text) {
   bool is_removed = false;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -113,8 +114,9 @@ void check_text(const json& text, const std::string& type, const std::string& so
   }
 }
 
-/// Returns the tied-output setting. Files of transformers 4 lack the top-level key, and text_config
-/// can contradict the weights; then the weights decide, as in transformers 5.
+/// Returns whether the output projection is tied to the embedding: the top-level key if it exists.
+/// Files of transformers 4 lack it, and their text_config can contradict the weights. The weights
+/// decide then, as in transformers 5; without weights, text_config does.
 bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const std::filesystem::path& folder) {
   if (config.contains("tie_word_embeddings") && !config["tie_word_embeddings"].is_null()) {
     return io::get<bool>(config, "tie_word_embeddings", (folder / "config.json").string());
@@ -125,7 +127,7 @@ bool read_tie_word_embeddings(const json& config, const LlamaConfig& text, const
   return std::ranges::none_of(names, is_output_projection);
 }
 
-/// Returns 1 / downsample_ratio, an integer.
+/// Returns 1 / downsample_ratio. Throws UserError if it is not an integer.
 int64_t read_scale_factor(const json& config, const std::string& source) {
   const double ratio = read_number(config, "downsample_ratio", 0.5, {.above = 0, .max = 1}, source);
   const auto factor = static_cast<int64_t>(std::min(1 / ratio, static_cast<double>(kMaxImageSide)));

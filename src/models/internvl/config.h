@@ -12,21 +12,21 @@ namespace vlmtrain::models::internvl {
 
 enum class NormType { kLayerNorm, kRmsNorm };
 
-/// The `vision_config` of InternViT. The 300M model has LayerNorms, the 6B model RMSNorms and
-/// QK-norm.
+/// Section `vision_config` of InternViT, with transformers' defaults. The 300M model has
+/// LayerNorms, the 6B model RMSNorms and QK-norm.
 struct VisionConfig {
   int64_t hidden_size = 1024;
   int64_t intermediate_size = 4096;
   int64_t layers = 24;
   int64_t heads = 16;
-  int64_t image_size = 448;
-  int64_t patch_size = 14;
+  int64_t image_size = 448;  ///< side of a tile, in pixels
+  int64_t patch_size = 14;   ///< side of a patch, in pixels
   double norm_eps = 1e-6;
-  NormType norm = NormType::kLayerNorm;  ///< of the blocks
+  NormType norm = NormType::kLayerNorm;  ///< type of the blocks' norms
   Activation activation = Activation::kGelu;
   bool qkv_bias = false;
-  bool qk_norm = false;                 ///< over the full width, not per head
-  bool final_norm = false;              ///< a LayerNorm after the last block
+  bool qk_norm = false;                 ///< RMSNorms of queries and keys over all heads together
+  bool final_norm = false;              ///< LayerNorm after the last block
   double layer_scale_init_value = 0.1;  ///< initial value of LayerScale's factors
 
   int64_t patches_per_side() const { return image_size / patch_size; }
@@ -35,7 +35,7 @@ struct VisionConfig {
   int64_t rows_per_tile() const { return patches() + 1; }
 };
 
-/// The config.json of InternVL 3 (Zhu et al. 2025, arXiv 2504.10479) and 3.5 (Wang et al. 2025,
+/// `config.json` of InternVL 3 (Zhu et al. 2025, arXiv 2504.10479) and 3.5 (Wang et al. 2025,
 /// arXiv 2508.18265) in transformers' format (`internvl`).
 struct Config {
   VisionConfig vision;
@@ -47,10 +47,11 @@ struct Config {
   /// the frequencies of a longer sequence.
   bool is_hard_limit = false;
 
-  /// Parses `json`, the content of `folder`/config.json. Throws UserError (kBadData).
+  /// Parses `json`, the content of `folder`/config.json. Throws UserError (kBadData) with the key.
+  /// Reads weights in `folder` if the keys do not determine whether the output is tied.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
   int64_t image_tokens_per_tile() const { return vision.patches() / (scale_factor * scale_factor); }
-  /// Estimates the number of parameters.
+  /// Estimates the number of parameters: those of matrices and positions.
   double num_parameters() const;
 };
 

@@ -14,8 +14,8 @@ namespace vlmtrain::models::internvl {
 
 namespace {
 
-/// Throws UserError if processor_config.json has another number of tokens per tile, which
-/// transformers' text would follow.
+/// Throws UserError if processor_config.json has another number of tokens per tile than
+/// config.json; transformers would format the text with it.
 void check_processor_config(const Config& config, const std::filesystem::path& folder) {
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;
@@ -103,7 +103,7 @@ ProcessorChanges make_processor_changes(const nlohmann::json& config_json, const
   };
   if (!videos.num_frames && settings.video_max_frames != ProcessorSettings().video_max_frames) {
     changes.unsaved_settings.push_back(fmt::format(
-        "data.video_max_frames={}: transformers' InternVLVideoProcessor has no frame limit next to a frame rate",
+        "data.video_max_frames={}: transformers' InternVLVideoProcessor cannot combine a frame limit with a frame rate",
         settings.video_max_frames));
   }
   return changes;

@@ -20,7 +20,8 @@ namespace {
 using image::ImageSize;
 using nlohmann::json;
 
-/// Checkpoints have at most 12; 1,024 keeps the search over all grids cheap.
+/// Maximum of min_patches and max_patches. Checkpoints have at most 12; 1,024 keeps the search over
+/// all grids cheap.
 constexpr int64_t kMaxTiles = 1 << 10;
 
 int64_t read_side(const PreprocessorConfig& file) {
@@ -39,6 +40,7 @@ int64_t read_side(const PreprocessorConfig& file) {
   return size->at("height").get<int64_t>();
 }
 
+/// Returns the number of tiles with a side of `side` pixels that `pixels` suffice for.
 int64_t count_whole_tiles(int64_t pixels, int64_t side) {
   return pixels / (side * side);
 }
@@ -111,8 +113,8 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
   const auto tile_area = static_cast<double>(tile().side * tile().side);
   TileGrid best;
   double smallest_difference = std::numeric_limits<double>::infinity();
-  // Ties between equally close grids go to the first one, so the order matters: by cells, then by
-  // columns.
+  // The order of the grids matters (by cells, then by columns): a later grid replaces an equally
+  // close one only if the image has more than half of its pixels.
   for (int64_t cells = std::min(settings_.min_tiles, max_tiles); cells <= max_tiles; ++cells) {
     for (int64_t columns = 1; columns <= cells; ++columns) {
       if (cells % columns != 0) continue;
@@ -171,7 +173,7 @@ std::vector<int64_t> VideoSettings::sample(const image::VideoInfo& video) const 
   if (auto all = list_all_frames(video, max_frames)) return *std::move(all);
   const double fps = video.fps > 0 ? video.fps : sampling_fps;
   const auto total = static_cast<double>(video.frames);
-  // Rounds toward zero, as transformers' int().
+  // The cast rounds toward zero, as int() in transformers.
   const int64_t target_frames = video.is_frame_list ? max_frames
                                 : num_frames        ? *num_frames
                                                     : static_cast<int64_t>(std::min(total, total / fps * sampling_fps));

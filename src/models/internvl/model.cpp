@@ -19,11 +19,12 @@ using nn::ParameterScope;
 
 namespace {
 
-/// As in models/network/vision_transformer: positions must be large compared to patches of variance
-/// 1.
+/// As in models/network/vision_transformer: random positions must be large compared to patches of
+/// variance 1. Also used for the class token.
 constexpr InitialValues kPositions{.mean = 0, .deviation = 0.5};
 
-/// transformers uses the default eps for the norms of queries and keys, whatever layer_norm_eps is.
+/// transformers uses its default eps for the norms of queries and keys, regardless of
+/// layer_norm_eps.
 constexpr double kQueryKeyNormEps = 1e-6;
 
 }  // namespace
@@ -64,6 +65,8 @@ nn::Branch Attention::operator()(const nn::LinearInput& x, const nn::Segments& t
   const nn::Branch branch = qkv_.branch(x);
   const at::Tensor& all = branch.value;
   const int64_t rows = all.size(0), hidden = all.size(1) / 3;
+  // Queries, keys or values: columns [index · hidden, (index + 1) · hidden) → [rows, heads,
+  // head_dim].
   const auto select_heads = [&](int64_t index, const std::optional<nn::RmsNorm>& norm) {
     const at::Tensor columns = all.narrow(1, index * hidden, hidden);
     return (norm ? (*norm)(columns.contiguous()) : columns).view({rows, heads_, -1});
@@ -121,12 +124,14 @@ at::Tensor VisionTower::operator()(const image::BytePixels& pixels, int64_t reco
   const int64_t tiles = pixels.num_images(), rows = config_.rows_per_tile();
   const auto segments = nn::Segments::uniform(tiles, rows, pixels.bytes.device());
   const at::Tensor all = blocks_.run(embed(pixels), recomputed_blocks, segments).last;
+  // Drops the class token, the first row of each tile.
   const at::Tensor patches = all.view({tiles, rows, -1}).narrow(1, 1, rows - 1).flatten(0, 1);
   return final_norm_ ? (*final_norm_)(patches) : patches;
 }
 
 namespace {
 
+/// Returns the number of features after the pixel shuffle.
 int64_t shuffled_size(const Config& config) {
   return config.vision.hidden_size * config.scale_factor * config.scale_factor;
 }

@@ -20,28 +20,28 @@
 
 namespace vlmtrain::models::internvl {
 
-/// Returns the mapping from parameter names to those of a checkpoint with these tensors: the
-/// published `vision_tower…` and `language_model.model.layers…`, or transformers 5's modules
-/// `model.vision_tower…` and `model.language_model.layers…`.
+/// Returns the map from parameter names to the keys of a checkpoint with these tensors. The keys
+/// are `vision_tower…` and `language_model.model.layers…` as published, or `model.vision_tower…`
+/// and `model.language_model.layers…` as in transformers 5.
 StateDictKeyMap make_key_map(std::span<const std::string> tensors);
 
-/// The LayerNorm or RMSNorm of a block.
+/// LayerNorm or RMSNorm of a block.
 class Norm {
  public:
   Norm(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Returns the norm of x as the input of Linears.
+  /// Returns the normalized x [rows, hidden] as the input of Linears.
   nn::LinearInput make_linear_input(const at::Tensor& x) const;
 
  private:
   std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
 };
 
-/// The attention of a block.
+/// Self-attention of a block within each tile.
 class Attention {
  public:
   Attention(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Maps x [rows, hidden] → [rows, hidden]; each tile is a segment. x is a norm of the residual
-  /// stream.
+  /// Returns the attention's output [rows, hidden] and the residual stream. `x` [rows, hidden] is a
+  /// norm of the residual stream; `tiles` has one segment per tile.
   nn::Branch operator()(const nn::LinearInput& x, const nn::Segments& tiles) const;
 
  private:
@@ -56,7 +56,7 @@ class Attention {
 class VisionBlock {
  public:
   VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Maps x [rows, hidden] → [rows, hidden]; each tile is a segment
+  /// Maps x [rows, hidden] → [rows, hidden]. `tiles` has one segment per tile.
   at::Tensor operator()(const at::Tensor& x, const nn::Segments& tiles) const;
 
  private:
@@ -78,6 +78,8 @@ class VisionTower {
   int64_t blocks() const { return blocks_.size(); }
 
  private:
+  /// Returns the blocks' input [tiles · rows_per_tile, hidden]: class token and patches of each
+  /// tile.
   at::Tensor embed(const image::BytePixels& pixels) const;
 
   VisionConfig config_;
@@ -88,7 +90,7 @@ class VisionTower {
   std::optional<nn::LayerNorm> final_norm_;
 };
 
-/// The projector: pixel shuffle, LayerNorm and two Linears with an activation.
+/// Projector: pixel shuffle, LayerNorm and two Linears with an activation between them.
 class Projector {
  public:
   Projector(const nn::ParameterScope& scope, const Config& config);

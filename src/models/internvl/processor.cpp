@@ -14,9 +14,9 @@ namespace vlmtrain::models::internvl {
 
 namespace {
 
-/// Throws UserError for a tokenizer that does not match. Tokenizers of InternVL 3 in transformers'
-/// layout have one token more than the embedding has rows: the video placeholder, which never
-/// occurs among the ids.
+/// Throws UserError for a tokenizer that does not match `config`. Tokenizers of InternVL 3 in
+/// transformers' layout have one token more than the embedding has rows. It is the video
+/// placeholder, which is replaced by text before tokenization.
 void check_tokenizer(const text::Tokenizer& tokenizer, const Config& config) {
   const int64_t image_token = find_token_id(tokenizer, kImageToken);
   if (image_token != config.image_token_id) {

@@ -48,6 +48,8 @@ void read_tower(Config& config, const json& vision, const std::string& source) {
   config.vision_config = vision;
 }
 
+/// Returns the layer of `key`: a number or a list of one number; -2, LLaVA's choice, if it is
+/// missing.
 int64_t read_single_layer(const json& config, const char* key, const std::string& source) {
   const auto it = config.find(key);
   if (it != config.end() && it->is_array()) {
@@ -81,14 +83,15 @@ Config read_hugging_face(const json& json_config, const std::string& source) {
   return config;
 }
 
-/// Resolves relative paths from the checkpoint's folder.
+/// Returns the folder `name`, relative to the folder `checkpoint`; an empty path if it does not
+/// exist.
 std::filesystem::path resolve_folder(const std::string& name, const std::filesystem::path& checkpoint) {
   const auto path = checkpoint / name;
   return !name.empty() && std::filesystem::is_directory(path) ? path : std::filesystem::path();
 }
 
-/// Returns the tower's config: of config.json, else of the tower's folder, else of a known tower
-/// name.
+/// Returns the tower's vision_config: from config.json, else from the tower's folder, else built in
+/// for the two CLIP towers of LLaVA's checkpoints.
 json find_tower_config(const json& config, const Config& parsed, const std::string& source) {
   if (config.contains("vision_config")) return config["vision_config"];
   if (!parsed.tower_folder.empty()) {
@@ -151,11 +154,11 @@ Config read_original(const json& json_config, const std::filesystem::path& folde
 
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
-  // LLaVA's own code wrote "llava" for its first models, too.
+  // LLaVA's original code also wrote model_type "llava" for its first models.
   const bool is_original = json_config.contains("mm_vision_tower") || json_config["model_type"] != "llava";
   Config config = is_original ? read_original(json_config, folder, source) : read_hugging_face(json_config, source);
   if (config.drop_first_row && config.vision.rows_per_tile() < 2) {
-    throw data_error("{}: the vision tower has no features apart from the first", source);
+    throw data_error("{}: the vision tower has only one feature per image, the class token, which is dropped", source);
   }
   return config;
 }

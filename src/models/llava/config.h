@@ -12,31 +12,36 @@
 
 namespace vlmtrain::models::llava {
 
-/// Author of a checkpoint: decides config keys, weight names and how text around images is
-/// tokenized.
+/// Layout of a checkpoint: its config keys, its weight names and the tokenization of text around
+/// images.
 enum class Layout {
   kHuggingFace,  ///< transformers' LlavaForConditionalGeneration: sections vision_config and text_config
-  kOriginal,     ///< LLaVA's and LLaVA-Med's own code: keys mm_*, the text model's at the top
+  kOriginal,     ///< original code of LLaVA and LLaVA-Med: keys mm_*, the text model's keys at the top level
 };
 
 enum class VisionTowerType { kClip, kSiglip };
 
-/// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and of models built like it.
+/// `config.json` of LLaVA-1.5 (Liu et al. 2023, arXiv 2310.03744) and of models with its
+/// architecture.
 struct Config {
   Layout layout = Layout::kHuggingFace;
   VisionTowerType tower = VisionTowerType::kClip;
   VisionTransformerConfig vision;
   LlamaConfig text;
-  bool drop_first_row = true;  ///< of each tile's features: CLIP's class token
+  bool drop_first_row = true;  ///< drop the first feature of each tile, CLIP's class token
   Activation projector_activation = Activation::kGelu;
   bool projector_bias = true;
-  std::optional<int64_t> image_token_id;  ///< the original layout has none: its tokenizer never receives an image
-  bool pad_to_square = false;             ///< original layout: image_aspect_ratio pad
-  std::filesystem::path tower_folder;     ///< original layout: folder of the tower's own checkpoint; empty: unknown
+  std::optional<int64_t> image_token_id;  ///< nothing in the original layout, whose tokenizer has no image token
+  bool pad_to_square = false;             ///< original layout: image_aspect_ratio is "pad"
+  std::filesystem::path tower_folder;     ///< original layout: mm_vision_tower if it is a folder, else empty
   std::string tower_name;                 ///< original layout: mm_vision_tower
   nlohmann::json vision_config;           ///< the tower's config as stored
 
+  /// Parses `json`, the content of `folder`/config.json, and for the original layout the
+  /// config.json of the tower's folder. Relative paths in it start at `folder`. Throws UserError
+  /// (kBadData) with the key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
+  /// Returns the number of tokens per image.
   int64_t image_tokens() const { return vision.rows_per_tile() - (drop_first_row ? 1 : 0); }
 };
 

@@ -19,8 +19,8 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
   return std::make_unique<Model>(ModelSpec::read(config_json, folder), settings);
 }
 
-/// Throws UserError if processor_config.json has another number of tokens per image, which
-/// transformers would follow.
+/// Throws UserError if processor_config.json gives another number of tokens per image than
+/// config.json; transformers would use it.
 void check_processor_config(const Config& config, const std::filesystem::path& folder) {
   const auto path = folder / "processor_config.json";
   if (!std::filesystem::exists(path)) return;
@@ -28,7 +28,7 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
   const auto patch = io::get_or<int64_t>(processor, "patch_size", config.vision.patch_size, path.string());
   const auto strategy = io::get_or<std::string>(processor, "vision_feature_select_strategy",
                                                 config.drop_first_row ? "default" : "full", path.string());
-  // Files older than this key belong to towers whose class token is dropped.
+  // Files without this key are older than it; the number is then that of the tower's class tokens.
   const auto additional =
       io::get_or<int32_t>(processor, "num_additional_image_tokens", config.vision.class_token ? 1 : 0, path.string());
   const int64_t side = config.vision.image_size / std::max<int64_t>(patch, 1);

@@ -87,6 +87,7 @@ Model::Model(ModelSpec source, const nn::ParameterSettings& settings)
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
   at::Tensor features = tower_({vision.pixel_values, source_.normalization}, recomputed_tower_blocks());
   if (config().drop_first_row) {
+    // [tiles · rows, hidden] → [tiles · (rows − 1), hidden]
     const int64_t rows = config().vision.rows_per_tile();
     features = features.view({-1, rows, features.size(1)}).narrow(1, 1, rows - 1).flatten(0, 1);
   }
@@ -103,7 +104,7 @@ std::optional<ExternalWeight> Model::external_weight(const std::string& paramete
   if (!source_.has_external_tower || !parameter.starts_with(prefix)) return std::nullopt;
   if (config().tower_folder.empty()) {
     throw data_error(
-        "the checkpoint has no weights of its vision tower {}, since LLaVA's original code omits them; download that "
+        "the checkpoint has no weights of its vision tower {}, since LLaVA's original code omits them; download the "
         "tower's checkpoint and set mm_vision_tower in config.json to its folder",
         config().tower_name);
   }

@@ -12,22 +12,24 @@
 
 namespace vlmtrain::models::llava {
 
-/// Scopes of the modules in the parameter names: transformers 5's names for the Hugging Face
-/// layout, the names of LLaVA's code for the original one.
+/// Names of the modules, the prefixes of parameter names: transformers 5's names for the Hugging
+/// Face layout, the names of LLaVA's code for the original layout.
 struct ModuleNames {
   std::string_view vision_tower, projector_1, projector_2, language_model, output;
 };
+/// Returns the module names of a layout.
 const ModuleNames& get_module_names(Layout layout);
 
-/// Returns the map from parameter names to the keys of a checkpoint with these tensors. The Hugging
-/// Face layout occurs with `language_model.model.layers…` and `model.language_model.layers…`, with
-/// `vision_tower.vision_model.encoder…` and without `vision_model`.
+/// Returns the map from parameter names to the keys of a checkpoint with these tensors. Keys of the
+/// Hugging Face layout are `language_model.model.layers…` or `model.language_model.layers…`, and
+/// `vision_tower.…` with or without `vision_model`. Keys of the original layout equal the parameter
+/// names.
 StateDictKeyMap make_key_map(Layout layout, std::span<const std::string> tensors);
 
 /// Sizes and activation of a projector.
 struct ProjectorConfig {
   int64_t vision = 0;  ///< hidden size of the vision tower
-  int64_t text = 0;
+  int64_t text = 0;    ///< hidden size of the text model
   Activation activation = Activation::kGelu;
   bool bias = true;
 };
@@ -36,7 +38,7 @@ struct ProjectorConfig {
 class Projector {
  public:
   Projector(const nn::ParameterScope& first, const nn::ParameterScope& second, const ProjectorConfig& config);
-  /// Maps [rows, vision hidden] → [rows, text hidden]
+  /// Maps x [rows, vision hidden] → [rows, text hidden].
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:
@@ -48,14 +50,16 @@ class Projector {
 struct ModelSpec {
   Config config;
   StateDictKeyMap key_map;  ///< parameter names to checkpoint keys
-  bool has_external_tower;  ///< the vision tower's weights are in config.tower_folder
+  bool has_external_tower;  ///< the vision tower's weights are in config.tower_folder, not in the checkpoint
   image::Normalization normalization;
 
-  /// Reads the folder. `config_json`: content of `folder`/config.json. Throws UserError (kBadData).
+  /// Reads the checkpoint in `folder`, without weights. `config_json` is the content of its
+  /// config.json. Throws UserError (kBadData).
   static ModelSpec read(const nlohmann::json& config_json, const std::filesystem::path& folder);
 };
 
-/// LLaVA: vision transformer, projector and text model.
+/// LLaVA: vision transformer, projector and text model. Parameter names are those of
+/// get_module_names().
 class Model : public VisionLanguageModel {
  public:
   Model(ModelSpec source, const nn::ParameterSettings& settings);
@@ -74,7 +78,8 @@ class Model : public VisionLanguageModel {
 
  protected:
   const Config& config() const { return source_.config; }
-  /// Returns how many of the recompute().vision blocks belong to the vision tower.
+  /// Returns how many of the recompute().vision recomputed blocks belong to the vision tower.
+  /// Subclasses with another encoder override it.
   virtual int64_t recomputed_tower_blocks() const { return recompute().vision; }
 
  private:

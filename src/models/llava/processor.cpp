@@ -31,7 +31,7 @@ bool is_pixels(const json& value) {
   return value.is_number_integer() && value > 0 && value <= kMaxImageSide;
 }
 
-/// Reads `height` and `width`, or one number for both.
+/// Returns the size in `value`: `height` and `width`, or one number for both.
 ImageSize read_size(const PreprocessorConfig& config, const char* key, const json& value) {
   if (is_pixels(value)) return {value.get<int64_t>(), value.get<int64_t>()};
   const bool is_valid = value.is_object() && value.size() == 2 && value.contains("height") && value.contains("width") &&
@@ -56,6 +56,8 @@ void read_resize(const PreprocessorConfig& config, ImageProcessorSettings& setti
   }
 }
 
+/// Pads uint8 [3, height, width] to a square with the color of `mean`, whose values are from 0 to
+/// 1. As expand2square of LLaVA's original code.
 at::Tensor pad_image_to_square(const at::Tensor& image, const ChannelValues& mean) {
   const int64_t height = image.size(1), width = image.size(2), side = std::max(height, width);
   if (height == width) return image;
@@ -76,14 +78,16 @@ ImageSize scale_shortest_edge(ImageSize size, int64_t edge) {
   return {edge, scale_edge(size.width, size.height)};
 }
 
-/// Throws UserError for extreme enlargement: an image one pixel wide would grow thousands of times.
+/// Throws UserError if the enlarged size exceeds image::kMaxImagePixels. An image that is one pixel
+/// wide would be enlarged thousands of times.
 void check_enlarged(ImageSize size, ImageSize enlarged, const char* action) {
   if (enlarged.height <= image::kMaxImagePixels / std::max<int64_t>(enlarged.width, 1)) return;
   throw data_error("{} x {} pixels are {} to {} x {}, above the limit of {} pixels; crop the image", size.width,
                    size.height, action, enlarged.width, enlarged.height, image::kMaxImagePixels);
 }
 
-/// Source and target range of a crop along one dimension.
+/// Overlap of an image with its center crop along one dimension, in pixels: `length` pixels are
+/// copied from `from` in the image to `to` in the crop.
 struct CropOverlap {
   int64_t from, to, length;
 };
@@ -232,9 +236,9 @@ EncodedChat Processor::encode(const text::RenderedChat& chat, std::span<const Me
 }
 
 EncodedChat Processor::encode_text_segments(const text::RenderedChat& chat, size_t images) const {
-  constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
-  // As LLaVA's tokenizer_image_token: each text separately, only the first one with the tokenizer's
-  // start tokens.
+  constexpr int64_t kAnyToken = 0;  // any id is valid: an image feature replaces its embedding
+  // As tokenizer_image_token of LLaVA's original code: texts are tokenized separately, and only the
+  // first one gets the tokenizer's special tokens.
   text::Encoding encoding;
   EncodedChat encoded;
   size_t begin = 0;

@@ -15,45 +15,50 @@
 
 namespace vlmtrain::models::llava {
 
-/// Pixel settings of a checkpoint's preprocessor_config.json. The steps run in the order of the
-/// members.
+/// Settings of a checkpoint's preprocessor_config.json that affect pixels. An image is padded,
+/// resized, cropped and normalized, in this order.
 struct ImageProcessorSettings {
-  bool pad_to_square = false;  ///< pad to a square, image centered, filled with the image mean's color
-  /// Resize the shorter side to this; nothing: to `resized`, ignoring the aspect ratio.
+  bool pad_to_square = false;  ///< pad to a centered square with the color of normalization.mean
+  /// Length in pixels that the shorter side is scaled to; nothing: images are resized to `resized`,
+  /// regardless of the aspect ratio.
   std::optional<int64_t> shortest_edge;
-  image::ImageSize resized{};
+  image::ImageSize resized{};            ///< used without shortest_edge
   std::optional<image::ImageSize> crop;  ///< center crop; a smaller image is padded with black
   image::Filter filter = image::Filter::kBicubic;
   image::Normalization normalization{};
 
-  /// Returns the size of every output of prepare_image(); nothing where it depends on the image.
+  /// Returns the size of all outputs of prepare_image(); nothing if it depends on the image.
   std::optional<image::ImageSize> fixed_size() const;
 };
 
-/// Reads a CLIPImageProcessor, LlavaImageProcessor or SiglipImageProcessor; missing keys have
-/// transformers' default for that type. Throws UserError (kBadData) that names the key for other
-/// types and for unsupported settings.
+/// Reads the settings of a CLIPImageProcessor, LlavaImageProcessor or SiglipImageProcessor. Missing
+/// keys have transformers' default for that type. Throws UserError (kBadData) with the key for
+/// other types and unsupported settings.
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config);
 
-/// Loads the settings of the checkpoint in `folder`, which must produce images of the tower's size.
-/// A folder without the file (as LLaVA's own code writes it) has the published CLIP or SigLIP
-/// settings at the tower's size, and image_aspect_ratio of config.json.
+/// Loads the settings of the checkpoint in `folder`, whose config.json is `config`. In the original
+/// layout, preprocessor_config.json may be missing; then the published settings of CLIP or SigLIP
+/// apply at the tower's image size. Padding depends on image_aspect_ratio of config.json in that
+/// layout. Throws UserError (kBadData) if the images do not have the tower's size or if the file is
+/// missing.
 ImageProcessorSettings load_image_processor_settings(const Config& config, const std::filesystem::path& folder);
 
-/// Throws UserError (kBadData) for an image that would exceed image::kMaxImagePixels during
-/// preparation.
+/// Throws UserError (kBadData) if padding or resizing would enlarge an image of `size` to more than
+/// image::kMaxImagePixels.
 void check_image_size(image::ImageSize size, const ImageProcessorSettings& settings);
 
-/// Returns the tower's input for an image, bit for bit as transformers 5.23 with torchvision 0.29:
-/// uint8 [3, height, width] of image::decode_image → uint8 [3, height, width] of
-/// settings.fixed_size(). Thread-safe.
+/// Returns the tower's input for an image: uint8 [3, height, width] as from image::decode_image() →
+/// uint8 [3, height, width] of settings.fixed_size(). Bitwise equal to transformers 5.23 with
+/// torchvision 0.29. Throws as check_image_size(). Thread-safe.
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings);
 
-/// Processor of LLaVA (transformers' LlavaProcessor): each image is one tile and a fixed number of
-/// `<image>` tokens. In the original layout the texts between images are tokenized one by one,
-/// because LLaVA's own tokenizer never receives an image.
+/// Processor of LLaVA (transformers' LlavaProcessor). Each image is one tile and a fixed number of
+/// `<image>` tokens. In the original layout, the texts between images are tokenized separately, as
+/// in LLaVA's code, whose tokenizer has no image token.
 class Processor final : public ConversationProcessor {
  public:
+  /// Creates the processor. `masks` is set for a model that predicts masks. Throws UserError
+  /// (kBadData) if the tokenizer does not match `config`.
   Processor(Config config, ImageProcessorSettings images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
             ProcessorSettings settings, std::optional<MaskInput> masks);
 
@@ -61,6 +66,7 @@ class Processor final : public ConversationProcessor {
   MediaLayout layout_image(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess_image(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
+  /// Tokenizes the texts between `images` images separately (original layout).
   EncodedChat encode_text_segments(const text::RenderedChat& chat, size_t images) const;
 
   Config config_;

@@ -36,7 +36,7 @@ constexpr LlamaNames kTextNames{.embedding = "token_embedding",
                                 .input_norm = "norm1",
                                 .post_attention_norm = "norm2"};
 
-/// Returns all keys of the releases' VLMConfig, which accepts no others, and those that
+/// Returns all keys of VLMConfig in nanoVLM's releases, which reject other keys, and the keys that
 /// transformers adds.
 const std::set<std::string_view>& get_known_keys() {
   static const std::set<std::string_view> keys{
@@ -57,14 +57,13 @@ const std::set<std::string_view>& get_known_keys() {
 void require_known_keys(const json& config, const std::string& source) {
   for (const auto& [key, value] : config.items()) {
     if (get_known_keys().contains(key)) continue;
-    throw data_error(
-        "{}: {} is not a key of nanoVLM's config and is ignored; remove it if the model does not depend on it", source,
-        key);
+    throw data_error("{}: {} is not a key of nanoVLM's config; remove it if the model does not depend on it", source,
+                     key);
   }
 }
 
-/// Throws UserError for unsupported types. Tower and text model have no type key; the names of
-/// their original checkpoints replace it.
+/// Throws UserError for an unsupported tower or text model. nanoVLM has no key for their types, so
+/// the type is searched for in the names of their original checkpoints.
 void require_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
                   std::string_view hint, const std::string& source) {
   const auto name = io::get_or<std::string>(config, key, "", source);
@@ -75,6 +74,7 @@ void require_type(const json& config, const char* key, std::initializer_list<std
   throw data_error("{}: {} {} is not supported; {}", source, key, name, hint);
 }
 
+/// Throws UserError if a key has a value other than null, false and 0.
 void require_disabled(const json& config, const char* key, const std::string& source) {
   const auto it = config.find(key);
   if (it == config.end() || it->is_null() || *it == false || *it == 0) return;
@@ -83,7 +83,7 @@ void require_disabled(const json& config, const char* key, const std::string& so
 }
 
 VisionTransformerConfig read_vision(const json& config, const std::string& source) {
-  // No defaults: they differ among nanoVLM's releases.
+  // Sizes have no defaults, since those of nanoVLM's releases differ.
   const json sizes{{"hidden_size", io::get<int64_t>(config, "vit_hidden_dim", source)},
                    {"intermediate_size", io::get<int64_t>(config, "vit_inter_dim", source)},
                    {"num_hidden_layers", io::get<int64_t>(config, "vit_n_blocks", source)},
@@ -135,7 +135,7 @@ void check_image_tokens(const Config& config, const json& json_config, const std
   }
 }
 
-/// Throws UserError if a possible cell of an image has no token.
+/// Throws UserError if vlm_extra_tokens lacks the image token or the token of a possible cell.
 void check_extra_tokens(const Config& config, const std::string& source) {
   if (config.images_before_text()) {
     if (!config.max_image_size) return;
@@ -211,7 +211,8 @@ namespace {
 constexpr const char* kEmbeddingName = "decoder.token_embedding.weight";
 constexpr const char* kOutputName = "decoder.head.weight";
 
-/// ToTensor without normalization: bytes map to 0 … 1.
+/// torchvision's ToTensor, which nanoVLM uses without normalization: maps bytes to the range from 0
+/// to 1.
 constexpr image::Normalization kToUnitRange{.mean = {0, 0, 0}, .std = {1, 1, 1}, .rescale_factor = 1.0 / 255.0};
 
 }  // namespace
@@ -219,7 +220,8 @@ constexpr image::Normalization kToUnitRange{.mean = {0, 0, 0}, .std = {1, 1, 1},
 Model::Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings)
     : VisionLanguageModel(std::move(settings)),
       config_(std::move(config)),
-      // safetensors' save_model keeps the alphabetically first of the tensors that share memory.
+      // save_model of safetensors, which nanoVLM calls, stores only one of several tensors that
+      // share memory, the alphabetically first: decoder.head before decoder.token_embedding.
       stores_output_only_(config_.text.tie_word_embeddings &&
                           std::ranges::find(tensors, kEmbeddingName) == tensors.end()),
       tower_(ParameterScope(parameters(), Component::kVisionTower, "vision_encoder"), config_.vision),
@@ -251,7 +253,7 @@ void Model::complete_config(nlohmann::ordered_json& config) const {
 }
 
 void Model::complete_weights(std::vector<std::pair<std::string, at::Tensor>>& weights) const {
-  // nanoVLM's strict loading requires this buffer although it is computed.
+  // nanoVLM loads strictly, so it requires this buffer although it computes it.
   weights.emplace_back("decoder.rotary_embd.inv_freq", config_.text.rope.frequencies(config_.text.head_dim));
 }
 

@@ -29,8 +29,8 @@ int64_t ceil_tiles(double side, int64_t tile) {
   return static_cast<int64_t>(std::ceil(side / static_cast<double>(tile)));
 }
 
-/// Returns true if the text has tokens for the cells. A global image with a token replaces a single
-/// cell.
+/// Returns true if the text has tokens for the cells. If the global image has a token, it replaces
+/// a single cell.
 bool has_cell_tokens(const Config& config, TileGrid grid) {
   return config.max_image_size && !(config.has_global_image() && grid.cells() == 1);
 }
@@ -49,8 +49,8 @@ ImageProcessor::ImageProcessor(const Config& config, std::optional<int64_t> max_
   }
 }
 
-/// DynamicResize._get_new_hw of nanoVLM, in its order of operations: float64 rounding can add a
-/// tile.
+/// As DynamicResize._get_new_hw of nanoVLM, in its order of operations, since rounding in float64
+/// can add a tile.
 ImageSize ImageProcessor::resize_longest_side(ImageSize size, int64_t longest) const {
   const int64_t longer = std::max(size.height, size.width), shorter = std::min(size.height, size.width);
   const int64_t tiled_longer = ceil_tiles(static_cast<double>(longer), tile_) * tile_;
@@ -67,6 +67,7 @@ ImageSize ImageProcessor::compute_resized_size(ImageSize size, std::optional<int
   const int64_t pixel_limit = std::min(max_pixels_.value_or(kAny), max_pixels.value_or(kAny));
   int64_t longest = *max_size_;
   ImageSize resized_size = resize_longest_side(size, longest);
+  // Removes tiles along the longer side until the limit is met; the other side follows.
   while (resized_size.height * resized_size.width > pixel_limit) {
     VLMTRAIN_CHECK(longest > tile_, "one tile is within the limit");
     longest -= tile_;
@@ -93,6 +94,7 @@ at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   at::Tensor tiles = at::empty({grid.tiles(), 3, tile_, tile_}, at::kByte);
   split_tiles(pixels, tile_, tiles.narrow(0, grid.tiles() - grid.cells(), grid.cells()));
   if (grid.has_global_image) {
+    // nanoVLM resizes the global image as a float tensor, hence not with Pillow's arithmetic.
     tiles.select(0, 0).copy_(image::resize_float(pixels, tile_, tile_, Filter::kBilinear));
   }
   return tiles;
@@ -172,8 +174,8 @@ std::optional<ShrinkRange> Processor::shrink_range(data::MediaKind /*kind*/) con
 
 std::string Processor::describe_position_overflow(const std::string& id, int64_t tokens) const {
   return fmt::format(
-      "sample {} has {} tokens, more than the model's positions (lm_max_position_embeddings {}), beyond which nanoVLM "
-      "scales all of them; set data.max_length to that or less, or shrink the images with data.image_max_pixels",
+      "sample {} has {} tokens, more than lm_max_position_embeddings ({}), beyond which nanoVLM scales all positions; "
+      "set data.max_length to that or less, or shrink the images with data.image_max_pixels",
       id, tokens, config_.max_positions);
 }
 
@@ -191,7 +193,7 @@ EncodedChat Processor::encode_with_tokens(const text::RenderedChat& chat, std::s
 }
 
 EncodedChat Processor::encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const {
-  constexpr int64_t kAnyToken = 0;  // its embedding is replaced by an image feature
+  constexpr int64_t kAnyToken = 0;  // any id is valid: an image feature replaces its embedding
   EncodedChat text = encode_with_images(tokenizer(), chat, images, image_token_id_,
                                         /*add_special_tokens=*/!chat_template().writes_bos());
   int64_t features = 0;

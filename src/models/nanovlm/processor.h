@@ -12,11 +12,11 @@
 
 namespace vlmtrain::models::nanovlm {
 
-/// Grid of the tiles of an image.
+/// Grid of cells that an image is split into. Cells and global image are tiles.
 struct TileGrid {
   int64_t rows = 1;
   int64_t columns = 1;
-  bool has_global_image = false;  ///< the image squeezed into one tile precedes the cells
+  bool has_global_image = false;  ///< the full image, resized to one tile, precedes the cells
 
   bool operator==(const TileGrid&) const = default;
 
@@ -24,23 +24,23 @@ struct TileGrid {
   int64_t tiles() const { return cells() + (has_global_image ? 1 : 0); }
 };
 
-/// Splitter of images into tiles: nanoVLM's DynamicResize and GlobalAndSplitImages, or its resize
-/// to a square for a config without max_img_size. Resizing matches Pillow's bytes. nanoVLM keeps
-/// the global image as unrounded floats; here it is rounded to bytes, an error of at most half a
+/// Conversion of images to tiles, as nanoVLM's DynamicResize and GlobalAndSplitImages; without
+/// max_img_size, as its resize to a square. Resized cells are bitwise equal to Pillow's. nanoVLM
+/// does not round the global image; here it is rounded to bytes, with an error of at most half a
 /// byte (1/510 of the range). Immutable, so thread-safe.
 class ImageProcessor {
  public:
-  /// Creates the splitter. `max_pixels` (data.image_max_pixels) limits the pixels of an image's
-  /// cells together: the longer side gets the largest number of tiles within it. Throws UserError
-  /// (kUsage) if it is less than one tile.
+  /// Creates the processor. `max_pixels` (data.image_max_pixels) limits the total pixels of an
+  /// image's cells. A larger image is resized to the largest number of tiles along its longer side
+  /// that fits the limit. Throws UserError (kUsage) if one tile exceeds the limit.
   explicit ImageProcessor(const Config& config, std::optional<int64_t> max_pixels = std::nullopt);
 
-  /// Returns the grid of process() for an image of this size. `max_pixels`, here and below: a
-  /// further limit for this image, at least one tile.
+  /// Returns the grid of process() for an image of this size. `max_pixels`, here and below, is an
+  /// additional limit for this image. REQUIRES: it is at least one tile.
   TileGrid compute_grid(image::ImageSize size, std::optional<int64_t> max_pixels = std::nullopt) const;
 
-  /// Returns the tiles of an image: uint8 [3, height, width] of image::decode_image → uint8 [tiles,
-  /// 3, side, side], the global image first, then the cells row by row.
+  /// Returns the tiles of an image: uint8 [3, height, width] as from image::decode_image() → uint8
+  /// [tiles, 3, side, side], the global image first, then the cells row by row.
   at::Tensor process(const at::Tensor& image, std::optional<int64_t> max_pixels = std::nullopt) const;
 
  private:
@@ -54,25 +54,27 @@ class ImageProcessor {
   std::optional<int64_t> max_pixels_;
 };
 
-/// Returns the model's text for an image: `<|global_image|>` and the global image's tokens, then
-/// for each cell `<row_r_col_c>` and its image tokens; no cells for a single cell if the global
-/// image has a token; only image tokens without max_img_size. REQUIRES: the config has image
-/// tokens.
+/// Returns the text of an image: `<|global_image|>` and the global image's tokens, then for each
+/// cell `<row_r_col_c>` and its image tokens. A single cell is omitted if the global image has a
+/// token. Without max_img_size, the text has image tokens only. REQUIRES:
+/// !config.images_before_text().
 std::string format_image_text(const Config& config, TileGrid grid);
 
-/// Returns the number of tokens of format_image_text(); without image tokens, the number of
-/// features before the text.
+/// Returns the number of tokens of format_image_text(), or the number of image features if
+/// config.images_before_text().
 int64_t count_image_text(const Config& config, TileGrid grid);
 
-/// Loads nanoVLM's tokenizer: `folder`/tokenizer.json, followed by the missing tokens of
-/// vlm_extra_tokens. Throws UserError (kBadData) that names the download if the file is missing,
-/// as in nanoVLM's own checkpoints.
+/// Loads nanoVLM's tokenizer: `folder`/tokenizer.json, with the tokens of vlm_extra_tokens appended
+/// if they are missing. Throws UserError (kBadData) if the file is missing, as in nanoVLM's own
+/// checkpoints; the error names the checkpoint to download it from.
 text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path& folder);
 
-/// Processor of nanoVLM (its datasets.py): the text has the tokens of each image's tiles, preceded
-/// by `<image: N>` for several images; in release v0.1 the features of all images precede the text.
+/// Processor of nanoVLM (its datasets.py). The text has the tokens of each image's tiles, preceded
+/// by `<image: N>` if there are several images. In release v0.1, the features of all images precede
+/// the text.
 class Processor final : public ConversationProcessor {
  public:
+  /// Throws UserError (kBadData) if the tokenizer does not match `config`.
   Processor(Config config, ImageProcessor images, text::Tokenizer tokenizer, text::ChatTemplate chat_template,
             ProcessorSettings settings);
 
@@ -86,12 +88,14 @@ class Processor final : public ConversationProcessor {
   int64_t max_positions() const override { return config_.max_positions; }
   std::string describe_position_overflow(const std::string& id, int64_t tokens) const override;
   EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> images) const override;
+  /// Tokenizes a chat whose image features precede the text (config.images_before_text()).
   EncodedChat encode_after_images(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
+  /// Tokenizes a chat with image tokens in the text.
   EncodedChat encode_with_tokens(const text::RenderedChat& chat, std::span<const MediaLayout> images) const;
 
   Config config_;
   ImageProcessor images_;
-  int64_t image_token_id_ = -1;
+  int64_t image_token_id_ = -1;  // -1 if images precede the text
 };
 
 }  // namespace vlmtrain::models::nanovlm

@@ -34,7 +34,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Builds the model of `folder` without values.
+/// Builds the LLaVA of `folder` on the meta device, without values. Throws UserError (kUsage) for
+/// other families.
 std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
   const auto config = read_model_config(folder);
   const auto supported_types = llava::make_family().model_types;
@@ -59,7 +60,8 @@ void write_config(const fs::path& folder, const ordered_json& config) {
   io::write_file(folder / "config.json", io::to_json_string(config, 2) + "\n");
 }
 
-/// Returns the tokenizer.json to use: `tokenizer_override` if given, else the text model's.
+/// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
+/// empty, else the text model's. Throws UserError (kUsage) if both exist.
 fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_override) {
   fs::path text_tokenizer = text.folder() / "tokenizer.json";
   if (tokenizer_override.empty()) {
@@ -71,7 +73,8 @@ fs::path find_tokenizer(const TextSource& text, const fs::path& tokenizer_overri
   return tokenizer_override;
 }
 
-/// Writes the text model's files to `folder`, with the mask token in tokenizer and vocabulary.
+/// Writes the text model's files to `folder` and adds the mask token to tokenizer and vocabulary.
+/// `masks` is the mask_config.
 void write_model_files(const TextSource& text, const ordered_json& masks, const fs::path& tokenizer_override,
                        const fs::path& folder) {
   const fs::path tokenizer = find_tokenizer(text, tokenizer_override);
@@ -93,7 +96,7 @@ void write_model_files(const TextSource& text, const ordered_json& masks, const 
   write_config(folder, config);
 }
 
-/// Writes the preset's files with `masks`.
+/// Writes the preset's files to `folder`, with `masks` as the mask_config.
 void write_model_files(const AssemblyOptions& options, const ordered_json& masks, const fs::path& folder) {
   write_preset_files(options.preset, options.tokenizer, folder);
   auto config = io::read_ordered_json(folder / "config.json");

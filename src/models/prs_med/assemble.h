@@ -16,26 +16,28 @@
 
 namespace vlmtrain::models::prs_med {
 
-/// LLaVA checkpoint whose weights and files a model that draws masks takes over.
+/// LLaVA checkpoint whose weights and files `init --text-model` copies to a model that predicts
+/// masks.
 class TextSource {
  public:
-  /// Opens the checkpoint. Throws UserError: kUsage for another family; kBadData for missing or
+  /// Opens the checkpoint in `folder` and compares its weights with its config.json. Logs tensors
+  /// that are not used. Throws UserError: kUsage for another family, kBadData for missing or
   /// damaged weights.
   explicit TextSource(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return base_.folder(); }
-  /// Returns its config.json, completed with the sizes of an external vision tower.
+  /// Returns the checkpoint's config.json, with the sizes of an external vision tower added.
   const nlohmann::ordered_json& config() const { return config_; }
   /// Returns the number of embedding rows.
   int64_t vocab_size() const { return model_->output_weight().size(0); }
-  /// Returns the path of the vocabulary's size in config.json.
+  /// Returns the JSON path of vocab_size in config(), which depends on LLaVA's layout.
   nlohmann::ordered_json::json_pointer vocab_size_key() const;
-  /// Returns the other files of the folder by name: tokenizer, processor and template files.
+  /// Returns the tokenizer, processor and template files: file name → content.
   std::map<std::string, std::string> auxiliary_files() const;
-  /// Returns the dtype of most of its weights.
+  /// Returns the stored dtype of most elements.
   at::ScalarType dtype() const { return base_.dtype(); }
-  /// Returns a parameter's stored weight under its checkpoint key, with as many rows as the
-  /// parameter; nothing for a parameter that LLaVA does not have.
+  /// Returns the stored weight for `parameter`, under its checkpoint key. Vocabulary rows are added
+  /// to match the parameter. Returns nothing for parameters that LLaVA does not have.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
 
  private:
@@ -46,7 +48,8 @@ class TextSource {
   BaseWeights base_;
 };
 
-/// Implements models::assemble() for presets whose model draws masks.
+/// Implements models::assemble() for presets whose model predicts masks. Throws as
+/// models::assemble(), and UserError (kUsage) if `options` has a volume tower.
 AssemblyResult assemble(const AssemblyOptions& options, const std::filesystem::path& out);
 
 }  // namespace vlmtrain::models::prs_med

@@ -56,7 +56,7 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
     throw data_error("{}: the encoder outputs {} channels, but the decoder needs {}; they must be equal", source,
                      get_output_channels(config.encoder), config.channels());
   }
-  config.side(config.image_size);
+  config.side(config.image_size);  // throws for a size that the encoder does not support
   return config;
 }
 

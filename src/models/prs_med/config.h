@@ -13,31 +13,36 @@
 
 namespace vlmtrain::models::prs_med {
 
-/// `config.json` of a LLaVA that draws masks (PRS-Med, Trinh et al. 2025, arXiv 2505.11872, with
-/// the mask token of LISA, Lai et al. 2024, arXiv 2308.00692): LLaVA's own keys in either of its
-/// layouts, with
+/// `config.json` of a LLaVA that predicts masks (PRS-Med, Trinh et al. 2025, arXiv 2505.11872, with
+/// the mask token of LISA, Lai et al. 2024, arXiv 2308.00692). It has LLaVA's keys, in one of
+/// llava::Layout, and:
 /// - `model_type`: "prs_med";
 /// - `base_model_type`: LLaVA's model_type ("llava", "llava_mistral", "llava_llama");
-/// - `mask_config`: {`image_size`, `mask_token`, `vision_encoder`: TinyViT's (`model_type`
-/// "tiny_vit") or SAM's ("sam_vision_model"), `mask_decoder`: SAM's}.
+/// - `mask_config`: {`image_size`, `mask_token`, `vision_encoder` (config of TinyViT with
+/// `model_type` "tiny_vit", or of SAM's encoder with "sam_vision_model"), `mask_decoder` (config of
+/// SAM's decoder)}.
 struct Config {
-  nlohmann::json llava;  ///< LLaVA's own config.json
-  int64_t image_size = 1024;
-  std::string mask_token = "<SEG>";
-  std::variant<TinyVitConfig, SamVitConfig> encoder;
+  nlohmann::json llava;                               ///< make_llava_config() of the config.json
+  int64_t image_size = 1024;                          ///< side of the mask encoder's square input, in pixels
+  std::string mask_token = "<SEG>";                   ///< token in a response that stands for a mask
+  std::variant<TinyVitConfig, SamVitConfig> encoder;  ///< of the mask model
   MaskDecoderConfig decoder;
-  int64_t text_hidden_size = 0;
+  int64_t text_hidden_size = 0;  ///< of LLaVA's text model
 
+  /// Parses `json`, the content of `folder`/config.json. Throws UserError (kBadData) with the key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
 
-  /// Returns the side, in pixels, of the encoder's square input for `requested_side` (nothing: the
-  /// config's). Throws UserError (kUsage) for a side that the encoder does not support.
+  /// Returns the side of the encoder's square input in pixels: `requested_side`
+  /// (data.mask_image_size) if given, else image_size. Throws UserError (kUsage) for a side that
+  /// the encoder does not support.
   int64_t side(std::optional<int64_t> requested_side) const;
-  /// Returns the channels of the encoder's features and of the decoder.
+  /// Returns the number of channels of the encoder's features, which the decoder expects, too.
   int64_t channels() const;
 };
 
-/// Returns LLaVA's own config.json from the config.json of this family.
+/// Returns the config.json of the LLaVA without its masks: `json`, the content of
+/// `folder`/config.json, with model_type replaced by base_model_type and without mask_config.
+/// Throws UserError (kBadData) if base_model_type is missing.
 nlohmann::json make_llava_config(const nlohmann::json& json, const std::filesystem::path& folder);
 
 }  // namespace vlmtrain::models::prs_med

@@ -19,6 +19,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// Keys of transformers' SamVisionConfig and SamMaskDecoderConfig that SamVitConfig and
+// MaskDecoderConfig read.
 constexpr const char* kVisionKeys[] = {
     "hidden_size", "output_channels", "num_hidden_layers", "num_attention_heads", "patch_size",
     "mlp_dim",     "mlp_ratio",       "hidden_act",        "layer_norm_eps",      "qkv_bias",
@@ -27,24 +29,26 @@ constexpr const char* kDecoderKeys[] = {
     "hidden_size",           "mlp_dim",    "num_hidden_layers", "num_attention_heads", "attention_downsample_rate",
     "num_multimask_outputs", "hidden_act", "layer_norm_eps"};
 
-// torch.nn.LayerNorm's default, which SAM's own code uses; transformers' config says 1e-6.
+// torch.nn.LayerNorm's default, which SAM's code uses in the decoder; transformers' default is
+// 1e-6.
 constexpr double kOriginalDecoderEpsilon = 1e-5;
 
-/// Sizes derived from the shapes of a mask model's tensors.
+/// Shapes of the tensors of one module of a mask model. `module` is the prefix of their names.
 class TensorShapes {
  public:
   TensorShapes(const TensorSource& tensors, std::string module) : tensors_(&tensors), module_(std::move(module)) {}
 
   bool has(const std::string& name) const { return tensors_->find(module_ + name) != nullptr; }
 
-  /// Returns the size of a tensor's dimension; `fallback` if the tensor is missing or empty.
+  /// Returns the size of a tensor's dimension; `fallback` if the tensor or dimension is missing or
+  /// empty.
   int64_t size(const std::string& name, size_t dimension, int64_t fallback) const {
     const StoredTensor* const tensor = tensors_->find(module_ + name);
     if (tensor == nullptr || tensor->shape.size() <= dimension) return fallback;
     return tensor->shape[dimension] > 0 ? tensor->shape[dimension] : fallback;
   }
 
-  /// Returns the number of modules `prefix`0, `prefix`1 …; `fallback` for 0.
+  /// Returns the number of consecutive modules `prefix`0, `prefix`1 …; `fallback` if it is 0.
   int64_t count(const std::string& prefix, int64_t fallback) const {
     int64_t count = 0;
     while (tensors_->has_prefix(fmt::format("{}{}{}.", module_, prefix, count))) ++count;
@@ -56,7 +60,7 @@ class TensorShapes {
   std::string module_;
 };
 
-/// Returns the supported keys of a config.
+/// Returns the entries of `config` with these keys, except null ones.
 ordered_json select_keys(const nlohmann::json& config, const auto& keys) {
   ordered_json result = ordered_json::object();
   for (const char* key : keys) {
@@ -65,6 +69,7 @@ ordered_json select_keys(const nlohmann::json& config, const auto& keys) {
   return result;
 }
 
+/// Returns the sizes of transformers' SamModel from its config.json.
 ordered_json read_config_sizes(const TensorSource& tensors) {
   const auto file = tensors.folder() / "config.json";
   if (!std::filesystem::exists(file)) {
@@ -92,8 +97,8 @@ ordered_json read_config_sizes(const TensorSource& tensors) {
           {"mask_decoder", select_keys(section("mask_decoder_config"), kDecoderKeys)}};
 }
 
-/// SAM's code stores a table of 2 · side − 1 distances per block; side is the window's or the whole
-/// grid's.
+/// Returns the config of SAM's encoder. A block stores a table of 2 · n − 1 relative distances; n
+/// is the window's side, or `side`, the grid's, in blocks with global attention.
 ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
   const SamVitConfig defaults;
   const auto block_key = [](int64_t number, const char* name) { return fmt::format("blocks.{}.{}", number, name); };
@@ -125,6 +130,8 @@ ordered_json make_sam_vit_config(const TensorShapes& shapes, int64_t side) {
           {"global_attn_indexes", global_blocks}};
 }
 
+/// Returns the config of TinyViT. Stage 0 has convolutions only; its attention sizes keep the
+/// defaults.
 ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
   const TinyVitConfig defaults;
   const int64_t stages = shapes.count("layers.", std::ssize(defaults.stages));
@@ -160,7 +167,8 @@ ordered_json make_tiny_vit_config(const TensorShapes& shapes) {
           {"out_channels", shapes.size("neck.0.weight", 0, defaults.out_channels)}};
 }
 
-/// The number of heads affects no shape; all published decoders have 8.
+/// Returns the config of the decoder. Shapes do not depend on the number of heads, which is 8 in
+/// all published decoders.
 ordered_json make_decoder_config(const TensorSource& tensors) {
   const TensorShapes shapes(tensors, "mask_decoder.");
   const TwoWayTransformerConfig defaults;

@@ -18,12 +18,13 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// Prefix of a name in transformers' SamModel, and the prefix in SAM's code that replaces it.
 struct SamRenaming {
   std::string_view name;
   std::string_view original;
 };
 
-/// Name prefixes; the first match applies.
+/// Renamings of tensor names; the first match applies.
 constexpr std::array kSamPrefixes{
     SamRenaming{"shared_image_embedding.positional_embedding",
                 "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"},
@@ -39,7 +40,7 @@ constexpr std::array kSamPrefixes{
     SamRenaming{"vision_encoder.", "image_encoder."},
 };
 
-/// Names below `mask_decoder.output_hypernetworks_mlps.N.`.
+/// Renamings of names after `mask_decoder.output_hypernetworks_mlps.N.`.
 constexpr std::array kSamHypernetwork{
     SamRenaming{"proj_in.", "layers.0."},
     SamRenaming{"layers.0.", "layers.1."},
@@ -54,12 +55,13 @@ std::string replace_prefix(std::string_view text, const std::array<SamRenaming, 
   return std::string(text);
 }
 
+/// Parts of a name such as `prefix` 3 `.weight`.
 struct NumberedName {
   std::string_view number;
   std::string_view suffix;  ///< after the dot
 };
 
-/// Returns the number after `prefix` and the rest of the name, if a dot separates them.
+/// Returns the number after `prefix` and the rest of the name; nothing if `name` has another form.
 std::optional<NumberedName> parse_numbered_name(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
   const std::string_view remainder = name.substr(prefix.size());
@@ -68,7 +70,7 @@ std::optional<NumberedName> parse_numbered_name(std::string_view name, std::stri
   return NumberedName{.number = remainder.substr(0, dot), .suffix = remainder.substr(dot + 1)};
 }
 
-/// Returns norm1 for layer_norm1.
+/// Replaces the prefix layer_norm by norm: layer_norm1 → norm1.
 std::string shorten_norm_name(std::string_view name) {
   constexpr std::string_view kNorm = "layer_norm";
   return std::string(name.starts_with(kNorm) ? name.substr(kNorm.size() - std::string_view("norm").size()) : name);
@@ -81,7 +83,7 @@ std::string to_original_sam_name(std::string_view name) {
   constexpr std::string_view kDecoderLayers = "mask_decoder.transformer.layers.";
   constexpr std::string_view kHypernetworks = "mask_decoder.output_hypernetworks_mlps.";
   if (const auto layer = parse_numbered_name(name, kEncoderLayers)) {
-    // A layer of TinyViT contains several blocks.
+    // A layer of TinyViT contains blocks and a downsampling layer; these names are equal in both.
     const bool is_tiny_vit = layer->suffix.starts_with("blocks.") || layer->suffix.starts_with("downsample.");
     if (!is_tiny_vit) return fmt::format("image_encoder.blocks.{}.{}", layer->number, shorten_norm_name(layer->suffix));
   }
@@ -100,6 +102,7 @@ namespace vlmtrain::models::prs_med {
 
 namespace {
 
+// Modules of SamModel, SAM and MobileSAM without a counterpart in PRS-Med's model.
 constexpr std::array<std::string_view, 10> kUnusedModules{"mask_decoder.iou_prediction_head.",
                                                           "mask_decoder.output_hypernetworks_mlps.",
                                                           "prompt_encoder.point_embeddings.",
@@ -111,6 +114,7 @@ constexpr std::array<std::string_view, 10> kUnusedModules{"mask_decoder.iou_pred
                                                           "prompt_encoder.mask_embed.",
                                                           "prompt_encoder.shared_embedding."};
 
+// Suffixes of computed buffers: BatchNorm's counter and TinyViT's attention indices.
 constexpr std::array<std::string_view, 2> kUnusedTables{".num_batches_tracked", ".attention_bias_idxs"};
 
 constexpr std::string_view kMaskModelPrefix = "mask_model.";
@@ -129,7 +133,7 @@ MaskLayout detect_layout(const TensorSource& tensors) {
   if (tensors.has_prefix("image_encoder.blocks.")) return MaskLayout::kSam;
   if (tensors.has_prefix("image_encoder.layers.")) return MaskLayout::kMobileSam;
   throw data_error(
-      "{}: is a mask model in an unknown layout{}; supported ones have tensors vision_encoder.… (SamModel of "
+      "{}: is a mask model in an unknown layout{}; supported layouts have tensors vision_encoder.… (SamModel of "
       "transformers), image_encoder.blocks.… (SAM) or image_encoder.layers.… (MobileSAM)",
       tensors.path().string(),
       tensors.all().empty() ? "" : fmt::format(" (it has, for example, {})", tensors.all().begin()->first));

@@ -14,54 +14,62 @@
 
 namespace vlmtrain::models {
 
-/// Returns the name of the parameter `name` (relative to a mask model's scope) in SAM's own
-/// checkpoints (`sam_vit_b_01ec64.pth`) and MobileSAM's (`mobile_sam.pt`). `name` is transformers'
-/// name, with the encoder in `vision_encoder`; TinyViT's parameters have the same name in both.
+/// Returns the name of a parameter in the checkpoints of SAM (`sam_vit_b_01ec64.pth`) and MobileSAM
+/// (`mobile_sam.pt`). `name` is its name in transformers' SamModel, such as
+/// `vision_encoder.pos_embed`. Names within TinyViT, which SamModel does not have, are those of
+/// MobileSAM after `vision_encoder.`.
 std::string to_original_sam_name(std::string_view name);
 
 }  // namespace vlmtrain::models
 
 namespace vlmtrain::models::prs_med {
 
-/// Author of a mask model: decides tensor names and the source of its sizes.
+/// Format of a mask model's checkpoint, which determines tensor names and the source of its sizes.
 enum class MaskLayout {
-  kTransformers,  ///< SamModel, with a config.json
-  kSam,           ///< SAM's own code: sam_vit_b_01ec64.pth
-  kMobileSam,     ///< MobileSAM's: mobile_sam.pt
+  kTransformers,  ///< transformers' SamModel, with a config.json
+  kSam,           ///< SAM's original code: sam_vit_b_01ec64.pth
+  kMobileSam,     ///< MobileSAM's code: mobile_sam.pt
 };
 
-/// Returns the layout of a mask model from its tensor names. Throws UserError (kBadData) that lists
-/// the known layouts.
+/// Detects the format of a mask model from its tensor names. Throws UserError (kBadData) with a
+/// list of the supported formats.
 MaskLayout detect_layout(const TensorSource& tensors);
 
+/// Returns the name of a format in messages.
 std::string_view get_layout_name(MaskLayout layout);
 
-/// Returns the checkpoint key of the parameter `parameter`, relative to `mask_model`.
+/// Returns the checkpoint key of a parameter. `parameter` is its name after `mask_model.`.
 std::string to_checkpoint_key(MaskLayout layout, const std::string& parameter);
 
-/// Returns true for a tensor of an unused part: prompts of points and boxes, scores of masks, the
-/// choice among several masks, a classifier, computed tables.
+/// Returns true for a tensor of a part that PRS-Med does not use: point and box prompts, mask
+/// scores, the choice among several masks, a classifier, computed buffers. `name` is the name in
+/// the checkpoint.
 bool is_unused(std::string_view name);
 
-/// Pretrained mask model whose encoder and decoder are taken over.
+/// Pretrained mask model whose encoder and decoder `init --mask-model` copies.
 class MaskSource {
  public:
-  /// Opens the model. Throws UserError (kBadData) for damaged files and unknown layouts.
+  /// Opens the model at `path`, a file or folder. Throws UserError (kBadData) for damaged files and
+  /// unknown formats.
   explicit MaskSource(const std::filesystem::path& path);
 
-  /// Returns `preset`, a mask_config, with the sizes of this mask model.
+  /// Returns `preset`, a mask_config, with its sizes replaced by those of this mask model. Throws
+  /// as read_mask_sizes().
   nlohmann::ordered_json config(nlohmann::ordered_json preset) const;
-  /// Throws UserError (kBadData) that lists missing `parameters` and those of other shapes; logs
-  /// surplus and unused tensors.
+  /// Compares the tensors with `parameters`, the parameters of the new model; ignores those outside
+  /// of the mask model. Throws UserError (kBadData) with a list of missing tensors and of
+  /// unsupported dtypes and shapes. Logs tensors that are neither used nor is_unused().
   void check(const std::vector<nn::Parameter>& parameters) const;
-  /// Returns a parameter's stored weight under the parameter's name; nothing for a parameter that
-  /// no mask model has. REQUIRES: check() has passed it.
+  /// Returns the stored weight for `parameter`, in the stored dtype and under the parameter's name;
+  /// nothing for parameters that no mask model has. The tensor is read when it is materialized,
+  /// also after this object is destroyed. REQUIRES: check() has accepted the parameter.
   std::optional<io::LazyTensor> weight(const nn::Parameter& parameter) const;
   const std::filesystem::path& path() const { return tensors_.path(); }
+  /// Returns the name of the format in messages.
   std::string_view layout() const { return get_layout_name(layout_); }
 
  private:
-  /// Returns the tensor name of a parameter; nothing for a parameter that no mask model has.
+  /// Returns the stored tensor's name; nothing for parameters that no mask model has.
   std::optional<std::string> find_stored_name(const nn::Parameter& parameter) const;
 
   TensorSource tensors_;

@@ -18,7 +18,7 @@ namespace {
 using nn::Component;
 using nn::ParameterScope;
 
-/// ImageNet's, used in the training of SAM and MobileSAM.
+/// ImageNet's mean and deviation, with which SAM and MobileSAM were trained.
 const image::Normalization kNormalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0};
 
 ParameterScope make_mask_scope(nn::ParameterStore& store, Component component) {
@@ -49,7 +49,7 @@ Model::Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSe
               config.channels()) {}
 
 int64_t Model::recomputed_tower_blocks() const {
-  return std::max<int64_t>(0, recompute().vision - encoder_->blocks());
+  return std::max<int64_t>(0, recompute().vision - encoder_->blocks());  // the encoder's blocks come first
 }
 
 at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) const {

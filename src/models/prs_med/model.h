@@ -9,8 +9,8 @@
 
 namespace vlmtrain::models::prs_med {
 
-/// Projection of a mask token's hidden state to a prompt of the mask decoder: two Linears with a
-/// ReLU between them.
+/// Projector from the hidden state of a mask token to a prompt of the mask decoder: two Linears
+/// with a ReLU between them.
 class MaskPrompt {
  public:
   MaskPrompt(const nn::ParameterScope& scope, int64_t hidden_size, int64_t channels);
@@ -30,13 +30,14 @@ class Model final : public llava::Model {
   bool predicts_masks() const override { return true; }
   at::Tensor mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
                          int64_t images_per_pass) const override;
-  /// Returns the blocks of the mask encoder, by far the largest, which come first, and of the
-  /// vision tower.
+  /// Returns the number of blocks of mask encoder and vision tower. The encoder's are recomputed
+  /// first, since their activations are by far the largest.
   int64_t vision_blocks() const override { return encoder_->blocks() + llava::Model::vision_blocks(); }
 
  private:
   int64_t recomputed_tower_blocks() const override;
-  /// Encodes pixels uint8 [images, 3, side, side].
+  /// Encodes pixels, uint8 [images, 3, side, side], at most `images_per_pass` images at a time (0:
+  /// all).
   at::Tensor encode(const at::Tensor& pixels, int64_t images_per_pass) const;
 
   std::unique_ptr<MaskEncoder> encoder_;

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Returns transformers' defaults that differ from those of a Qwen2 text model.
+/// Returns transformers' defaults for Qwen2-VL that differ from those of a Qwen2 text model.
 json make_text_defaults() {
   return {{"vocab_size", 152064},       {"hidden_size", 8192},
           {"intermediate_size", 29568}, {"num_hidden_layers", 80},

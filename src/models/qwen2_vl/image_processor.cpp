@@ -18,10 +18,11 @@ constexpr double kMaxRatio = 200;  // MAX_RATIO of qwen-vl-utils and transformer
 using image::ImageSize;
 using nlohmann::json;
 
-/// Default of Qwen2VLImageProcessor, also used by Qwen3-VL; all published checkpoints set their
+/// Default of Qwen2VLImageProcessor, which Qwen3-VL also uses. All published checkpoints set their
 /// own.
 constexpr PixelBudget kImageBudget{int64_t{56} * 56, int64_t{28} * 28 * 1280};
 
+/// Returns size.shortest_edge or size.longest_edge. Throws UserError if it is missing.
 int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* key) {
   const auto it = size.find(key);
   if (it == size.end() || !it->is_number_integer()) {
@@ -33,9 +34,10 @@ int64_t read_edge(const PreprocessorConfig& file, const json& size, const char* 
   return it->get<int64_t>();
 }
 
+/// Reads the budget; missing keys keep the values of `budget`.
 PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   if (const json* size = file.find("size")) {
-    // min_pixels and max_pixels override the edges that older files also have.
+    // min_pixels and max_pixels override the edges, which some files have as well.
     const bool is_overridden = file.find("min_pixels") != nullptr && file.find("max_pixels") != nullptr;
     if (!is_overridden) {
       budget = {read_edge(file, *size, "shortest_edge"), read_edge(file, *size, "longest_edge")};
@@ -43,7 +45,7 @@ PixelBudget read_budget(const PreprocessorConfig& file, PixelBudget budget) {
   }
   budget.min_pixels = file.value<int64_t>("min_pixels", budget.min_pixels);
   budget.max_pixels = file.value<int64_t>("max_pixels", budget.max_pixels);
-  // Even the smallest image is enlarged to the minimum, so the minimum must be decodable.
+  // The smallest images are enlarged to min_pixels, so the limit of decoded images applies to it.
   if (budget.min_pixels < 1 || budget.max_pixels < budget.min_pixels || budget.min_pixels > image::kMaxImagePixels ||
       budget.max_pixels > kMaxBudgetPixels) {
     throw data_error(
@@ -137,6 +139,7 @@ PixelSettings read_image_settings(const std::filesystem::path& folder, const Vis
 void write_pixel_budget(nlohmann::ordered_json& settings, PixelBudget budget) {
   const bool has_size = settings.contains("size") && settings["size"].is_object();
   const bool has_edges = has_size && settings["size"].contains("shortest_edge");
+  // Sets the keys that the file has; size with both edges if it has none of them.
   const std::pair<const char*, int64_t> pixels[]{{"min_pixels", budget.min_pixels}, {"max_pixels", budget.max_pixels}};
   bool has_pixels = true;
   for (const auto& [key, value] : pixels) {
@@ -200,12 +203,15 @@ void PatchWriter::write(const at::Tensor& resized) {
   VLMTRAIN_CHECK(frames_ < grid_.frames * depth_, "more frames than {} patches of {}", grid_.frames, depth_);
   const int64_t channel_bytes = depth_ * patch_ * patch_, patch_bytes = 3 * channel_bytes;
   const int64_t merged_columns = grid_.columns / merge_;  // squares of merge² patches per row
+  // First byte of the frame within the first of its patches.
   uint8_t* const frame = patches_.mutable_data_ptr<uint8_t>() +
                          frames_ / depth_ * grid_.patches_per_frame() * patch_bytes +
                          frames_ % depth_ * patch_ * patch_;
   const auto* line = resized.const_data_ptr<uint8_t>();
   for (int64_t channel = 0; channel < 3; ++channel) {
     for (int64_t row = 0; row < grid_.rows; ++row) {
+      // Index of the row's first patch: the patches of a token are adjacent, so a row of tokens has
+      // merge² · merged_columns patches and a patch row within it starts at a multiple of merge.
       const int64_t first = (row / merge_ * merged_columns * merge_ + row % merge_) * merge_;
       for (int64_t y = 0; y < patch_; ++y) {
         uint8_t* const in_patch = frame + channel * channel_bytes + y * patch_;
@@ -222,6 +228,8 @@ void PatchWriter::write(const at::Tensor& resized) {
 at::Tensor extract_frame(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame,
                          const VisionConfig& vision) {
   const int64_t depth = vision.temporal_patch_size, merge = vision.merge_size, side = vision.patch_size;
+  // [token row, token column, y, x, channel, frame, row, column] → [channel, token row, y, row,
+  // token column, x, column].
   return patches.narrow(0, frame / depth * grid.patches_per_frame(), grid.patches_per_frame())
       .view({grid.rows / merge, grid.columns / merge, merge, merge, 3, depth, side, side})
       .select(5, frame % depth)

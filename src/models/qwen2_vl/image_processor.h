@@ -16,80 +16,85 @@
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// Range of an image's pixels after resizing.
+/// Range of the total number of pixels of an image after resizing.
 struct PixelBudget {
   int64_t min_pixels;
   int64_t max_pixels;
 };
 
-/// Throws UserError (kBadData) for an aspect ratio above 200, which the models were never trained
-/// on.
+/// Throws UserError (kBadData) for an aspect ratio above 200, which transformers rejects.
 void check_ratio(image::ImageSize size);
 
-/// Returns the size that an image is resized to, with transformers' arithmetic: both sides
-/// multiples of `factor`, the aspect ratio and the budget kept as closely as possible. Throws as
-/// check_ratio().
+/// Returns the size that an image is resized to, with the arithmetic of transformers' smart_resize.
+/// Both sides are multiples of `factor` pixels, and the size is within `budget`, if possible, with
+/// nearly the aspect ratio of `size`. Throws as check_ratio().
 image::ImageSize smart_resize(image::ImageSize size, int64_t factor, PixelBudget budget);
 
-/// Settings that convert images and video frames to the tower's input.
+/// Settings of the conversion of images and video frames to the tower's input.
 struct PixelSettings {
-  PixelBudget budget{};
+  PixelBudget budget{};  ///< per image or frame, unless a struct with this one defines it otherwise
   image::Filter filter = image::Filter::kBicubic;
   image::Normalization normalization{};
 };
 
-/// Reads the settings shared by Qwen2VLImageProcessor and Qwen2VLVideoProcessor; missing keys have
-/// transformers' default, `budget`, `mean` and `deviation` included. Throws UserError (kBadData)
-/// that names an unsupported setting, or a patch size other than the tower's.
+/// Reads the settings shared by Qwen2VLImageProcessor and Qwen2VLVideoProcessor. `budget`, `mean`
+/// and `deviation` are transformers' defaults for missing keys. Throws UserError (kBadData) with
+/// the key for unsupported settings, and for a patch size other than the tower's.
 PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget budget, const VisionConfig& vision,
                                   const PreprocessorConfig::ChannelValues& mean = kClipMean,
                                   const PreprocessorConfig::ChannelValues& deviation = kClipStd);
 
-/// Reads the image settings of preprocessor_config.json, or of processor_config.json. `max_pixels`
-/// (data.image_max_pixels) limits an image; a limit below the minimum also lowers the minimum.
+/// Reads the image settings of preprocessor_config.json in `folder`, or of processor_config.json.
+/// `max_pixels` (data.image_max_pixels) limits the budget as limit_budget(). Throws as
+/// read_pixel_settings(), also for missing files and other processor types.
 PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels);
 
-/// Largest pixel budget: keeps the product with a number of frames within 64 bits.
+/// Largest supported pixel budget. Its product with a number of frames is within 64 bits.
 inline constexpr int64_t kMaxBudgetPixels = int64_t{1} << 40;
 
-/// Returns `budget` with minimum and maximum limited to `max_pixels`.
+/// Returns `budget` with minimum and maximum lowered to at most `max_pixels`; nothing: no limit.
 PixelBudget limit_budget(PixelBudget budget, std::optional<int64_t> max_pixels);
 
-/// Writes the budget into the settings of a processor, under each of its key names.
+/// Writes a budget into the settings of a processor, under each of the key names that they have:
+/// min_pixels and max_pixels, size.shortest_edge and size.longest_edge.
 void write_pixel_budget(nlohmann::ordered_json& settings, PixelBudget budget);
 
-/// Returns the keys that read_pixel_settings() reads, and those known not to change pixels.
+/// Returns the keys that read_pixel_settings() supports, and keys that do not affect pixels.
 const std::set<std::string_view>& get_pixel_keys();
 
-/// Returns the size that an image of this size is resized to: whole tokens.
+/// Returns the size that an image of this size is resized to; its sides are whole tokens. Throws as
+/// check_ratio().
 image::ImageSize compute_resized_size(image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
 
-/// Returns the patch grid of `frames` frames resized to `size`; the last frame is repeated to fill
-/// temporal patches.
+/// Returns the grid of patches of `frames` frames that were resized to `size`. The number of
+/// temporal patches is rounded up.
 data::PatchGrid compute_grid(int64_t frames, image::ImageSize size, const VisionConfig& vision);
 
-/// Returns the token grid of a patch grid.
+/// Returns the grid of tokens of a grid of patches.
 data::PatchGrid compute_token_grid(const data::PatchGrid& patches, const VisionConfig& vision);
 
-/// Returns the shape of an image or video of these patches, without the text around it.
+/// Returns the token numbers and the input shape of an image or video with this grid of patches,
+/// without the tokens of markers.
 data::SampleShape make_shape(const data::PatchGrid& grid, const VisionConfig& vision);
 
-/// Writer of patches from frames that arrive one by one: uint8 [patches, 3, temporal_patch_size ·
-/// patch_size, patch_size] of compute_grid(), the frames of a patch stacked vertically, patches
-/// ordered by frame, then token. Bit for bit as transformers 5.23 with torchvision 0.29.
+/// Writer of the patches of frames that are added one by one. The result is uint8 [patches, 3,
+/// temporal_patch_size · patch_size, patch_size] for the grid of compute_grid(). The frames of a
+/// patch are stacked vertically. Patches are ordered by temporal patch, then by token. Bitwise
+/// equal to transformers 5.23 with torchvision 0.29. Not thread-safe.
 class PatchWriter {
  public:
-  /// Starts patches of `frames` ≥ 1 frames that are resized to `size`.
+  /// Creates a writer of `frames` frames that are resized to `size`. REQUIRES: frames ≥ 1.
   PatchWriter(int64_t frames, image::ImageSize size, image::Filter filter, const VisionConfig& vision);
 
   /// Adds the next frame, uint8 [3, height, width]. The tensor may be reused after the call.
   void add(const at::Tensor& frame);
-  /// Returns all patches; repeats the last frame to fill the last temporal patch. Call once, after
-  /// the last add().
+  /// Returns all patches. Repeats the last frame to fill the last temporal patch. REQUIRES: called
+  /// once, after the last add().
   at::Tensor finish();
 
  private:
+  /// Copies a resized frame to its patches.
   void write(const at::Tensor& resized);
 
   image::Filter filter_;
@@ -100,7 +105,8 @@ class PatchWriter {
   int64_t frames_ = 0;
 };
 
-/// Returns a frame, uint8 [3, height, width], from the patches of a PatchWriter.
+/// Returns the resized frame with index `frame`, uint8 [3, height, width], from the patches of a
+/// PatchWriter. `grid` is their grid.
 at::Tensor extract_frame(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame,
                          const VisionConfig& vision);
 

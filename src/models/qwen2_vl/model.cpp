@@ -12,7 +12,7 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-/// Prefixes of parameter names and of published keys.
+/// Prefixes of parameter names and of the published checkpoints' keys.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPublished{
     {{"model.visual.", "visual."}, {"model.language_model.", "model."}}};
 
@@ -50,20 +50,23 @@ Model::Model(Config config, QwenKeyMap key_map, image::Normalization normalizati
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
   const auto layout = PatchLayout::make(vision.grids, config_.vision);
-  VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0), "{} patches in grids for {} rows",
-                 layout.positions.size() / 2, vision.pixel_values.size(0));
+  VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0),
+                 "the grids have {} patches, but there are {} rows of pixels", layout.positions.size() / 2,
+                 vision.pixel_values.size(0));
   const auto device = vision.pixel_values.device();
+  // In the tower, the patches of a window are adjacent; its output is put back into input order.
   const bool has_windows = !layout.patch_order.empty();
   const at::Tensor window_order = has_windows ? memory::copy_to_device(layout.patch_order, device) : at::Tensor();
   const at::Tensor embedded = tower_.embed({vision.pixel_values, normalization_, window_order});
   at::Tensor patches = tower_(embedded, layout, recompute().vision).last;
-  const at::Tensor features = merger_(patches);
+  const at::Tensor features = merger_(patches);  // [tokens, text hidden]
   if (!with_dense) patches.reset();
   const auto restore_order = [&](const at::Tensor& token_rows) {
     return has_windows ? token_rows.index_select(0, memory::copy_to_device(layout.inverse_token_order, device))
                        : token_rows;
   };
   ImageFeatures result{.features = restore_order(features)};
+  // Dense features are per patch; a row of the view has the patches of one token.
   if (with_dense) result.dense = restore_order(patches.view({features.size(0), -1})).view_as(patches);
   return result;
 }

@@ -11,25 +11,26 @@
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// Map from parameter names to checkpoint keys: as published (`visual.blocks…`, `model.layers…`),
-/// or as transformers 5's modules, which are vlmtrain's (`model.visual.blocks…`,
-/// `model.language_model.layers…`).
+/// Map from parameter names to checkpoint keys. Keys are either as published (`visual.blocks…`,
+/// `model.layers…`), or as in transformers 5 (`model.visual.blocks…`,
+/// `model.language_model.layers…`). The latter equal the parameter names.
 class QwenKeyMap {
  public:
-  /// Returns the map of a checkpoint with these tensors; the published one for no tensors.
+  /// Returns the map for a checkpoint with these tensors. Without tensors, keys are as published.
   static QwenKeyMap detect(std::span<const std::string> tensors);
 
   std::string to_checkpoint_key(const std::string& parameter) const;
 
  private:
-  bool is_published_ = true;
+  bool is_published_ = true;  // keys are as published
 };
 
-/// Qwen2-VL and Qwen2.5-VL: vision tower of native resolution, patch merger and a Qwen2 text model
-/// with positions on three axes.
+/// Qwen2-VL and Qwen2.5-VL: vision tower for images of any resolution, patch merger and a Qwen2
+/// text model with positions on three axes (time, height, width). Parameter names are those of
+/// transformers 5.
 class Model final : public VisionLanguageModel {
  public:
-  /// Builds the model. `key_map`: parameter names to checkpoint keys.
+  /// Builds the model. `key_map` maps parameter names to checkpoint keys.
   Model(Config config, QwenKeyMap key_map, image::Normalization normalization, const nn::ParameterSettings& settings);
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_dense) const override;

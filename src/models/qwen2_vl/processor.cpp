@@ -13,11 +13,14 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
+/// Builder of position ids, [axes · tokens]: for all tokens their time, then their row, then their
+/// column.
 class PositionIdBuilder {
  public:
   PositionIdBuilder(int64_t tokens, data::VideoLayout layout)
       : tokens_(tokens), layout_(layout), ids_(static_cast<size_t>(data::kPositionAxes * tokens)) {}
 
+  /// Adds the text tokens before token `token`.
   void add_text(int64_t token) {
     VLMTRAIN_CHECK(token >= next_token_ && token <= tokens_, "token {} of {} after {}", token, tokens_, next_token_);
     while (next_token_ < token) {
@@ -26,6 +29,7 @@ class PositionIdBuilder {
     }
   }
 
+  /// Adds the tokens of an image or video.
   void add(const VisionSpan& span) {
     for (int64_t frame = 0; frame < span.grid.frames; ++frame) {
       const int64_t time = compute_time(frame, span);
@@ -39,13 +43,15 @@ class PositionIdBuilder {
     next_position_ += layout_ == data::VideoLayout::kReleased ? std::max(side, last_time + 1) : side;
   }
 
+  /// Adds the remaining text tokens and returns all ids. Call once.
   std::vector<int64_t> finish() {
     add_text(tokens_);
     return std::move(ids_);
   }
 
  private:
-  /// Multiplies in fp32 and truncates, as transformers does.
+  /// Returns the time of a temporal patch relative to the span. Multiplies in fp32 and truncates,
+  /// as transformers does.
   static int64_t compute_time(int64_t frame, const VisionSpan& span) {
     return static_cast<int64_t>(static_cast<float>(frame) * span.time_step);
   }
@@ -128,7 +134,7 @@ at::Tensor GridProcessor::preprocess_image(const at::Tensor& image, std::optiona
 std::vector<MediaPreview> GridProcessor::preview_images(const at::Tensor& rows, const MediaLayout& layout,
                                                         image::ImageSize /*size*/,
                                                         std::optional<int64_t> /*max_pixels*/) const {
-  // An image is repeated in all frames of its patches.
+  // All frames of an image's patches are equal, so one of them is shown.
   const int64_t count = std::max<int64_t>(layout.frames, 1);
   std::vector<MediaPreview> previews;
   previews.reserve(static_cast<size_t>(count));
@@ -149,8 +155,8 @@ int64_t GridProcessor::count_tokens(image::ImageSize size, std::optional<int64_t
 }
 
 std::optional<ShrinkRange> GridProcessor::shrink_range(data::MediaKind kind) const {
-  // 224 x 224 pixels with 28 x 28 per token, the input size of the first CLIP models: a choice,
-  // below which images lose most of their details (docs/data.md).
+  // 64 tokens of 28 x 28 pixels have 224 x 224 pixels, the input size of the first CLIP models.
+  // Chosen without measurement (docs/data.md).
   constexpr int64_t kMinTokens = 64;
   const int64_t side = vision_.pixels_per_token_side(), token_pixels = side * side;
   const int64_t min_pixels = kind == data::MediaKind::kVideo ? min_frame_pixels() : images_.budget.min_pixels;

@@ -14,19 +14,20 @@
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// Image or video among a sample's tokens.
+/// Image or video among the tokens of a sample.
 struct VisionSpan {
-  int64_t first_token;
-  data::PatchGrid grid;  ///< in tokens, not patches
-  float time_step = 1;   ///< positions between frames
+  int64_t first_token;   ///< index of its first token in the sample
+  data::PatchGrid grid;  ///< in tokens, not patches; `frames` are temporal patches
+  float time_step = 1;   ///< positions between adjacent temporal patches
 };
 
-/// Returns data::Sample::position_ids. Text advances all axes together; an image token adds its
-/// frame, row and column to the position before the image; text continues after the largest
-/// position of any axis. With data::VideoLayout::kTransformers5 it continues after the larger of
-/// height and width, so that late frames of a video can exceed the positions of the following text
-/// (transformers' get_rope_index since 5.3; issue 45381 there). Returns no ids without spans, where
-/// all axes are equal.
+/// Returns data::Sample::position_ids of a sample with `tokens` tokens. Text advances all axes
+/// together. The position of an image token is that of the span's start plus its time, row and
+/// column. With data::VideoLayout::kReleased, text after a span continues after its largest
+/// position on any axis. With kTransformers5, it continues after the larger of height and width, so
+/// late frames of a video can exceed the positions of the following text (transformers'
+/// get_rope_index from 5.3; issue 45381 there). Returns no ids without spans, since all axes are
+/// equal then. REQUIRES: `spans` are in ascending order.
 std::vector<int64_t> make_position_ids(int64_t tokens, std::span<const VisionSpan> spans, data::VideoLayout layout);
 
 inline constexpr std::string_view kImagePad = "<|image_pad|>";
@@ -34,11 +35,12 @@ inline constexpr std::string_view kVideoPad = "<|video_pad|>";
 inline constexpr std::string_view kVisionStart = "<|vision_start|>";
 inline constexpr std::string_view kVisionEnd = "<|vision_end|>";
 
-/// Returns the placeholder that the chat templates of these models contain for an image or video.
+/// Returns kVisionStart, `pad` and kVisionEnd. With kImagePad or kVideoPad, it is the placeholder
+/// of an image or video in the chat templates of these models.
 std::string format_vision_block(std::string_view pad);
 
-/// Base of the processors of Qwen2-VL and its successors: an image has one token per square of
-/// merge_size² patches. Subclasses select the frames of a video, their size and their text.
+/// Base class of the processors of Qwen2-VL and its successors. An image has one token per square
+/// of merge_size² patches. Subclasses determine the frames of a video, their size and their text.
 class GridProcessor : public ConversationProcessor {
  protected:
   /// Ids of kImagePad and kVideoPad in config.json, and the number of embedding rows.
@@ -46,20 +48,25 @@ class GridProcessor : public ConversationProcessor {
     int64_t image, video, vocab_size;
   };
 
+  /// Throws UserError (kBadData) if the tokenizer does not match `tokens`.
   GridProcessor(const VisionConfig& vision, const Tokens& tokens, PixelSettings images, text::Tokenizer tokenizer,
                 text::ChatTemplate chat_template, const ProcessorSettings& settings);
 
-  /// Returns the indices of the frames to use, at least one.
+  /// Returns the ascending indices of the frames to use, at least one.
   virtual std::vector<int64_t> select_frames(const image::VideoInfo& info) const = 0;
-  /// Returns the size that frames of `size` are resized to if `frames` of them are used.
+  /// Returns the size that frames of `size` are resized to if `frames` frames are used.
+  /// `max_pixels` is an additional limit per frame; nothing: no such limit.
   virtual image::ImageSize frame_size(int64_t frames, image::ImageSize size,
                                       std::optional<int64_t> max_pixels) const = 0;
 
-  /// Returns the layout of an image or video: one `pad` per token.
+  /// Returns the layout of an image or video with this grid of patches. Its text has one `pad` per
+  /// token.
   MediaLayout make_layout(const data::PatchGrid& grid, std::string_view pad) const;
+  /// Returns the grid of patches of a video.
   data::PatchGrid compute_video_grid(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const;
   /// Returns the video's frame rate; for a video without one, the sampling rate.
   double get_fps(const image::VideoInfo& info) const { return info.fps > 0 ? info.fps : sampling_fps_; }
+  /// Returns data.video_fps.
   double sampling_fps() const { return sampling_fps_; }
   const image::Normalization& image_normalization() const { return images_.normalization; }
   const VisionConfig& vision() const { return vision_; }
@@ -87,9 +94,9 @@ class GridProcessor : public ConversationProcessor {
   double sampling_fps_;
 };
 
-/// Processor of Qwen2-VL and Qwen2.5-VL (transformers' Qwen2VLProcessor and Qwen2_5_VLProcessor):
-/// the tokens of an image or video stand between <|vision_start|> and <|vision_end|>; two video
-/// frames form a patch.
+/// Processor of Qwen2-VL and Qwen2.5-VL (transformers' Qwen2VLProcessor and Qwen2_5_VLProcessor).
+/// The tokens of an image or video are between <|vision_start|> and <|vision_end|>. Two video
+/// frames form a temporal patch.
 class Processor final : public GridProcessor {
  public:
   Processor(const Config& config, PixelSettings images, VideoSettings videos, text::Tokenizer tokenizer,

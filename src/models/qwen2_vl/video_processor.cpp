@@ -16,10 +16,12 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-constexpr int64_t kMaxFrames = 1 << 20;  // published files have at most 768; more is a damaged file
+constexpr int64_t kMaxFrames = 1 << 20;  // published files have at most 768; rejects only damaged files
+/// Default of Qwen2VLVideoProcessor per frame: 128 to 768 squares of 28 x 28 pixels.
 constexpr PixelBudget kVideoBudget{int64_t{128} * 28 * 28, int64_t{28} * 28 * 768};
 
-/// Returns `count` of `frames` frame indices, each at the start of an equal part.
+/// Divides `frames` frames into `count` equal parts and returns the index of the first frame of
+/// each.
 std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
   std::vector<int64_t> all_indices(static_cast<size_t>(frames));
   std::iota(all_indices.begin(), all_indices.end(), int64_t{0});
@@ -30,6 +32,7 @@ std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
   return {indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel()};
 }
 
+/// Returns the file with the video settings. Throws UserError if it does not exist.
 PreprocessorConfig find_video_file(const std::filesystem::path& folder) {
   auto file = PreprocessorConfig::find_for_videos(folder);
   if (file) return *std::move(file);
@@ -44,7 +47,7 @@ PreprocessorConfig find_video_settings(const std::filesystem::path& folder, std:
   auto file_type = file.value<std::string>("video_processor_type", std::string(type));
   if (file_type.ends_with("Fast")) file_type.resize(file_type.size() - 4);
   if (file_type != type) {
-    throw data_error("{}: video_processor_type {} is not that of this model, {}; use the checkpoint's own file",
+    throw data_error("{}: video_processor_type is {}, but this model needs {}; use the checkpoint's own file",
                      file.name(), make_excerpt(file_type), type);
   }
   return file;
@@ -114,9 +117,12 @@ PixelSettings VideoSettings::compute_frame_settings(int64_t frames, const Vision
   PixelSettings settings = pixels;
   if (!limits.cap_pixels_per_frame) return settings;
   const int64_t side = vision.pixels_per_token_side();
-  const auto max_total_pixels = static_cast<int64_t>(static_cast<double>(limits.max_video_tokens * side * side) * 0.9);
+  // As fetch_video of qwen-vl-utils: frames share 0.9 of the tokens' pixels (VIDEO_TOTAL_PIXELS).
+  constexpr double kUsedShare = 0.9;
+  const auto max_total_pixels =
+      static_cast<int64_t>(static_cast<double>(limits.max_video_tokens * side * side) * kUsedShare);
   const int64_t max_frame_pixels = max_total_pixels * vision.temporal_patch_size / frames;
-  const auto min_frame_pixels = static_cast<int64_t>(static_cast<double>(settings.budget.min_pixels) * 1.05);
+  const auto min_frame_pixels = static_cast<int64_t>(static_cast<double>(settings.budget.min_pixels) * kMinPixelMargin);
   settings.budget.max_pixels = std::max(std::min(settings.budget.max_pixels, max_frame_pixels), min_frame_pixels);
   return settings;
 }
@@ -132,8 +138,8 @@ std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video,
   if (!limits.num_frames) {
     return sample(video.frames, video.fps > 0 ? video.fps : sampling_fps, sampling_fps, vision);
   }
-  // Python's round() rounds half to even. transformers refuses shorter videos; here all frames are
-  // used.
+  // Python's round() rounds half to even, as nearbyint does. transformers rejects videos with fewer
+  // frames than num_frames; here all of their frames are used.
   const auto patches = static_cast<int64_t>(
       std::nearbyint(static_cast<double>(*limits.num_frames) / static_cast<double>(vision.temporal_patch_size)));
   const int64_t count =

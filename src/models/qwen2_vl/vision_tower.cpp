@@ -17,7 +17,7 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-/// Iteration over the tokens of a frame in the tower's order.
+/// Appends the tokens of a frame to a PatchLayout, in the tower's order.
 class FrameTraversal {
  public:
   FrameTraversal(PatchLayout& layout, const data::PatchGrid& grid, const VisionConfig& config)
@@ -26,10 +26,12 @@ class FrameTraversal {
         rows_(grid.rows / config.merge_size),
         columns_(grid.columns / config.merge_size) {}
 
+  /// Adds all tokens row by row, for a tower without windows.
   void add_row_major() {
     for (int64_t row = 0; row < rows_; ++row) add_row_segment(row, 0, columns_);
   }
 
+  /// Adds all tokens window by window. `first_token` is the index of the frame's first token.
   void add_windows(int64_t first_token) {
     const int64_t side = *config_.window_tokens;
     for (int64_t top = 0; top < rows_; top += side) {
@@ -172,6 +174,7 @@ VisionTower::VisionTower(const nn::ParameterScope& scope, const VisionConfig& co
               ? (scope / "patch_embed" / "proj").parameter("bias", {config.hidden_size}, nn::InitialValues::zeros())
               : at::Tensor()),
       blocks_(scope / "blocks", config.blocks, config, memory::Component::kVision) {
+  // A head has head_dim / 2 pairs, half of them for each of two axes.
   const int64_t pairs_per_axis = config.hidden_size / config.heads / 4;
   const at::Tensor frequencies = nn::compute_inv_freq(2 * pairs_per_axis, config.rope_theta);
   const auto indices = at::TensorOptions(at::kLong);

@@ -20,20 +20,23 @@
 
 namespace vlmtrain::models::qwen2_vl {
 
-/// Order and attention segments of the patches of a pass, computed on the host from the grids
-/// alone. Input patches are ordered by token (merge_size² in a row), the tokens of a frame row by
-/// row. In the tower the tokens of a window are adjacent: windows of a frame row by row, truncated
-/// at the frame's right and lower edge.
+/// Order and attention segments of the patches of a forward pass, computed on the host from the
+/// grids. In the input, the merge_size² patches of a token are adjacent, and the tokens of a frame
+/// are ordered row by row. In the tower, the tokens of a window are adjacent. The windows of a
+/// frame are ordered row by row and truncated at its right and lower edge.
 struct PatchLayout {
-  std::vector<int64_t> token_order;          ///< [tokens], index of the token at each place of the tower
-  std::vector<int64_t> inverse_token_order;  ///< [tokens], place in the tower of each token
-  std::vector<int64_t> patch_order;          ///< [patches], as token_order; both empty without windows
-  /// [2 · patches], rows of the patches in their frame, then columns; tower's order.
+  // The first three are empty without windows.
+  std::vector<int64_t> token_order;          ///< [tokens], input index of each token in the tower's order
+  std::vector<int64_t> inverse_token_order;  ///< [tokens], tower index of each token in input order
+  std::vector<int64_t> patch_order;          ///< [patches], input index of each patch in the tower's order
+  /// [2 · patches], the rows of the patches in their frame, then their columns; in the tower's
+  /// order.
   std::vector<int64_t> positions;
   std::vector<int64_t> frame_patches;   ///< patches of each frame
   std::vector<int64_t> window_patches;  ///< patches of each window; empty without windows
 
-  /// Computes the layout. REQUIRES: rows and columns are multiples of merge_size.
+  /// Computes the layout of images and videos with these grids of patches. REQUIRES: rows and
+  /// columns of each grid are multiples of merge_size.
   static PatchLayout make(std::span<const data::PatchGrid> grids, const VisionConfig& config);
 };
 
@@ -41,7 +44,7 @@ struct PatchLayout {
 class Norm {
  public:
   Norm(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Returns x as the input of Linears.
+  /// Returns the normalized x [patches, hidden] as the input of Linears.
   nn::LinearInput make_linear_input(const at::Tensor& x) const;
   at::Tensor operator()(const at::Tensor& x) const { return make_linear_input(x).value(); }
 
@@ -49,18 +52,18 @@ class Norm {
   std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
 };
 
-/// MLP of two Linears with an activation between them, or the gated one.
+/// MLP of a block: two Linears with an activation between them, or gated (SwiGLU).
 class FeedForward {
  public:
   FeedForward(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Returns the MLP's output, [patches, hidden]. `x`: a norm of the residual stream, to which the
-  /// caller adds.
+  /// Returns the sum of the MLP's output and the residual stream, [patches, hidden]. `x` is a norm
+  /// of the residual stream.
   at::Tensor operator()(const nn::LinearInput& x) const;
 
  private:
   bool is_gated_;
   Activation activation_;
-  nn::Linears gate_up_proj_;  // gate and up of the gated MLP
+  nn::Linears gate_up_proj_;  // gate and up projection, or the first Linear of an MLP that is not gated
   nn::Linear down_proj_;
 };
 
@@ -70,10 +73,11 @@ struct VisionContext {
   nn::RotaryTable rotary;
 };
 
+/// A pre-norm transformer block.
 class VisionBlock {
  public:
   VisionBlock(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Returns the block's output: [patches, hidden] → [patches, hidden].
+  /// Maps x [patches, hidden] → [patches, hidden].
   at::Tensor operator()(const at::Tensor& x, const VisionContext& context) const;
 
  private:
@@ -86,14 +90,16 @@ class VisionBlock {
   FeedForward feed_forward_;
 };
 
+/// Vision tower of Qwen2-VL and Qwen2.5-VL, without the merger. Frames attend to themselves only.
 class VisionTower {
  public:
   VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
 
-  /// Embeds pixels [patches, 3, temporal_patch_size · patch_size, patch_size] in input order →
-  /// [patches, hidden] in the tower's order.
+  /// Embeds patches: pixels [patches, 3, temporal_patch_size · patch_size, patch_size] in input
+  /// order → [patches, hidden] in the tower's order (pixels.order).
   at::Tensor embed(const image::BytePixels& pixels) const;
-  /// Runs the blocks on embed()'s output.
+  /// Runs the blocks on the output of embed(). `layout` is that of its patches. `recomputed_blocks`
+  /// blocks are recomputed in the backward pass. `options` selects further hidden states to return.
   BlockOutputs operator()(const at::Tensor& embedded, const PatchLayout& layout, int64_t recomputed_blocks,
                           const HiddenStateOptions& options = {}) const;
   int64_t blocks() const { return blocks_.size(); }
@@ -106,11 +112,11 @@ class VisionTower {
   BlockList<VisionBlock> blocks_;
 };
 
-/// Merger of merge_size² patches into one token.
+/// Projector: merges merge_size² patches into one token by a norm and two Linears.
 class PatchMerger {
  public:
   PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config);
-  /// Returns the tokens: [patches, hidden] → [tokens, output_size].
+  /// Maps patches [patches, hidden] → tokens [patches / merge_size², output_size].
   at::Tensor operator()(const at::Tensor& x) const;
 
  private:

@@ -20,8 +20,9 @@ std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, co
       config, qwen2_vl::read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
 }
 
-/// Returns the placeholder of a video. Checkpoints were trained with time stamps and frames in
-/// place of the template's video text; transformers 5 inserts them into it.
+/// Returns the markup of a video in the chat template. In the layout that the checkpoints were
+/// trained with, time stamps and frames replace the whole block. In that of transformers 5, they
+/// replace only the token within the block.
 text::MediaMarkup make_video_block(data::VideoLayout layout) {
   const std::string block = qwen2_vl::format_vision_block(qwen2_vl::kVideoPad);
   return {.block = block, .token = layout == data::VideoLayout::kReleased ? block : std::string(qwen2_vl::kVideoPad)};
@@ -55,8 +56,9 @@ data::SampleShape image_shape(const nlohmann::json& config_json, const std::file
   return shape;
 }
 
-/// Returns the number of time stamp tokens. Exact with a tokenizer; without one it counts as
-/// Qwen's: one token per digit, one for " seconds" and one per other character.
+/// Returns the number of tokens of time stamps and markers. Exact if `folder` has a tokenizer.json;
+/// otherwise counted as Qwen's tokenizer splits a time stamp: " seconds" is one token, and so is
+/// each of the other characters.
 int64_t count_timestamp_tokens(const std::vector<std::string>& timestamps, const std::filesystem::path& folder) {
   constexpr std::string_view kUnit = " seconds";
   const auto file = folder / "tokenizer.json";

@@ -25,7 +25,7 @@ using nn::ParameterScope;
 
 namespace {
 
-/// Returns transformers' defaults that differ from those of a Qwen3 text model.
+/// Returns transformers' defaults for Qwen3-VL that differ from those of a Qwen3 text model.
 json make_text_defaults() {
   return {{"rope_theta", 500000.0}, {"max_position_embeddings", 128000}};
 }
@@ -48,7 +48,7 @@ LlamaConfig read_text(const json& text_config, const std::string& source) {
   }
   LlamaConfig config = LlamaConfig::from_json(text, source);
   qwen2_vl::check_mrope_sections(sections, config.head_dim, source);
-  // Height and width use every third pair, so their last pair must exist in the head.
+  // Interleaved sections: height uses pairs 1, 4, 7 …, width 2, 5, 8 …; the last one must exist.
   if (data::kPositionAxes * std::max(sections[1], sections[2]) > config.head_dim / 2) {
     throw data_error("{}: mrope_section [{}]: every third of {} pairs is too few for height and width", source,
                      fmt::join(sections, ", "), config.head_dim / 2);
@@ -58,6 +58,7 @@ LlamaConfig read_text(const json& text_config, const std::string& source) {
   return config;
 }
 
+/// Returns the side of the square table of positions.
 int64_t read_position_side(const json& vision, const std::string& source) {
   const int64_t num_positions = read_size(vision, "num_position_embeddings", 2304, kMaxPositions, source);
   const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(num_positions))));
@@ -104,12 +105,13 @@ VisionConfig read_vision(const json& vision, const LlamaConfig& text, const std:
   return config;
 }
 
-/// Interpolation of a patch along one axis of the table.
+/// Linear interpolation of a patch's position along one axis of the table.
 struct AxisInterpolation {
-  std::array<int64_t, 2> indices;
+  std::array<int64_t, 2> indices;  // of the entries next to the position
   std::array<float, 2> weights;
 };
 
+/// Returns the interpolation of each of `patches` patches along an axis of `side` entries.
 std::vector<AxisInterpolation> interpolate_axis(int64_t patches, int64_t side) {
   std::vector<AxisInterpolation> interpolation;
   interpolation.reserve(static_cast<size_t>(patches));
@@ -125,7 +127,7 @@ std::vector<AxisInterpolation> interpolate_axis(int64_t patches, int64_t side) {
 
 constexpr double kNormEpsilon = 1e-6;  // a constant in transformers' code, not a config key
 
-/// Random positions must be large compared to patches, as in VisionTransformer.
+/// As in VisionTransformer: random positions must be large compared to patches of variance 1.
 constexpr double kPositionDeviation = 0.5;
 
 }  // namespace
@@ -239,13 +241,14 @@ Model::Model(Config config, image::Normalization normalization, const nn::Parame
 
 ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_dense) const {
   const auto layout = qwen2_vl::PatchLayout::make(vision.grids, config_.vision);
-  VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0), "{} patches in grids for {} rows",
-                 layout.positions.size() / 2, vision.pixel_values.size(0));
+  VLMTRAIN_CHECK(std::ssize(layout.positions) == 2 * vision.pixel_values.size(0),
+                 "the grids have {} patches, but there are {} rows of pixels", layout.positions.size() / 2,
+                 vision.pixel_values.size(0));
   const auto interpolation =
       PositionInterpolation::make(vision.grids, config_.vision.position_side, config_.vision.merge_size);
   BlockOutputs patches = tower_({vision.pixel_values, normalization_}, layout, interpolation, recompute().vision);
   ImageFeatures result{.features = merger_(patches.last), .dense = with_dense ? patches.last : at::Tensor()};
-  patches.last.reset();
+  patches.last.reset();  // frees memory before the next merger runs
   for (size_t i = 0; i < deepstack_mergers_.size(); ++i) {
     result.deepstack_features.push_back(deepstack_mergers_[i](patches.requested[i]));
     patches.requested[i].reset();

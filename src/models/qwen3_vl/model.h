@@ -18,14 +18,16 @@
 
 namespace vlmtrain::models::qwen3_vl {
 
-/// Config of Qwen3-VL's tower (Bai et al. 2025, arXiv 2511.21631): Qwen2-VL's tower with other
-/// names, a bias of the patch embedding, learned positions besides the rotary ones, and DeepStack.
+/// Config of the vision tower of Qwen3-VL (Bai et al. 2025, arXiv 2511.21631): the tower of
+/// Qwen2-VL with other parameter names, a bias of the patch embedding, learned positions in
+/// addition to RoPE, and DeepStack.
 struct VisionConfig : qwen2_vl::VisionConfig {
-  int64_t position_side = 48;  ///< entries per side of the square table of positions, interpolated to a frame
-  /// Indices, ascending, of the blocks whose projected output is added to the output of the text
-  /// model's first blocks, in this order.
+  int64_t position_side = 48;  ///< side of the square table of positions, which is interpolated to each frame
+  /// Ascending indices of the tower blocks whose merged output is added to the text model: that of
+  /// the i-th listed block to the output of text block i.
   std::vector<int64_t> deepstack_blocks = {8, 16, 24};
 
+  /// Estimates the number of parameters: those of matrices, mergers and position table included.
   double num_parameters() const;
 };
 
@@ -36,30 +38,35 @@ struct Config {
   int64_t image_token_id = 151655;
   int64_t video_token_id = 151656;
 
+  /// Parses `json`, the content of `folder`/config.json. Throws UserError (kBadData) with the key.
   static Config from_json(const nlohmann::json& json, const std::filesystem::path& folder);
 };
 
-/// Interpolation of the square table of learned positions at the patches of a pass: bilinear with
-/// align_corners, four entries and weights per patch, computed in fp32 as in transformers. Patches
-/// are ordered as in qwen2_vl::PatchLayout.
+/// Bilinear interpolation (align_corners) of the square table of learned positions at the patches
+/// of a forward pass. A patch has four table entries with weights, computed in fp32 as in
+/// transformers. Patches are in the input order of qwen2_vl::PatchLayout.
 struct PositionInterpolation {
-  /// [4 · patches], rows of the table: the first entry of all patches, then the second ….
+  /// [4 · patches], indices of table entries: the first entry of all patches, then the second, and
+  /// so on.
   std::vector<int64_t> indices;
-  std::vector<float> weights;  ///< [4 · patches], as indices
+  std::vector<float> weights;  ///< [4 · patches], in the order of `indices`
 
-  /// Computes the interpolation. `side`: of the table. `merge`: patches per side of a token;
-  /// REQUIRES: rows and columns are multiples of it.
+  /// Computes the interpolation. `side` is the side of the table, `merge` the number of patches
+  /// along a side of a token. REQUIRES: rows and columns of each grid are multiples of `merge`.
   static PositionInterpolation make(std::span<const data::PatchGrid> grids, int64_t side, int64_t merge);
 };
 
-inline constexpr int64_t kInterpolationPoints = 4;
+inline constexpr int64_t kInterpolationPoints = 4;  ///< table entries per patch
 
+/// Vision tower of Qwen3-VL, without the mergers.
 class VisionTower {
  public:
   VisionTower(const nn::ParameterScope& scope, const VisionConfig& config);
 
-  /// Embeds pixels as qwen2_vl::VisionTower::embed does and runs the blocks → [patches, hidden]
-  /// after the last block and after each of VisionConfig::deepstack_blocks.
+  /// Embeds pixels as qwen2_vl::VisionTower::embed(), adds the interpolated positions and runs the
+  /// blocks. Returns hidden states [patches, hidden] after the last block and after each of
+  /// VisionConfig::deepstack_blocks. `recomputed_blocks` blocks are recomputed in the backward
+  /// pass.
   BlockOutputs operator()(const image::BytePixels& pixels, const qwen2_vl::PatchLayout& layout,
                           const PositionInterpolation& interpolation, int64_t recomputed_blocks) const;
   int64_t blocks() const { return transformer_.blocks(); }
@@ -70,13 +77,13 @@ class VisionTower {
   std::vector<int64_t> deepstack_blocks_;
 };
 
-/// Merger of merge_size² patches into one token.
+/// Projector: merges merge_size² patches into one token by a LayerNorm and two Linears.
 class PatchMerger {
  public:
-  /// Builds the merger. `use_postshuffle_norm`: the norm covers the features of a token's patches
-  /// together, else of each patch.
+  /// Builds the merger. With `use_postshuffle_norm`, the LayerNorm covers the features of all
+  /// patches of a token together, else those of each patch.
   PatchMerger(const nn::ParameterScope& scope, const VisionConfig& config, bool use_postshuffle_norm);
-  /// Returns the tokens: [patches, hidden] → [tokens, output_size].
+  /// Maps patches [patches, hidden] → tokens [patches / merge_size², output_size].
   at::Tensor operator()(const at::Tensor& patches) const;
 
  private:
@@ -86,9 +93,10 @@ class PatchMerger {
   nn::Linear first_, second_;
 };
 
-/// Qwen3-VL: vision tower of native resolution, patch mergers and a Qwen3 text model with positions
-/// on three axes. Features of the tower enter the text model as tokens and, from earlier blocks,
-/// after its first blocks (DeepStack).
+/// Qwen3-VL: vision tower for images of any resolution, patch mergers and a Qwen3 text model with
+/// positions on three axes (time, height, width). The tower's output replaces the embeddings of
+/// image tokens; outputs of earlier tower blocks are added after the first text blocks (DeepStack).
+/// Parameter names are those of transformers.
 class Model final : public VisionLanguageModel {
  public:
   Model(Config config, image::Normalization normalization, const nn::ParameterSettings& settings);

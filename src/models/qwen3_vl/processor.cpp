@@ -14,25 +14,27 @@ namespace {
 
 using image::ImageSize;
 
+/// Default of Qwen3VLVideoProcessor per video: 128 to 768 squares of 32 x 32 pixels.
 constexpr qwen2_vl::PixelBudget kVideoBudget{int64_t{128} * 32 * 32, int64_t{32} * 32 * 768};
 
-/// Returns the budget of `frames` frames of `pixels` each.
+/// Returns the pixels of `frames` frames of `pixels` pixels each, at most kMaxBudgetPixels.
 int64_t scale_budget(int64_t pixels, int64_t frames) {
   return pixels > qwen2_vl::kMaxBudgetPixels / frames ? qwen2_vl::kMaxBudgetPixels : pixels * frames;
 }
 
-/// Returns `count` indices, evenly from the first to the last of `frames` frames.
+/// Returns `count` evenly spaced indices from the first to the last of `frames` frames.
 std::vector<int64_t> sample_evenly(int64_t frames, int64_t count) {
   std::vector<int64_t> frame_indices;
   frame_indices.reserve(static_cast<size_t>(count));
-  // numpy.linspace, then rounding half to even, as nearbyint does.
+  // numpy.linspace, whose last value is exact, then rounding half to even, as llrint does.
   const double step = count > 1 ? static_cast<double>(frames - 1) / static_cast<double>(count - 1) : 0;
   for (int64_t i = 0; i < count; ++i) frame_indices.push_back(std::llrint(static_cast<double>(i) * step));
   if (count > 1) frame_indices.back() = frames - 1;
   return frame_indices;
 }
 
-/// Enlarges a frame with a side shorter than a token's.
+/// Returns the size of a frame enlarged until both sides have at least `side` pixels, as in
+/// transformers.
 ImageSize enlarge_to_token(ImageSize size, int64_t side) {
   if (size.height >= side && size.width >= side) return size;
   const double height = static_cast<double>(size.height), width = static_cast<double>(size.width);
@@ -73,13 +75,14 @@ std::vector<int64_t> VideoSettings::sample(int64_t frames, double video_fps, dou
 ImageSize VideoSettings::frame_size(int64_t frames, ImageSize size, std::optional<int64_t> max_pixels,
                                     const VisionConfig& vision) const {
   const int64_t side = vision.pixels_per_token_side(), per_patch = vision.temporal_patch_size;
-  // transformers refuses a video shorter than a patch; here the last frame is repeated.
+  // transformers rejects a video shorter than a temporal patch; here its last frame is repeated.
   frames = std::max(frames, per_patch);
   qwen2_vl::PixelBudget budget = pixels.budget;
   if (limits.cap_pixels_per_frame) {
     const int64_t frame_share = std::min(limits.max_video_tokens * side * side, budget.max_pixels / frames);
     budget.max_pixels = scale_budget(
-        std::max(frame_share, static_cast<int64_t>(static_cast<double>(budget.min_pixels) * 1.05)), frames);
+        std::max(frame_share, static_cast<int64_t>(static_cast<double>(budget.min_pixels) * qwen2_vl::kMinPixelMargin)),
+        frames);
   }
   for (const auto& limit : {max_frame_pixels, max_pixels}) {
     if (limit) budget = qwen2_vl::limit_budget(budget, scale_budget(*limit, frames));
@@ -112,9 +115,11 @@ ImageSize VideoSettings::frame_size(int64_t frames, ImageSize size, std::optiona
 bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision) {
   const int64_t side = vision.pixels_per_token_side(), token_pixels = side * side;
   const int64_t frame_limit = settings.max_frame_pixels.value();
-  // A video has at least the frames of a patch, which share the budget.
+  // A video has at least the frames of one temporal patch, which share the budget. A limit above
+  // their share never applies, so nothing has to be written.
   if (frame_limit >= settings.pixels.budget.max_pixels / vision.temporal_patch_size) return true;
-  const auto min_frame_pixels = static_cast<int64_t>(static_cast<double>(settings.pixels.budget.min_pixels) * 1.05);
+  const auto min_frame_pixels =
+      static_cast<int64_t>(static_cast<double>(settings.pixels.budget.min_pixels) * qwen2_vl::kMinPixelMargin);
   if (frame_limit % token_pixels != 0 || frame_limit < min_frame_pixels) return false;
   const int64_t tokens = frame_limit / token_pixels;
   file["max_video_tokens"] =
@@ -188,7 +193,7 @@ std::vector<int64_t> Processor::make_position_ids(const EncodedChat& chat, std::
   size_t first = 0;
   for (const MediaLayout& image : images) {
     const data::PatchGrid tokens = compute_token_grid(*image.grid, vision_);
-    // Text separates the frames, so each one is positioned as an image.
+    // Time stamps separate the temporal patches, so each one is positioned as an image.
     for (int64_t frame = 0; frame < tokens.frames; ++frame) {
       spans.push_back({chat.image_token_positions.at(first), {1, tokens.rows, tokens.columns}});
       first += static_cast<size_t>(tokens.patches_per_frame());

@@ -13,45 +13,49 @@
 
 namespace vlmtrain::models::qwen3_vl {
 
-/// Video settings of a checkpoint (Qwen3VLVideoProcessor of transformers 5.23). The pixel budget
-/// covers all used frames together.
+/// Video settings of a checkpoint (Qwen3VLVideoProcessor of transformers 5.23).
 struct VideoSettings {
-  qwen2_vl::PixelSettings pixels;                         ///< `budget`: of all frames together
-  std::optional<int64_t> max_frame_pixels;                ///< data.image_max_pixels
-  qwen2_vl::FrameLimits limits{.max_video_tokens = 768};  ///< per frame with a cap
+  qwen2_vl::PixelSettings pixels;                         ///< the budget is per video, for all used frames together
+  std::optional<int64_t> max_frame_pixels;                ///< data.image_max_pixels; nothing: no limit per frame
+  qwen2_vl::FrameLimits limits{.max_video_tokens = 768};  ///< max_video_tokens are per frame
 
+  /// Reads the settings of the checkpoint in `folder`. `max_pixels` becomes max_frame_pixels.
+  /// Throws UserError (kBadData) with the key for unsupported settings.
   static VideoSettings read(const std::filesystem::path& folder, const VisionConfig& vision,
                             std::optional<int64_t> max_pixels);
 
-  /// Returns the indices of the frames to use, at least one, at `sampling_fps` (data.video_fps):
-  /// all of a list of at most max_listed_frames, num_frames if the file has it (a shorter video
-  /// repeats frames), else those of sample(). Throws as qwen2_vl::check_frame_limits().
+  /// Returns the ascending indices of the frames to use, at least one. Of a list of frames: all, or
+  /// max_listed_frames evenly spaced ones. Of a video file: num_frames if the settings have it (a
+  /// shorter video repeats frames), else those of sample() with `sampling_fps` (data.video_fps). A
+  /// file of unknown frame rate is assumed to have `sampling_fps`. Throws as
+  /// qwen2_vl::check_frame_limits().
   std::vector<int64_t> select_frames(const image::VideoInfo& video, double sampling_fps) const;
 
-  /// Returns frame indices of a video of `frames` frames at `video_fps`, sampled at `sampling_fps`:
-  /// evenly from the first to the last.
+  /// Returns evenly spaced indices, from the first to the last frame, of a video that has `frames`
+  /// frames and `video_fps` frames per second, sampled at `sampling_fps` frames per second.
   std::vector<int64_t> sample(int64_t frames, double video_fps, double sampling_fps) const;
 
-  /// Returns the size that `frames` frames of `size` are resized to. `max_pixels`: a further limit
-  /// per frame.
+  /// Returns the size that frames of `size` are resized to if `frames` frames are used.
+  /// `max_pixels` is an additional limit per frame; nothing: no such limit. Throws UserError
+  /// (kBadData) for an aspect ratio above 200.
   image::ImageSize frame_size(int64_t frames, image::ImageSize size, std::optional<int64_t> max_pixels,
                               const VisionConfig& vision) const;
 };
 
-/// Writes a limit of a frame's pixels into the settings of a Qwen3VLVideoProcessor, which has one
-/// of a frame's tokens. Returns false and writes nothing if the limit cannot be expressed: not
-/// whole tokens, or less than 1.05 times the minimum pixels of a video. `settings`: as in the file,
-/// with the limit.
+/// Writes settings.max_frame_pixels into `file`, the settings of a Qwen3VLVideoProcessor, as a
+/// limit of the tokens per frame. Returns false and writes nothing if that is impossible, because
+/// the limit is not a multiple of a token's pixels or is less than 1.05 times the minimum pixels of
+/// a video. `settings` are those of the file. REQUIRES: settings.max_frame_pixels is set.
 bool write_frame_limit(nlohmann::ordered_json& file, const VideoSettings& settings, const VisionConfig& vision);
 
-/// Returns the text before the patches of each pair of frames: `<1.5 seconds>`, the mean time of
-/// its two frames. `frame_indices`: of VideoSettings::sample(); the last one is repeated to fill
-/// the last pair.
+/// Returns the text before each temporal patch, such as `<1.5 seconds>`: the mean time of its first
+/// and last frame. `frame_indices` are those of VideoSettings::select_frames(); the last one is
+/// repeated to fill the last temporal patch.
 std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, double video_fps,
                                          int64_t frames_per_patch);
 
-/// Returns the text of a video with these time stamps: for each pair of frames its stamp, then
-/// `tokens_per_timestamp` tokens between <|vision_start|> and <|vision_end|>.
+/// Returns the text of a video: for each temporal patch its time stamp, then `tokens_per_timestamp`
+/// video tokens between <|vision_start|> and <|vision_end|>.
 std::string format_video_text(const std::vector<std::string>& timestamps, int64_t tokens_per_timestamp);
 
 /// Processor of Qwen3-VL (transformers' Qwen3VLProcessor).
