@@ -75,7 +75,7 @@ TEST_F(RunFilesTest, RejectsInputsThatTheRunWrites) {
 
 TEST_F(RunFilesTest, DoesNotOverwriteForeignFiles) {
   write_input(run_folder() / "metrics.jsonl");
-  EXPECT_THAT(get_usage_error([this] { check_run_files(config_, config_file_); }), HasSubstr("holds metrics.jsonl"));
+  EXPECT_THAT(get_usage_error([this] { check_run_files(config_, config_file_); }), HasSubstr("contains metrics.jsonl"));
   write_input(run_folder() / "run.lock");
   EXPECT_NO_THROW(check_run_files(config_, config_file_)) << "of a run before";
 }

@@ -134,7 +134,7 @@ TEST_F(FailEarlyTest, NonFiniteStepsStopTheRunAfterACheckpoint) {
   const Result result = train({"training.learning_rate=1e30", "training.max_steps=9", "output.save_steps=0",
                                "output.sample_predictions=0", "training.warmup_ratio=0"});
   EXPECT_EQ(result.exit_code, 5) << result.err;
-  const std::string reason = "and so in the 2 steps before";
+  const std::string reason = "as in the 2 steps before";
   EXPECT_THAT(result.err, HasSubstr(reason));
   EXPECT_EQ(result.err.find(reason), result.err.rfind(reason)) << "once, as the error";
   const auto last = step_lines("run/metrics.jsonl").back();

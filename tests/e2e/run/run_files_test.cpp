@@ -58,7 +58,7 @@ TEST_F(RunFilesTest, RejectsInputsThatTheRunOverwrites) {
 TEST_F(RunFilesTest, KeepsForeignFiles) {
   std::filesystem::create_directory(folder() / "run");
   write_text(folder() / "run/metrics.jsonl", "of another program\n");
-  expect_refused(train_arguments({}), 2, {"output.dir: run holds metrics.jsonl", "choose another folder"});
+  expect_refused(train_arguments({}), 2, {"output.dir: run contains metrics.jsonl", "choose another folder"});
   EXPECT_EQ(read_text(folder() / "run/metrics.jsonl"), "of another program\n");
   EXPECT_THAT(entries(folder() / "run"), testing::ElementsAre("metrics.jsonl"));
 }
