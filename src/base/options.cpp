@@ -385,8 +385,10 @@ void OptionTable::add(std::string key, T& target, std::string doc, std::optional
     const auto value = parse<T>(node);
     if (!value) {
       const std::string actual = node.IsScalar() ? node.Scalar() : node.IsNull() ? "nothing" : "a list or section";
-      return fmt::format("must be {} {}, not {}", type_name<T>().starts_with("integer") ? "an" : "a", type_name<T>(),
-                         make_excerpt(actual));
+      const std::string type = std::is_same_v<T, std::vector<std::string>> ? "list of strings"
+                               : std::is_same_v<T, TextMap>                ? "map of strings"
+                                                                           : type_name<T>();
+      return fmt::format("must be {} {}, not {}", type.starts_with("integer") ? "an" : "a", type, make_excerpt(actual));
     }
     if (check && !check->is_satisfied(*value))
       return fmt::format("must be {}, not {}", check->description, make_excerpt(to_text(*value)));

@@ -142,7 +142,7 @@ TEST_F(OptionsTest, ReportsIndentationErrorsWithTheirLine) {
 TEST_F(OptionsTest, SelfReferencingAliasesTerminate) {
   EXPECT_THAT(get_error("x: &x\n  <<: *x\n"), HasSubstr(":2: unknown key x.<<"));
   EXPECT_THAT(get_error("run: &x\n  <<: *x\n"), HasSubstr(":2: unknown key run.<<"));
-  EXPECT_THAT(get_error("run: {files: &x [*x]}"), HasSubstr("run.files: must be a list of texts"));
+  EXPECT_THAT(get_error("run: {files: &x [*x]}"), HasSubstr("run.files: must be a list of strings"));
   EXPECT_THAT(get_error("&x ? *x\n: 1\n"), HasSubstr("is not YAML"));
 }
 
@@ -174,8 +174,8 @@ TEST_F(OptionsTest, MessagesQuoteAtMostALine) {
 }
 
 TEST_F(OptionsTest, RefusesNulInValues) {
-  EXPECT_THAT(get_error("run: {name: \"a.json\\0b\"}"), HasSubstr("run.name: a NUL cannot be part of a value"));
-  EXPECT_THAT(get_error("run: {files: [a, \"b\\0\"]}"), HasSubstr("run.files: a NUL cannot be part of a value"));
+  EXPECT_THAT(get_error("run: {name: \"a.json\\0b\"}"), HasSubstr("run.name: a value cannot contain a NUL character"));
+  EXPECT_THAT(get_error("run: {files: [a, \"b\\0\"]}"), HasSubstr("run.files: a value cannot contain a NUL character"));
   EXPECT_THAT(get_error("run: {speed: \"fast\\0\"}"), HasSubstr("NUL"));
 }
 
@@ -203,7 +203,7 @@ TEST_F(OptionsTest, ResolvedYamlReadsBackAsTheSame) {
 
 TEST_F(OptionsTest, MarkdownNamesTypeCheckAndDefault) {
   EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.steps` | integer (at least 1) | `100` | Optimizer steps. |"));
-  EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.rate` | number (greater than 0) | `1e-08` | Rate. |"));
+  EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.rate` | float (greater than 0) | `1e-08` | Rate. |"));
 }
 
 TEST_F(OptionsTest, SetsAMapWholeOrByEntry) {

@@ -367,7 +367,7 @@ TEST(Loader, RejectsAnEmptyDataSetAndAForeignCursor) {
   EXPECT_THAT(get_error([&] {
                 SingleSourceLoader(make_records(3), processor, {}, 0, make_source_cursor(0, 3), ledger_of_three);
               }),
-              HasSubstr("file holds 3"));
+              HasSubstr("file has 3"));
 }
 
 TEST(Loader, StopsWhileThreadsAreBusy) {

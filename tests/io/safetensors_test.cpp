@@ -198,7 +198,7 @@ TEST_F(Safetensors, RefusesOverlapsHolesAndDuplicates) {
   EXPECT_THAT(get_pair_error("[1,3]", "[0,2]"), HasSubstr("tensor a overlaps"));
   EXPECT_THAT(get_pair_error("[0,2]", "[2,4]", "a"), HasSubstr("tensor a occurs twice"));
   const std::string header = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})";
-  EXPECT_THAT(get_error(header, 3), HasSubstr("tensor a leaves a hole"));
+  EXPECT_THAT(get_error(header, 3), HasSubstr("tensor a leaves a gap"));
   EXPECT_THAT(get_error(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 5),
               HasSubstr("3 bytes after the last"));
 }

@@ -84,7 +84,8 @@ TEST_F(UnreadWeightsTest, DescribesOtherFormats) {
   write_file(folder() / "model-Q4_K_M.gguf", "GGUF");
   EXPECT_THAT(get_error(), HasSubstr("quantized weights for llama.cpp"));
   put("diffusion_model.safetensors", {"a"});
-  EXPECT_THAT(get_error(), AllOf(HasSubstr("diffusion_model.safetensors"), HasSubstr("is called model.safetensors")));
+  EXPECT_THAT(get_error(), AllOf(HasSubstr("diffusion_model.safetensors"),
+                                 HasSubstr("rename the file of the whole model to model.safetensors")));
   put("consolidated.safetensors", {"a"});
   EXPECT_THAT(get_error(), HasSubstr("tensor names that differ from transformers'"));
   put(kFirst, {"a"});
