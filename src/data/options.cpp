@@ -95,14 +95,14 @@ void declare(OptionTable& table, DataOptions& options) {
   constexpr int64_t kMaxWorkers = 1024;  // a larger number is probably a typing error; few hosts have more cores
   table.describe_section("data", "Training and evaluation data, and how it is read.");
   table.add_structured(
-      "data.train", "path or list of sources", [&options] { return options.train.to_json(); },
+      "data.train", "string or list (of sources)", [&options] { return options.train.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.train.set(value); },
       "Training data: a JSON, JSON Lines, Parquet or WebDataset tar file; a pattern such as `data/*.parquet`; a folder "
       "of shards; or a list of these and of `{path, weight, task, image_root}`. `weight` sets the source's share of "
       "the drawn samples, whatever its size. `repeat` instead sets how often an epoch goes through the source. `task` "
       "applies to all samples of the source (docs/data.md).");
   table.add_structured(
-      "data.task_shares", "tasks with shares", [&options] { return options.task_shares.to_json(); },
+      "data.task_shares", "map or list", [&options] { return options.task_shares.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.task_shares.set(value); },
       "Shares of the tasks among the drawn samples, such as `{vqa: 0.75, caption: 0.25}` or `[vqa=0.75, "
       "caption=0.25]`; or a schedule, `[{step: 0, shares: {vqa: 1, caption: 0}}, {step: 500, shares: {vqa: 1, caption: "

@@ -47,7 +47,7 @@ template <class T, class IsValid>
 void add_axes(OptionTable& table, const std::string& key, std::optional<image::Axes<T>>& axes_option,
               const IsValid& is_valid, const std::string& expected, const std::string& doc) {
   table.add_structured(
-      key, "number, list of three or auto", [&axes_option] { return axes_to_json(axes_option); },
+      key, "float, list (of three) or auto", [&axes_option] { return axes_to_json(axes_option); },
       [&axes_option, is_valid, expected](const ordered_json& value) -> std::optional<std::string> {
         if (value == "auto") {
           axes_option.reset();
@@ -126,11 +126,11 @@ void declare(OptionTable& table, VolumeOptions& options) {
       "same over the voxels that are not 0. percentile: data.volume.percentiles are mapped to 0 and 1, and values "
       "beyond them are clipped. window: the same with data.volume.window, for CT.");
   table.add_structured(
-      "data.volume.percentiles", "list of two numbers", [&options] { return ordered_json(options.percentiles); },
+      "data.volume.percentiles", "list (of two floats)", [&options] { return ordered_json(options.percentiles); },
       [&options](const ordered_json& value) { return set_percentiles(value, options.percentiles); },
       "Percentiles of a volume that data.volume.normalization=percentile maps to 0 and 1.");
   table.add_structured(
-      "data.volume.window", "list of two numbers, or of three such lists",
+      "data.volume.window", "list (of two floats, or of three such lists)",
       [&options] { return windows_to_json(options.windows); },
       [&options](const ordered_json& value) { return set_windows(value, options.windows); },
       "Values that data.volume.normalization=window maps to 0 and 1, or that are black and white in slices; in CT "
