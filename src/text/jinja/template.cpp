@@ -284,7 +284,7 @@ class Parser {
 /// Parses a template. Throws UserError (bad data) if it is too large or malformed.
 std::shared_ptr<const SyntaxTree> parse_template(std::string_view source, std::string source_name) {
   if (source.size() > kMaxSourceBytes)
-    throw data_error("{}: the template exceeds {} MB", source_name, kMaxSourceBytes >> 20U);
+    throw data_error("{}: the template exceeds {} MiB", source_name, kMaxSourceBytes >> 20U);
   return Parser(source, std::move(source_name)).run();
 }
 
