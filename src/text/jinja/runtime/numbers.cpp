@@ -197,7 +197,7 @@ std::optional<double> parse_float(std::string_view text) {
   bool is_valid = true;
   std::string digits = remove_underscores(text, is_valid);
   std::transform(digits.begin(), digits.end(), digits.begin(), [](unsigned char character) {
-    return character < 0x80 ? static_cast<char>(std::tolower(character)) : '?';  // '?' is not part of any number
+    return character < 0x80 ? static_cast<char>(std::tolower(character)) : '?';  // not in any number
   });
   std::string_view magnitude = digits;
   const bool is_negative = magnitude.starts_with('-');

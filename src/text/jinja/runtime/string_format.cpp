@@ -231,7 +231,7 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
     if (conversion.has('-')) out.append(padding);
     Budget::check_size(out.size());
   }
-  // As CPython (unicode_format.c): unused values are an error unless `values` supports
+  // As in CPython's PyUnicode_Format(): unused values are an error unless `values` supports
   // subscripting, such as a dict or a list, because it then counts as a mapping.
   if (num_used < call_arguments.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
       !(values.sequence() != nullptr && !is_tuple)) {
