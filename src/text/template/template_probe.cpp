@@ -50,7 +50,7 @@ class TemplateProbe {
         const jinja::Rendering rendering = render(kTwoRounds);
         if (contains_all_turns(rendering, kTwoRounds.size()) && !prints_blocks(rendering)) return;
       } catch (const UserError&) {
-        // The last format is strings, which every template supports, so its error is the relevant one.
+        // The last format is strings, which every template supports, so its error is relevant.
         rejection = std::current_exception();
       }
     }

@@ -153,7 +153,7 @@ class ExternalTokenReader {
     return fmt::format("{}: {}", (folder_ / file).string(), key);
   }
 
-  /// Reads added_tokens_decoder, and added_tokens.json, which is ignored if added_tokens_decoder exists.
+  /// Reads added_tokens_decoder, and added_tokens.json, which is ignored if the key exists.
   void read_added_tokens() {
     if (result_.has_decoder)
       result_.tokens = parse_decoder_tokens(config_[kDecoderKey], format_source(kConfigName, kDecoderKey));
