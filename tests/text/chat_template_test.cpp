@@ -331,7 +331,7 @@ TEST(ChatTemplate, DescribesDifferencesBetweenPromptAndTraining) {
       "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
       "qwen2");
   EXPECT_THAT(spaced_template.description(),
-              AllOf(HasSubstr("omits system texts"), HasSubstr("ends within a token of the training text")));
+              AllOf(HasSubstr("omits system messages"), HasSubstr("ends within a token of the training text")));
   EXPECT_THAT(get_answers(chat_template.render(kTwoRounds, false)),
               ElementsAre("A cat.<|im_end|>", "Black.<|im_end|>"));
 }

@@ -304,8 +304,8 @@ TEST(JinjaTest, EndlessTemplatesAreStopped) {
   EXPECT_THAT(get_render_error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
               HasSubstr("calls and blocks are nested more than"));
   EXPECT_THAT(get_render_error("{{ range(10 ** 12) }}"), HasSubstr("more than 100000 numbers"));
-  EXPECT_THAT(get_render_error("{{ 'x' * 10 ** 12 }}"), HasSubstr("a string or list exceeds 32 MB"));
-  EXPECT_THAT(get_render_error("{{ [1] * 10 ** 12 }}"), HasSubstr("a string or list exceeds 32 MB"));
+  EXPECT_THAT(get_render_error("{{ 'x' * 10 ** 12 }}"), HasSubstr("a string or list exceeds 32 MiB"));
+  EXPECT_THAT(get_render_error("{{ [1] * 10 ** 12 }}"), HasSubstr("a string or list exceeds 32 MiB"));
   EXPECT_THAT(get_render_error("{{ 'x'.center(10 ** 12) }}"), HasSubstr("a string or list exceeds"));
   EXPECT_THAT(get_render_error("{{ '%9999999d' % 1 }}"),
               HasSubstr("a format string requests more than 1000 characters"));

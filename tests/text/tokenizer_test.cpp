@@ -225,7 +225,7 @@ TEST(TokenizerFile, UnsupportedModelsAreReported) {
 TEST(TokenizerFile, MergesOfUnknownTokensAreReported) {
   json file = make_small_json();
   file["model"]["merges"] = {"a b", "b c"};
-  EXPECT_THAT(get_tokenizer_error(file), HasSubstr("model.merges needs at 1 the token \"bc\""));
+  EXPECT_THAT(get_tokenizer_error(file), HasSubstr("model.merges has a merge at index 1 with the token \"bc\""));
   file["model"]["merges"] = {"a b c"};
   EXPECT_THAT(get_tokenizer_error(file), HasSubstr("model.merges has \"a b c\" at 0"));
 }

@@ -19,35 +19,36 @@ using io::kVideoPlaceholder;
 using io::Role;
 using io::Turn;
 
-/// Bytes [begin, end) of a text.
+/// A range of bytes [begin, end) of a text.
 struct Span {
   size_t begin;
   size_t end;
   bool operator==(const Span&) const = default;
 };
 
-/// An image or a video in a rendered text: the bytes that its tokens replace.
+/// An image or a video in a rendered text. `span` covers the placeholder token that the media
+/// tokens replace.
 struct MediaSpan {
   Span span;
   bool is_video = false;
   bool operator==(const MediaSpan&) const = default;
 };
 
-/// A conversation in the form that the model reads.
+/// A conversation as the text that the model reads. All spans are byte ranges of `text`.
 struct RenderedChat {
   std::string text;
-  /// The bytes to learn, in order and without overlap. For an assistant turn: everything from the
-  /// first to the last character of its text, white space between the generation prompt and the
-  /// text, and the end of turn with the characters before it. Also the output of `{% generation %}`
-  /// blocks. Excludes media and other template output.
+  /// The bytes whose tokens are labels, in order and without overlap. For an assistant turn:
+  /// everything from the first to the last character of its text, white space between the
+  /// generation prompt and the text, and the end of turn with the characters before it. Also the
+  /// output of `{% generation %}` blocks. Excludes media and other template output.
   std::vector<Span> answers{};
   std::vector<MediaSpan> media{};  ///< in order
-  /// Parts of the conversation that the template omits, and answers without an end of turn. At most
-  /// one per kind.
+  /// Notices about parts of the conversation that the template omits and about answers without an
+  /// end of turn. At most one notice per kind.
   std::vector<io::Notice> notices{};
 };
 
-/// Text that a family's templates write for an image or a video.
+/// The text that the templates of a model family write for an image or a video.
 struct MediaMarkup {
   std::string block;  ///< such as "<|vision_start|><|image_pad|><|vision_end|>"
   std::string token;  ///< the part of `block` that the media tokens replace, such as "<|image_pad|>"
@@ -57,37 +58,39 @@ struct MediaMarkup {
 struct TemplateSettings {
   MediaMarkup image{std::string(kImagePlaceholder), std::string(kImagePlaceholder)};
   MediaMarkup video{};  ///< empty: the family has no video
-  /// Text after an image at the beginning of a turn, for templates that take a turn's text as one
-  /// string.
+  /// Text to insert after an image at the beginning of a turn. Used only if the template takes the
+  /// content of a turn as one string.
   std::string after_image = "\n";
-  /// Template variables such as bos_token and eos_token, with their texts.
+  /// Names and values of template variables such as bos_token and eos_token.
   std::vector<std::pair<std::string, std::string>> special_tokens{};
-  /// Tokens that end a text of this model, the likeliest first.
+  /// Tokens that end a text of this model, the most likely one first.
   std::vector<std::string> end_tokens{};
-  std::string now{};  ///< the date that strftime_now formats, such as "2026-11-22"
+  std::string now{};  ///< date that strftime_now formats, such as "2026-11-22"; empty: strftime_now throws
 };
 
 /// A checkpoint's chat template, rendered as transformers renders it.
 ///
 /// A turn becomes a message with a list of blocks (images, videos, texts) if the template supports
-/// lists, else with one string; the constructor detects the form. A line break right after the
+/// lists, else with one string; the constructor detects which one. A line break right after the
 /// placeholders at the beginning of a turn is dropped, because LLaVA's data writes
 /// "<image>\nQuestion" for the blocks [image, "Question"]. Other text is unchanged.
 ///
-/// Answers are located by the origin of each character, not by searching for their text. If the
-/// template writes no end token after the last answer (llava-hf's templates), the first of
-/// `end_tokens` replaces the white space there; otherwise the model would not learn to stop.
+/// Answers are located by the origin of each character (the turn from which it comes), not by
+/// searching for their text. If the template writes no end token after the last answer (llava-hf's
+/// templates), the first of `end_tokens` replaces the white space there; otherwise the model would
+/// not learn to stop.
 ///
 /// Immutable and thread-safe.
 class ChatTemplate {
  public:
-  /// Renders small conversations to detect the template's traits. Throws UserError (bad data) that
-  /// names source, line and fault: a syntax error, an unsupported feature, a template that writes
-  /// no answers, an end-of-turn token that the tokenizer lacks.
+  /// Renders small conversations to detect the properties of the template. Uses `tokenizer` only
+  /// during construction. Throws UserError (bad data) with source, line and reason for a syntax
+  /// error, an unsupported feature, a template that writes no answers, and an end-of-turn token
+  /// that the tokenizer lacks.
   ChatTemplate(TemplateSource source, TemplateSettings settings, const Tokenizer& tokenizer);
 
-  /// Returns the template, with the family's markup in place of `<image>` and `<video>` if it is a
-  /// built-in one.
+  /// Returns the template. In a built-in template, the markup of the model family replaces
+  /// `<image>` and `<video>`.
   const TemplateSource& source() const;
   /// Returns the token that ends an answer, such as "<end_of_utterance>".
   std::string_view end_of_turn() const;
@@ -97,13 +100,13 @@ class ChatTemplate {
   /// Returns whether rendered text begins with the tokenizer's start token, which must not be added
   /// again.
   bool writes_bos() const;
-  /// Returns a line for the log: the source, the end of answers, and differences between generating
-  /// and training.
+  /// Returns one line for the log with the source, the end-of-turn token, and differences between
+  /// generation and training.
   std::string description() const;
 
-  /// Returns `turns` as text. With `add_generation_prompt`, the text ends where the next answer
-  /// begins. Tokens of the tokenizer's post-processor (such as `<s>`) are not included. Throws
-  /// UserError (bad data) if `turns` is empty or the template rejects the conversation.
+  /// Renders `turns`. With `add_generation_prompt`, the text ends where the next answer begins.
+  /// Tokens of the tokenizer's post-processor (such as `<s>`) are not included. Throws UserError
+  /// (bad data) if `turns` is empty or the template rejects the conversation.
   RenderedChat render(std::span<const Turn> turns, bool add_generation_prompt) const;
 
  private:
@@ -114,7 +117,7 @@ class ChatTemplate {
 /// Returns the mask of label tokens, one entry per token of `encoding`: 1 if the token begins
 /// inside one of `answers`, else 0. A token that begins before an answer and reaches into it is a
 /// label if only white space of the token precedes the answer (" Yes" after "Answer: "). REQUIRES
-/// that `encoding` is of `text`, and spans in order without overlap.
+/// that `encoding` is the encoding of `text` and that `answers` are in order without overlap.
 std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text, std::span<const Span> answers);
 
 }  // namespace vlmtrain::text

@@ -7,8 +7,9 @@
 namespace vlmtrain::text::jinja {
 
 Evaluator::~Evaluator() {
-  // Objects and scopes may refer to each other in cycles. Moving their values out first breaks the
-  // cycles, and frees deep structures one by one instead of recursively.
+  // Objects and scopes may refer to each other in cycles. Moving their values out breaks the
+  // cycles. It also frees deep structures one by one, because recursive destructors could overflow
+  // the stack.
   std::vector<Value> values;
   for (const auto& object : context_.retained_objects) {
     for (Value& value : object->release_values()) values.push_back(std::move(value));
@@ -99,6 +100,7 @@ Value Evaluator::evaluate_node(const DictLiteral& node) {
   std::vector<std::pair<Value, Value>> entries;
   entries.reserve(node.entries.size());
   for (const auto& [key, value] : node.entries) {
+    // insert_or_assign() compares with all entries; a comparison counts as 4 items. Not tuned.
     context_.budget.charge_scan(entries.size() * 4);
     Value evaluated_key = evaluate(*key);
     insert_or_assign(entries, std::move(evaluated_key), evaluate(*value));

@@ -10,8 +10,8 @@
 
 namespace vlmtrain::text::jinja {
 
-/// The variables of a block, which hide those of enclosing blocks. Names are indices into
-/// SyntaxTree::names.
+/// The variables of a block, which hide variables of enclosing blocks with the same name. Names are
+/// indices into SyntaxTree::names.
 struct Scope {
   explicit Scope(std::shared_ptr<Scope> enclosing) : parent(std::move(enclosing)) {}
 
@@ -36,11 +36,12 @@ struct Scope {
     variables.emplace_back(name, std::move(value));
   }
 
-  std::vector<std::pair<size_t, Value>> variables;
-  std::shared_ptr<Scope> parent;
+  std::vector<std::pair<size_t, Value>> variables;  ///< a list, because most scopes have few variables
+  std::shared_ptr<Scope> parent;                    ///< scope of the enclosing block, or null
 };
 
-/// An evaluator of one syntax tree for one render. `tree` and `settings` must outlive it.
+/// An evaluator of a syntax tree. Each object serves one render. `tree` and `settings` must outlive
+/// it.
 class Evaluator {
  public:
   Evaluator(const SyntaxTree& tree, const RenderSettings& settings) : tree_(tree), context_{settings, {}, {}} {}
@@ -48,23 +49,25 @@ class Evaluator {
   Evaluator& operator=(const Evaluator&) = delete;
   ~Evaluator();
 
-  /// Returns the output for these variables. Throws TemplateError.
+  /// Returns the output of the template with these variables. Call it once. Throws TemplateError.
   TrackedText render(const std::vector<std::pair<std::string, Value>>& variables);
 
-  /// Returns the output of a macro called with `arguments`, in the scope of its definition.
+  /// Returns the output of `macro` called with `arguments`. `closure` is the scope in which the
+  /// macro was defined. Throws EvaluationError or TemplateError.
   Value call_macro(const MacroDefinition& macro, const std::shared_ptr<Scope>& closure, const Arguments& arguments);
 
  private:
-  /// The statement that ended a block.
+  /// How the execution of a statement or block ended: normally, or by `break` or `continue`.
   enum class Flow { kNormal, kBreak, kContinue };
   class ScopeGuard;
   class NestingGuard;
 
-  /// Converts an EvaluationError to a TemplateError of the innermost line.
+  /// Evaluates or executes a node. Each function but execute(Block) converts an EvaluationError to
+  /// a TemplateError with the line of the innermost node.
   Value evaluate(const Expression& expression);
   Flow execute(const Block& block);
   Flow execute(const Statement& statement);
-  /// Returns the output of a block, executed in a new scope.
+  /// Returns the output of a block, executed in a new scope. Sets `flow` to how the block ended.
   TrackedText render_block(const Block& block, Flow& flow);
 
   Value evaluate_node(const Literal& node);
@@ -98,28 +101,33 @@ class Evaluator {
   Flow execute_node(const Break& node);
   Flow execute_node(const Continue& node);
 
-  /// `caller`: the body of a call block, or null.
+  /// Calls `node.callee`. `caller` is the macro of a call block that becomes the argument `caller`,
+  /// or null.
   Value call(const Call& node, const Value* caller);
   Arguments evaluate_arguments(const CallArguments& call_arguments);
-  /// Returns the result of the filters of a block for its output.
+  /// Returns the result of `filter`, the filter chain of a block, for `text`, the output of the
+  /// block.
   Value apply_filter(const Expression& filter, TrackedText text);
+  /// Assigns `value` to `target` in the current scope. Unpacks it if `target` is a tuple.
   void assign(const Target& target, const Value& value);
+  /// Appends str(value) to the output.
   void print(const Value& value);
+  /// Returns the undefined value of a name without a value.
   Value make_undefined_name(size_t name) const;
   Value make_macro_value(const MacroDefinition& macro);
-  /// Returns the items that satisfy the loop's condition.
+  /// Returns the items of a for statement that satisfy its condition.
   std::vector<Value> evaluate_loop_items(const For& node);
 
   const SyntaxTree& tree_;
   Context context_;
   std::shared_ptr<Scope> scope_;
   std::vector<std::shared_ptr<Scope>> retained_scopes_;  // scopes that macros refer to
-  TrackedText* out_ = nullptr;
-  const Value* filter_block_input_ = nullptr;  // input of the innermost filter block
-  int nesting_ = 0;
+  TrackedText* out_ = nullptr;                           // output of the innermost block or macro
+  const Value* filter_block_input_ = nullptr;            // input of the innermost filter block
+  int nesting_ = 0;                                      // number of NestingGuards
 };
 
-/// A new scope for the lifetime of the guard.
+/// A guard that makes a new scope the current one for its lifetime.
 class Evaluator::ScopeGuard {
  public:
   ScopeGuard(Evaluator& evaluator, std::shared_ptr<Scope> parent) : evaluator_(evaluator), outer_(evaluator.scope_) {
@@ -129,7 +137,8 @@ class Evaluator::ScopeGuard {
   ScopeGuard(const ScopeGuard&) = delete;
   ScopeGuard& operator=(const ScopeGuard&) = delete;
   ~ScopeGuard() {
-    // A macro defined in the scope may refer to it from within, a cycle that ~Evaluator breaks.
+    // A macro that is defined in the scope refers to it: a reference cycle, which ~Evaluator
+    // breaks.
     if (evaluator_.scope_.use_count() > 1) evaluator_.retained_scopes_.push_back(evaluator_.scope_);
     evaluator_.scope_ = std::move(outer_);
   }
@@ -139,8 +148,8 @@ class Evaluator::ScopeGuard {
   std::shared_ptr<Scope> outer_;
 };
 
-/// One level of nested evaluations for the lifetime of the guard. Throws EvaluationError above
-/// kMaxNesting.
+/// A guard that counts one level of nested evaluations for its lifetime, and one step. Throws
+/// EvaluationError above kMaxNesting.
 class Evaluator::NestingGuard {
  public:
   explicit NestingGuard(Evaluator& evaluator) : evaluator_(evaluator) {

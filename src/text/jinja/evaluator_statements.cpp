@@ -11,9 +11,11 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// The variable `loop` of a for statement.
+/// The variable `loop` of a for statement: the items, the current index, and the attributes of
+/// Jinja2's LoopContext.
 class Loop : public Object, public std::enable_shared_from_this<Loop> {
  public:
+  /// `level`: number of enclosing levels of a recursive loop, which are not supported: 0.
   explicit Loop(std::vector<Value> items, int64_t level) : items_(std::move(items)), level_(level) {}
 
   size_t size() const { return items_.size(); }
@@ -25,13 +27,15 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
   std::vector<Value> release_values() override;
 
  private:
+  /// The method loop.changed(…): returns whether the arguments differ from the previous call.
   Value update_changed(const Arguments& arguments, Budget& budget);
+  /// The method loop.cycle(…): returns the argument at the current index, modulo their number.
   Value cycle(const Arguments& arguments) const;
 
   std::vector<Value> items_;
   int64_t level_;
   size_t index_ = 0;
-  std::optional<Value> last_value_;
+  std::optional<Value> last_value_;  // arguments of the last call of loop.changed()
 };
 
 std::optional<Value> Loop::attribute(std::string_view name) {
@@ -86,8 +90,8 @@ Value Loop::cycle(const Arguments& arguments) const {
   return arguments.positional[index_ % arguments.positional.size()];
 }
 
-/// A guard that moves a loop to the context at the end of the statement if a variable still refers
-/// to it, because it may then be part of a cycle.
+/// A guard for the lifetime of a for statement. At its end, retains the loop in the context if a
+/// variable still refers to it, because the loop may then be part of a reference cycle.
 struct LoopRetainer {
   Context& context;
   const std::shared_ptr<Loop>& loop;
@@ -96,7 +100,8 @@ struct LoopRetainer {
   }
 };
 
-/// A macro, with the scope of its definition.
+/// A macro as a value, with the scope of its definition. `evaluator` and `definition` must outlive
+/// it.
 class Macro : public Object {
  public:
   Macro(Evaluator& evaluator, const MacroDefinition& definition, std::string_view name, std::shared_ptr<Scope> closure)
@@ -164,8 +169,8 @@ Evaluator::Flow Evaluator::execute_node(const For& node) {
       assign(node.target, loop->item());
       flow = execute(node.body);
     }
-    // As in the code that Jinja2 generates: iterations that end with continue or break do not count
-    // for the else.
+    // As in the code that Jinja2 generates: `else` runs unless an iteration reached its end.
+    // Iterations that end with `continue` or `break` do not count.
     is_body_completed = is_body_completed || flow == Flow::kNormal;
     if (flow == Flow::kBreak) break;
   }

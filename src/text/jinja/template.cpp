@@ -17,6 +17,7 @@ class Parser {
   Parser(std::string_view source, std::string source_name)
       : tokens_(source, source_name), tree_(std::make_shared<SyntaxTree>()) {
     tree_->source_name = std::move(source_name);
+    // In the order of kLoopName, kCallerName, kVarargsName and kKwargsName.
     for (const char* name : {"loop", "caller", "varargs", "kwargs"}) tree_->intern_name(name);
   }
 
@@ -30,8 +31,8 @@ class Parser {
   using EndNames = std::initializer_list<std::string_view>;
   using DepthGuard = ExpressionParser::DepthGuard;
 
-  /// Parses statements up to a tag that begins with one of `end_names`, past the beginning of this
-  /// tag, or to the end of the template if there are no `end_names`.
+  /// Parses statements up to a tag that begins with one of `end_names`, and moves past its `{%`.
+  /// Without `end_names`, parses to the end of the template.
   Block parse_block(EndNames end_names) {
     Block block;
     while (true) {
@@ -67,14 +68,16 @@ class Parser {
     }
   }
 
-  /// Parses the %} of a statement and its body, past the name `end` that ends it.
+  /// Parses the %} of a statement and its body. Moves past the name `end` of the tag that ends the
+  /// body.
   Block parse_body(std::string_view end) {
     Block body = parse_open_body({end});
     tokens_.next();
     return body;
   }
 
-  /// Parses the %} of a statement and its body, up to the name that ends it.
+  /// Parses the %} of a statement and its body. Stops at the name of the tag that ends the body,
+  /// one of `end_names`.
   Block parse_open_body(EndNames end_names) {
     const DepthGuard depth_guard(expressions_);
     open_block_lines_.push_back(tokens_.line());
@@ -84,7 +87,8 @@ class Parser {
     return body;
   }
 
-  /// Parses a statement without the %} at its end.
+  /// Parses a statement without the %} at its end. `end_names`, for messages: names that could end
+  /// the enclosing block.
   Statement parse_statement(EndNames end_names) {
     const int line = tokens_.line();
     const std::string name = tokens_.expect_name("a statement name");
@@ -161,7 +165,7 @@ class Parser {
     return {line, SetBlock{std::move(target), std::move(filter), parse_body("endset")}};
   }
 
-  /// Parses parameters in parentheses.
+  /// Parses the parameters of a macro or call block in parentheses.
   Signature parse_signature() {
     Signature signature;
     tokens_.expect_operator("(");
@@ -180,8 +184,9 @@ class Parser {
     return signature;
   }
 
-  /// Parses the body of a macro or call block. `break` in it cannot end an outer loop. The names
-  /// that it reads decide whether callers may pass more arguments, as in Jinja2.
+  /// Parses the body of a macro or call block, in which `break` and `continue` cannot refer to an
+  /// outer loop. Sets the takes_… fields of `signature`: as in Jinja2, a body accepts additional
+  /// arguments only if it reads `caller`, `varargs` or `kwargs`.
   Block parse_callable_body(std::string_view end, Signature& signature) {
     const size_t first_access = expressions_.name_accesses().size();
     const int outer_loop_depth = std::exchange(loop_depth_, 0);
@@ -277,14 +282,14 @@ class Parser {
   TokenStream tokens_;
   std::shared_ptr<SyntaxTree> tree_;
   ExpressionParser expressions_{tokens_, *tree_};
-  std::vector<int> open_block_lines_;  // first lines of the blocks that have not ended
+  std::vector<int> open_block_lines_;  // first lines of the enclosing blocks
   int loop_depth_ = 0;
 };
 
 /// Parses a template. Throws UserError (bad data) if it is too large or malformed.
 std::shared_ptr<const SyntaxTree> parse_template(std::string_view source, std::string source_name) {
   if (source.size() > kMaxSourceBytes)
-    throw data_error("{}: the template exceeds {} MB", source_name, kMaxSourceBytes >> 20U);
+    throw data_error("{}: the template exceeds {} MiB", source_name, kMaxSourceBytes >> 20U);
   return Parser(source, std::move(source_name)).run();
 }
 

@@ -15,21 +15,21 @@ namespace vlmtrain::text::jinja {
 
 struct SyntaxTree;
 
-/// The output of a template, with the origin of its bytes.
+/// The output of a template, with the origin of its bytes. All spans are byte ranges of `text`.
 struct Rendering {
   std::string text;
-  /// The bytes that come from message texts, in order and without overlap; the template itself
-  /// wrote all others. An empty span marks the position of an empty text, unless a span of the same
-  /// origin touches it.
+  /// The bytes that come from input texts with an origin, in order and without overlap. The
+  /// template itself wrote all other bytes. An empty span marks the position of an empty text,
+  /// unless another span of the same origin touches it.
   std::vector<OriginSpan> origin_spans;
   std::vector<GeneratedSpan> generated{};  ///< output of `generation` blocks, in order and without overlap
 };
 
-/// An error in rendering a template. what() is "FILE:LINE: …".
+/// An error during the rendering of a template. what() is "FILE:LINE: …".
 class TemplateError : public UserError {
  public:
   TemplateError(std::string_view source_name, int line, std::string message, bool raised_by_template);
-  /// Returns whether the template itself raised the error, with raise_exception.
+  /// Returns whether the template itself raised the error with raise_exception().
   bool raised_by_template() const { return raised_by_template_; }
   /// Returns the message without file and line.
   const std::string& message() const { return message_; }
@@ -43,12 +43,13 @@ class TemplateError : public UserError {
 /// (docs/chat-templates.md). Immutable and thread-safe.
 class Template {
  public:
-  /// Parses a template. Throws UserError (bad data) "FILE:LINE: …" for syntax errors, and for
-  /// unknown filters, tests, statements, methods and functions, so that they are reported before
-  /// training.
+  /// Parses `source`. `source_name` is FILE in messages. Throws UserError (bad data) "FILE:LINE: …"
+  /// for syntax errors, and for unknown filters, tests, statements, methods and functions, so that
+  /// these are reported before training.
   static Template parse(std::string_view source, std::string source_name);
 
-  /// Renders the template with these variables. Throws TemplateError.
+  /// Renders the template with these variables. Variables that it does not use are ignored. Throws
+  /// TemplateError.
   Rendering render(const std::vector<std::pair<std::string, Value>>& variables, const RenderSettings& settings) const;
 
  private:

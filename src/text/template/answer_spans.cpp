@@ -8,11 +8,11 @@
 namespace vlmtrain::text {
 namespace {
 
-/// Number of characters next to an omitted part that must match to locate it in the answer. Fewer
-/// would match by chance.
+/// Number of bytes next to an omitted part that must match to locate it in the answer. Fewer bytes
+/// would match by chance. Not tuned.
 constexpr size_t kContextBytes = 4;
 
-/// The search for one answer in a rendering.
+/// A finder of one answer in a rendered text.
 class AnswerSpanFinder {
  public:
   AnswerSpanFinder(const jinja::Rendering& rendering, std::string_view answer_text, const TemplateTraits& traits,
@@ -40,6 +40,7 @@ class AnswerSpanFinder {
  private:
   std::string_view get_text(const Span& span) const { return text_.substr(span.begin, span.end - span.begin); }
 
+  /// Merges adjacent spans if only the template wrote the text between them.
   std::vector<Span> merge_spans(const std::vector<Span>& text_spans) const {
     std::vector<Span> spans;
     for (const Span& text_span : text_spans) {
@@ -52,7 +53,7 @@ class AnswerSpanFinder {
     return spans;
   }
 
-  /// Returns whether the template itself wrote the text between two parts, without media.
+  /// Returns whether the gap between two parts of an answer is template text without media.
   bool is_answer_gap(const Span& gap_span) const {
     const auto contains_token = [&](const std::string& token) {
       return !token.empty() && get_text(gap_span).find(token) != std::string_view::npos;
@@ -61,8 +62,8 @@ class AnswerSpanFinder {
            !contains_token(settings_.video.token);
   }
 
-  /// Returns the begin of the first turn text that ends after `offset`, at least `offset`; the end
-  /// of the text without one.
+  /// Returns the begin of the first turn text that ends after `offset`, but at least `offset`.
+  /// Returns the end of the text if there is no such turn text.
   size_t find_next_span(size_t offset) const {
     const auto next = std::ranges::find_if(rendering_.origin_spans, [offset](const jinja::OriginSpan& origin_span) {
       return !origin_span.empty() && origin_span.end > offset;
@@ -70,7 +71,7 @@ class AnswerSpanFinder {
     return next == rendering_.origin_spans.end() ? text_.size() : std::max(next->begin, offset);
   }
 
-  /// Returns the end of the last turn text before `offset`, 0 without one.
+  /// Returns the end of the last turn text before `offset`, or 0 if there is none.
   size_t find_previous_span_end(size_t offset) const {
     size_t end = 0;
     for (const jinja::OriginSpan& origin_span : rendering_.origin_spans) {
@@ -79,8 +80,9 @@ class AnswerSpanFinder {
     return end;
   }
 
-  /// Returns the begin of the answer with the visible characters `answer_bytes`, of which
-  /// `first_bytes` begin at `offset`.
+  /// Extends an answer to the left over template text that equals its omitted beginning.
+  /// `answer_bytes` are the visible bytes of the whole answer; `first_bytes`, the visible bytes of
+  /// its first part, begin at `offset`. Returns the new begin.
   size_t extend_begin(std::string_view answer_bytes, std::string_view first_bytes, size_t offset) const {
     size_t search_begin = find_previous_span_end(offset);
     const size_t prompt = traits_.generation_prompt.empty()
@@ -99,7 +101,8 @@ class AnswerSpanFinder {
     return offset;
   }
 
-  /// Returns the end of the answer, of which `last_bytes` end at `offset`.
+  /// Extends an answer to the right like extend_begin(). `last_bytes`, the visible bytes of its
+  /// last part, end at `offset`. Returns the new end.
   size_t extend_end(std::string_view answer_bytes, std::string_view last_bytes, size_t offset) const {
     std::string_view following = text_.substr(offset, find_next_span(offset) - offset);
     following = following.substr(0, following.find(traits_.end_of_turn));

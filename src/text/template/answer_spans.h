@@ -8,19 +8,19 @@
 
 namespace vlmtrain::text {
 
-/// The bytes of one answer in a rendered text.
+/// The byte ranges of one answer in a rendered text.
 struct AnswerSpans {
-  /// In order, without overlap. Empty if the template omits the answer. More than one if media or
-  /// text of another turn separates its parts.
+  /// In order, without overlap. Empty if the template omits the answer. There is more than one span
+  /// if media or the text of another turn separates parts of the answer.
   std::vector<Span> spans;
-  bool is_complete = true;  ///< the text has all visible characters of the answer
+  bool is_complete = true;  ///< whether the spans contain all visible characters of the answer
 };
 
-/// Returns the answer of turn `turn`, whose text without media is `answer_text`, from its first to
-/// its last character. A template may split an answer and write parts of it itself, such as
-/// `<think>` and `</think>`. Template text between two parts belongs to the answer. At the ends, so
-/// does template text that equals the omitted part of the answer, but not the end of the generation
-/// prompt.
+/// Returns the spans of the answer of turn `turn` (an index into the conversation), from its first
+/// to its last character. `answer_text` is the text of the turn without media placeholders. A
+/// template may split an answer and write parts of it itself, such as `<think>` and `</think>`.
+/// Template text between two parts belongs to the answer. Template text before and after it belongs
+/// to the answer if it equals the part that the template omitted; the generation prompt never does.
 AnswerSpans find_answer_spans(const jinja::Rendering& rendering, int turn, std::string_view answer_text,
                               const TemplateTraits& traits, const TemplateSettings& settings);
 

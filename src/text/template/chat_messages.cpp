@@ -10,7 +10,7 @@
 namespace vlmtrain::text {
 namespace {
 
-/// Returns the length of the line break at the beginning of `text`, or 0.
+/// Returns the number of bytes of the line break at the beginning of `text`, or 0.
 size_t count_leading_line_break(std::string_view text) {
   if (text.starts_with("\r\n")) return 2;
   return text.starts_with('\n') ? 1 : 0;
@@ -45,7 +45,7 @@ jinja::Value make_text_block(std::string_view text, int origin) {
       {{"type", make_block_type("text")}, {"text", jinja::Value::text(std::string(text), origin)}});
 }
 
-/// Returns the content of `turn` as a list of blocks, which is not empty.
+/// Returns the content of `turn` as a list of blocks. The list is never empty.
 jinja::Value make_blocks(const Turn& turn, int origin) {
   std::vector<jinja::Value> blocks;
   for (const MediaPiece& piece : split_media_placeholders(turn)) {
@@ -65,7 +65,8 @@ jinja::Value make_blocks(const Turn& turn, int origin) {
   return jinja::Value::list(std::move(blocks));
 }
 
-/// Returns the content of `turn` as one text, with the family's markup in place of placeholders.
+/// Returns the content of `turn` as one string, with the markup of the model family in place of
+/// placeholders.
 jinja::Value make_string(const Turn& turn, int origin, const TemplateSettings& settings) {
   std::string text;
   bool is_at_start = true;

@@ -10,34 +10,37 @@
 
 namespace vlmtrain::text {
 
-/// A piece of a turn: the placeholder of an image or video, or text between placeholders.
+/// A piece of the text of a turn: a placeholder of an image or video, or text between placeholders.
 struct MediaPiece {
-  /// The content of a piece.
+  /// The kind of a piece.
   enum class Kind : uint8_t { kText, kImage, kVideo };
   Kind kind;
-  std::string_view text{};  ///< a view of the turn's text
+  std::string_view text{};  ///< view of the turn's text; empty for placeholders
 };
 
-/// Returns the text of `turn` split at its placeholders. Literal placeholders remain text. A line
-/// break after a placeholder at the beginning of the turn is dropped. No piece of text is empty.
+/// Splits the text of `turn` at its placeholders. The result refers to `turn`, which must outlive
+/// it. Text that only looks like a placeholder (io::find_placeholders() skips it) remains text. A
+/// line break after a placeholder at the beginning of the turn is dropped. No piece of text is
+/// empty.
 std::vector<MediaPiece> split_media_placeholders(const Turn& turn);
 
-/// The form of a message's content that a template supports, by role.
+/// The form in which a template expects the content of messages, by role: a list of blocks such as
+/// {"type": "text", "text": …}, or one string.
 struct ContentFormat {
-  bool system_as_blocks = true;  ///< a list of blocks, else a string
+  bool system_as_blocks = true;  ///< true: a list of blocks; false: a string
   bool user_as_blocks = true;
   bool assistant_as_blocks = true;
 
-  /// Returns whether messages of `role` have a list of blocks.
+  /// Returns whether the content of messages of `role` is a list of blocks.
   bool uses_blocks(Role role) const;
 };
 
-/// The origin of the types of blocks ("text", "image"). A template that writes them prints lists
-/// instead of reading them. Larger than the number of turns in any conversation.
+/// The origin number of the `type` strings of blocks ("text", "image"). If it occurs in the output,
+/// the template printed a list of blocks instead of reading it. Larger than any turn index.
 inline constexpr int kBlockTypeOrigin = 1 << 30;
 
-/// Returns the variable `messages` of a template. The text of turn n has the origin n; images and
-/// videos have none.
+/// Returns the template variable `messages`. The text of turn n has the origin number n (see
+/// jinja::TrackedText); images and videos have no origin.
 jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
                            const TemplateSettings& settings);
 

@@ -22,10 +22,10 @@ std::string replace_placeholder(std::string jinja, std::string_view placeholder,
   return jinja;
 }
 
-/// Returns a built-in template with the family's markup for images and videos, other templates
-/// unchanged.
+/// Returns a built-in template with the markup of the model family for images and videos. Returns
+/// other templates unchanged.
 TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& settings) {
-  if (source.end_of_turn.data() == nullptr) return source;
+  if (source.end_of_turn.data() == nullptr) return source;  // not a built-in template
   if (settings.image.block != kImagePlaceholder) {
     source.jinja = replace_placeholder(std::move(source.jinja), kImagePlaceholder, settings.image.block);
   }
@@ -35,8 +35,8 @@ TemplateSource adapt_to_family(TemplateSource source, const TemplateSettings& se
   return source;
 }
 
-/// Returns the begin of the token after the i-th one. Tokens of one character begin at the same
-/// byte.
+/// Returns the end of token `i`: the next greater start, because the byte tokens of one character
+/// may share a start.
 size_t find_token_end(const Encoding& encoding, size_t i, size_t text_bytes) {
   for (size_t next = i + 1; next < encoding.starts.size(); ++next) {
     if (encoding.starts[next] > encoding.starts[i]) return encoding.starts[next];
@@ -62,12 +62,14 @@ struct ChatTemplate::Impl {
 
 namespace {
 
-/// A reader of a rendered text, which finds answers and media.
+/// A reader that finds the answers and media in a rendered text.
 class RenderedChatReader {
  public:
   RenderedChatReader(jinja::Rendering rendering, const TemplateTraits& traits, const TemplateSettings& settings)
       : rendering_(std::move(rendering)), traits_(traits), settings_(settings) {}
 
+  /// Returns the chat. Call it once, because it moves the text out. `ends_with_answer`: the last
+  /// turn is complete, so that a missing end of turn is inserted.
   RenderedChat read_chat(std::span<const Turn> turns, bool ends_with_answer) {
     RenderedChat chat;
     const std::vector<size_t> visible_bytes = count_visible_bytes(turns.size());
@@ -121,7 +123,7 @@ class RenderedChatReader {
     if (std::ranges::count(notices, kind, &io::Notice::kind) == 0) notices.push_back({kind, make_excerpt(turn.text)});
   }
 
-  /// Returns the number of visible bytes of each turn that the text contains.
+  /// Returns, for each turn, the number of its visible bytes that the text contains.
   std::vector<size_t> count_visible_bytes(size_t turns) const {
     std::vector<size_t> visible_bytes(turns, 0);
     for (const jinja::OriginSpan& origin_span : rendering_.origin_spans) {
@@ -132,8 +134,8 @@ class RenderedChatReader {
     return visible_bytes;
   }
 
-  /// Throws UserError if the text contains an answer twice. The probe has checked other
-  /// conversations than this one.
+  /// Throws UserError (bad data) if the text contains an answer twice. probe_template() checks only
+  /// its own conversations.
   void reject_repeated(int turn, const std::string& text) const {
     if (!is_repeated(rendering_, turn, text)) return;
     throw data_error("turn {}: the chat template writes this answer more than once, so its label tokens are ambiguous",
@@ -160,8 +162,8 @@ class RenderedChatReader {
     return spans;
   }
 
-  /// Returns compute_ending_length(), or the length up to an end of turn further on if only the
-  /// template wrote the text before it.
+  /// Returns compute_ending_length(). If it is 0, returns the length of the text up to and
+  /// including the next end of turn, provided that only the template wrote this text; else 0.
   size_t compute_later_ending_length(size_t offset) const {
     if (const size_t ending_length = compute_ending_length(offset); ending_length > 0) return ending_length;
     const size_t token_begin = rendering_.text.find(traits_.end_of_turn, offset);
@@ -174,14 +176,14 @@ class RenderedChatReader {
     return is_from_template ? end - offset : 0;
   }
 
-  /// Returns the end of the `generation` block that contains `offset`, without white space at its
-  /// end, which an end of turn replaces. Returns `offset` without such a block.
+  /// Returns the end of the `generation` block that contains `offset`, or `offset` if there is
+  /// none. Excludes white space at the end of the block, because an end of turn replaces it.
   size_t find_generation_end(size_t offset) const {
     for (const jinja::GeneratedSpan& generated_span : rendering_.generated) {
       if (generated_span.begin >= offset || offset >= generated_span.end) continue;
       const std::string_view remaining_text =
           std::string_view(rendering_.text).substr(offset, generated_span.end - offset);
-      return offset + remaining_text.find_last_not_of(kWhiteSpace) + 1;  // npos + 1 is 0
+      return offset + remaining_text.find_last_not_of(kWhiteSpace) + 1;  // npos + 1 is 0: only white space
     }
     return offset;
   }
@@ -192,8 +194,8 @@ class RenderedChatReader {
            std::ranges::any_of(traits_.endings, [text](const std::string& ending) { return text.ends_with(ending); });
   }
 
-  /// Adds the output of `generation` blocks to the answers, without media. Without an end of turn
-  /// in the block, white space at its end is not added.
+  /// Adds the output of `generation` blocks, without media, to the answers. White space at the end
+  /// of a block is added only if the block has an end of turn.
   void add_generated_spans(RenderedChat& chat) const {
     if (rendering_.generated.empty()) return;
     std::vector<Span> answer_spans = chat.answers;
@@ -224,8 +226,8 @@ class RenderedChatReader {
     return is_from_template ? answer_begin.size() : 0;
   }
 
-  /// Returns the length of template text from `offset` to the end of turn, 0 if no end of turn
-  /// follows.
+  /// Returns the length of the template text from `offset` through the end of turn, or 0 if no end
+  /// of turn follows.
   size_t compute_ending_length(size_t offset) const {
     const std::string_view following_text = std::string_view(rendering_.text).substr(offset);
     const auto is_template_text = [&](std::string_view ending) {
@@ -268,8 +270,8 @@ class RenderedChatReader {
     }
   }
 
-  /// Returns all media tokens. If turns are lists of blocks, only the template writes media, and
-  /// the same token in a turn's text is text.
+  /// Returns all media tokens. If turns are lists of blocks, only the template writes media tokens,
+  /// so the same characters in the text of a turn are not media.
   std::vector<MediaSpan> find_media() const {
     std::vector<MediaSpan> spans;
     for (size_t pos = 0;;) {

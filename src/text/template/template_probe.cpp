@@ -13,6 +13,7 @@
 namespace vlmtrain::text {
 namespace {
 
+/// The conversation that most probes render. Turns 1 and 3 are the answers.
 const std::array kTwoRounds{Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "The first answer."},
                             Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "The second answer."}};
 
@@ -49,7 +50,8 @@ class TemplateProbe {
         const jinja::Rendering rendering = render(kTwoRounds);
         if (contains_all_turns(rendering, kTwoRounds.size()) && !prints_blocks(rendering)) return;
       } catch (const UserError&) {
-        rejection = std::current_exception();  // at the end the error with strings, which each template supports
+        // The last format is strings, which every template supports, so its error is relevant.
+        rejection = std::current_exception();
       }
     }
     if (rejection) std::rethrow_exception(rejection);
@@ -72,9 +74,12 @@ class TemplateProbe {
     return !find_spans(rendering, kBlockTypeOrigin).empty();
   }
 
+  /// Sets system_as_blocks, and adds a note if the template omits system messages.
   void detect_system_format() {
     const std::array turns{Turn{Role::kSystem, "Be brief."}, kTwoRounds[0], kTwoRounds[1]};
-    bool is_rejected = false;  // templates without a system turn raise an error, which render() reports later
+    // Templates that do not support a system turn raise an error. It is reported only if a
+    // conversation has such a turn.
+    bool is_rejected = false;
     for (const bool as_blocks : {traits_.content_format.user_as_blocks, false}) {
       traits_.content_format.system_as_blocks = as_blocks;
       is_rejected = false;
@@ -85,9 +90,10 @@ class TemplateProbe {
         is_rejected = true;
       }
     }
-    if (!is_rejected) traits_.notes.emplace_back("it omits system texts");
+    if (!is_rejected) traits_.notes.emplace_back("it omits system messages");
   }
 
+  /// Sets generation_prompt and answer_begin, and adds notes if training text and prompt differ.
   void detect_answer_begin() {
     const std::string prompt = render({kTwoRounds.data(), 1}, /*add_generation_prompt=*/true).text;
     if (const std::string rendered_question = render({kTwoRounds.data(), 1}).text;
@@ -124,10 +130,12 @@ class TemplateProbe {
   }
 
   static std::string excerpt_end(const std::string& text) {
-    constexpr size_t kMaxBytes = 40;  // enough for the generation prompts of common templates
+    constexpr size_t kMaxBytes = 40;  // longer than the generation prompts of common templates
     return make_excerpt(text.size() > kMaxBytes ? text.substr(text.size() - kMaxBytes) : text);
   }
 
+  /// Sets end_of_turn, endings and lacks_end_of_turn. Throws UserError (bad data) if no token can
+  /// end a turn.
   void detect_end_of_turn() {
     const jinja::Rendering rendering = render(kTwoRounds);
     reject_repeated_answers(rendering);
@@ -185,7 +193,7 @@ class TemplateProbe {
     size_t end;  // offset in the searched text
   };
 
-  /// Returns the first token that is special or one of `end_tokens`, or nothing.
+  /// Returns the first token of `text` that is special or one of `end_tokens`, or nothing.
   std::optional<TokenMatch> find_special_token(std::string_view text) const {
     const Encoding encoding = tokenizer_.encode(text);
     for (size_t i = 0; i < encoding.ids.size(); ++i) {
@@ -197,8 +205,9 @@ class TemplateProbe {
     return std::nullopt;
   }
 
-  /// Returns the end token in the text between an answer and the next turn, or nothing. A special
-  /// token there may also begin the next turn.
+  /// Returns the token that ends the turn in `text`, the text between an answer and the next turn,
+  /// or nothing. A token that is not an end token counts only if another special token follows,
+  /// because it may otherwise begin the next turn.
   std::optional<TokenMatch> find_earlier_end(std::string_view text) const {
     const auto token = find_special_token(text);
     if (!token || token->end != count_leading_white_space(text) + token->text.size()) return std::nullopt;
@@ -245,7 +254,8 @@ std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin) {
   for (const jinja::OriginSpan& origin_span : rendering.origin_spans) {
     if (origin_span.origin == origin) spans.push_back({origin_span.begin, origin_span.end});
   }
-  // A part that the template removed may leave an empty span.
+  // A part that the template removed may leave an empty span, which is dropped unless all spans are
+  // empty.
   const auto is_empty = [](const Span& span) { return span.begin == span.end; };
   if (!std::ranges::all_of(spans, is_empty)) std::erase_if(spans, is_empty);
   return spans;
@@ -254,6 +264,7 @@ std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin) {
 bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text) {
   size_t num_bytes = 0;
   for (const Span& span : find_spans(rendering, origin)) num_bytes += span.end - span.begin;
+  // A part of the text may be missing or repeated; only a full second copy makes it ambiguous.
   return !text.empty() && num_bytes >= 2 * text.size();
 }
 

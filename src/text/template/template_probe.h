@@ -11,37 +11,44 @@
 
 namespace vlmtrain::text {
 
-/// Properties of a template that small conversations reveal.
+/// Properties of a template, found by rendering small conversations.
 struct TemplateTraits {
   ContentFormat content_format;
-  /// White space between the generation prompt and an answer, which the model has to generate.
+  /// White space that the template writes between the generation prompt and an answer. The model
+  /// has to generate it, so it belongs to the answer.
   std::string answer_begin{};
-  /// The text that add_generation_prompt appends. Empty if it changes the text elsewhere.
+  /// The text that add_generation_prompt=true appends. Empty if the option changes other parts of
+  /// the text.
   std::string generation_prompt{};
-  std::string end_of_turn{};
-  /// Template text from an answer to the end of its turn, such as " </s>": after the last answer,
-  /// and after earlier answers if it differs there.
+  std::string end_of_turn{};  ///< the token that ends an answer; never empty after probe_template()
+  /// Template text from the end of an answer through the end-of-turn token, such as " </s>": first
+  /// after the last answer, then after earlier answers.
   std::vector<std::string> endings{};
+  /// Whether the template writes no token after the last answer, so that ChatTemplate inserts
+  /// `end_of_turn`.
   bool lacks_end_of_turn = false;
-  bool writes_bos = false;
+  bool writes_bos = false;           ///< whether the rendered text begins with the start token
   std::vector<std::string> notes{};  ///< differences between generating and training, for the log
 };
 
-/// Renders `turns` with the variables that transformers defines. Throws jinja::TemplateError.
+/// Renders `turns` with the variables that transformers defines. The text of turn n has the origin
+/// number n in the result. Throws jinja::TemplateError.
 jinja::Rendering render_messages(const jinja::Template& jinja, std::span<const Turn> turns,
                                  const ContentFormat& content_format, const TemplateSettings& settings,
                                  bool add_generation_prompt);
 
-/// Returns the traits of a template. Throws UserError as ChatTemplate's constructor.
+/// Returns the traits of `jinja`, which was parsed from `source`. Throws UserError (bad data) if
+/// the template omits or repeats answers, or if the tokenizer has no end-of-turn token.
 TemplateTraits probe_template(const jinja::Template& jinja, const TemplateSource& source,
                               const TemplateSettings& settings, const Tokenizer& tokenizer);
 
-/// Returns the bytes that come from `origin`, in order; an empty span for an empty text. Returns
-/// nothing if the template omits the text.
+/// Returns the spans of the bytes that come from `origin`: the index of a turn, or
+/// kBlockTypeOrigin. The spans are in order. An empty turn gives one empty span. The result is
+/// empty if the template omits the text.
 std::vector<Span> find_spans(const jinja::Rendering& rendering, int origin);
 
-/// Returns whether the `text` of this origin occurs more than once, so that its position is
-/// ambiguous.
+/// Returns whether the output contains `text`, the text of turn `origin`, more than once, so that
+/// its position is ambiguous.
 bool is_repeated(const jinja::Rendering& rendering, int origin, std::string_view text);
 
 }  // namespace vlmtrain::text

@@ -14,17 +14,18 @@
 
 namespace vlmtrain::text {
 
-const io::Resources& resources();  // the files of configs/chat_templates
+/// Returns the files of configs/chat_templates, embedded by cmake/EmbedResources.cmake.
+const io::Resources& resources();
 
 namespace {
 
 /// An entry of the table of built-in templates.
 struct BuiltinTemplate {
   std::string_view name;
-  std::string_view end_of_turn;  // empty: the template does not write it
+  std::string_view end_of_turn;  // empty if the template does not write one
 };
 
-/// In alphabetical order. Comments name the source of a template.
+/// The built-in templates in alphabetical order. Comments name the sources.
 constexpr std::array kBuiltinTemplates{
     BuiltinTemplate{"chatml", "<|im_end|>"},
     BuiltinTemplate{"gemma3", "<end_of_turn>"},
@@ -45,7 +46,7 @@ constexpr const char* kTemplateFile = "chat_template.json";
 constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kAdditionalTemplates = "additional_chat_templates";
 
-/// Returns a template without special tokens.
+/// Returns a template that is not a built-in one.
 TemplateSource make_template_source(std::string jinja, std::string name) {
   return {.jinja = std::move(jinja), .name = std::move(name)};
 }
@@ -66,8 +67,8 @@ Templates read_folder_templates(const fs::path& folder) {
   return templates;
 }
 
-/// Returns the templates of the key chat_template: a text, a list of {name, template}, or an object
-/// of names and texts.
+/// Returns the templates of the key chat_template: a string, a list of {name, template}, or an
+/// object of names and templates.
 std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json, const fs::path& path) {
   std::map<std::string, TemplateSource> templates;
   const std::string source = path.string();
@@ -91,12 +92,12 @@ std::map<std::string, TemplateSource> parse_templates(const nlohmann::json& json
   return templates;
 }
 
-/// Returns the templates of a JSON file, nothing if the file is missing.
+/// Returns the templates of a JSON file; none if the file does not exist.
 Templates read_template_file(const fs::path& file) {
   return is_file(file) ? parse_templates(io::read_json(file), file) : Templates();
 }
 
-/// Warns about default templates in `sources` that differ from the selected one.
+/// Logs a warning for each default template in `sources` that differs from the selected one.
 void warn_about_unused(const Templates& selected, const std::vector<Templates>& sources) {
   const auto default_template = selected.find(kDefaultName);
   if (default_template == selected.end()) return;
@@ -109,8 +110,8 @@ void warn_about_unused(const Templates& selected, const std::vector<Templates>& 
   }
 }
 
-/// Returns the eos_token_id, or nothing if it is malformed. Generation reports the error; rendering
-/// does not need the id.
+/// Returns the ids of eos_token_id; none if it is malformed. Only generation needs the ids and
+/// reports the error.
 std::vector<int64_t> parse_eos_ids_or_empty(const nlohmann::json& config, const fs::path& file) {
   try {
     return parse_eos_token_ids(config, file.string());
@@ -119,7 +120,7 @@ std::vector<int64_t> parse_eos_ids_or_empty(const nlohmann::json& config, const 
   }
 }
 
-/// Adds the tokens of eos_token_id in `file` to `tokens`.
+/// Appends the tokens of eos_token_id in `file`, at the top level and in text_config, to `tokens`.
 void add_end_tokens(const fs::path& file, const Tokenizer& tokenizer, std::vector<std::string>& tokens) {
   if (!is_file(file)) return;
   const auto json = io::read_json(file);
@@ -162,8 +163,8 @@ std::vector<int64_t> parse_eos_token_ids(const nlohmann::json& config, const std
 }
 
 std::map<std::string, TemplateSource> load_checkpoint_templates(const fs::path& folder) {
-  // The order of ProcessorMixin.get_processor_dict of transformers 5.24; tokenizers without a
-  // processor begin with the third.
+  // The order of ProcessorMixin.get_processor_dict in transformers 5.24. Checkpoints without a
+  // processor have only the third source and tokenizer_config.json.
   std::vector<Templates> sources;
   sources.push_back(read_template_file(folder / "processor_config.json"));
   sources.push_back(read_template_file(folder / kTemplateFile));

@@ -10,7 +10,9 @@
 namespace vlmtrain::text {
 namespace {
 
-constexpr int64_t kMaxTokenIds = int64_t{1} << 26U;  // huge ids would take all memory; vocabularies have some 10^5
+/// Limit of ids. Tables are indexed by id, so a huge id in a damaged file would exhaust memory;
+/// vocabularies have some 10^5 tokens.
+constexpr int64_t kMaxTokenIds = int64_t{1} << 26U;
 
 /// Returns whether a word character precedes or follows `match`.
 bool is_within_word(std::string_view text, Range match) {
@@ -20,7 +22,7 @@ bool is_within_word(std::string_view text, Range match) {
   return has_word_before || has_word_after;
 }
 
-/// Returns the begin of the white space that ends at `begin`, at least `limit`.
+/// Returns the begin of the white space that ends at byte `begin`, but at least `limit`.
 size_t strip_left(std::string_view text, size_t begin, size_t limit) {
   while (begin > limit) {
     const size_t previous = previous_character(text, begin);
@@ -30,7 +32,7 @@ size_t strip_left(std::string_view text, size_t begin, size_t limit) {
   return begin;
 }
 
-/// Returns the end of the white space that begins at `end`.
+/// Returns the end of the white space that begins at byte `end`.
 size_t strip_right(std::string_view text, size_t end) {
   while (end < text.size()) {
     const Utf8Character utf8 = read_utf8(text, end);
@@ -40,7 +42,7 @@ size_t strip_right(std::string_view text, size_t end) {
   return end;
 }
 
-/// Returns `content` normalized; unchanged without a normalizer.
+/// Returns `content` after `normalizer`, or unchanged if `normalizer` is null.
 std::string normalize(const std::string& content, const Normalizer* normalizer) {
   if (normalizer == nullptr) return content;
   AlignedText text = AlignedText::from_original(content, 0);
@@ -152,11 +154,12 @@ void AddedTokens::add_external_token(const ExternalToken& external, const Vocabu
   if (const AddedToken* const existing = find(external.content)) {
     if (external.id && *external.id != existing->id) {
       spdlog::warn(
-          "{}: gives \"{}\" the id {}, and tokenizer.json {}; the latter is used, as in transformers: correct the "
-          "other file",
+          "{}: gives \"{}\" the id {}, but tokenizer.json gives it the id {}, which is used, as in transformers; "
+          "correct the id in this file",
           external.source, external.content, *external.id, existing->id);
     }
     if (!external.overrides) return;
+    // The id stays; only the other properties change.
     AddedToken& token = tokens_by_id_.at(existing->id);
     token.spelling = spelling();
     token.single_word = external.single_word;
@@ -170,16 +173,17 @@ void AddedTokens::add_external_token(const ExternalToken& external, const Vocabu
   const int64_t id = vocabulary_id ? int64_t{*vocabulary_id} : next_id_;
   if (external.id && *external.id != id) {
     throw data_error(
-        "{}: gives \"{}\" the id {}, but transformers gives it {}, since tokenizer.json {}; correct the id, or save "
-        "the "
-        "tokenizer again with transformers",
+        "{}: gives \"{}\" the id {}, but transformers gives it {}, because tokenizer.json {}; correct the id, or save "
+        "the tokenizer again with transformers",
         external.source, external.content, *external.id, id,
-        vocabulary_id ? "gives it that id" : "lacks it and that is the next id");
+        vocabulary_id ? "gives it that id" : "does not have it and that is the next id");
   }
   if (!vocabulary_id) {
     if (!vocabulary.token(id).empty()) {
-      throw data_error("{}: \"{}\" would get the id {}, which tokenizer.json gives \"{}\": its vocabulary has gaps",
-                       external.source, external.content, id, vocabulary.token(id));
+      throw data_error(
+          "{}: \"{}\" would get the id {}, which \"{}\" has in tokenizer.json, because the ids "
+          "of its vocabulary have gaps; save the tokenizer again with transformers",
+          external.source, external.content, id, vocabulary.token(id));
     }
     ++next_id_;
   }
@@ -210,6 +214,7 @@ std::vector<AddedTokens::Segment> AddedTokens::split(std::string_view text, cons
     }
     Range match{pos, pos + token_match->bytes};
     pos = match.end;
+    // A rejected match is skipped as a whole, as in `tokenizers`.
     if (token_match->token->single_word && is_within_word(text, match)) continue;
     if (token_match->token->lstrip) match.begin = strip_left(text, match.begin, segment_begin);
     if (token_match->token->rstrip) match.end = strip_right(text, match.end);

@@ -17,25 +17,25 @@
 
 namespace vlmtrain::text {
 
-/// A token that is cut out of the text before the model encodes it, with the properties of
-/// tokenizer.json.
+/// A token that is matched in the text before the BPE model encodes the rest. The fields have the
+/// names and meanings of `added_tokens` in tokenizer.json.
 struct AddedToken {
   std::string content;
-  std::string spelling;  ///< the text to match and decode: `content`, normalized if `normalized`
+  std::string spelling;  ///< text to match and decode: `content`, normalized if `normalized` is set
   uint32_t id;
-  bool single_word;  ///< matches no part of a word
-  bool lstrip;       ///< removes white space before it
-  bool rstrip;       ///< removes white space after it
-  bool normalized;   ///< matches in the normalized text, else in the original
-  bool special;
+  bool single_word;  ///< does not match inside a word
+  bool lstrip;       ///< the match includes white space before it
+  bool rstrip;       ///< the match includes white space after it
+  bool normalized;   ///< matches in the normalized text; false: in the original text
+  bool special;      ///< skipped by decode() with skip_special_tokens
 };
 
 /// A trie that finds the longest token at a position of a text.
 class TokenTrie {
  public:
-  /// A token found in a text, and the length of its spelling.
+  /// A token found in a text.
   struct Match {
-    size_t bytes;
+    size_t bytes;  ///< length of its spelling
     const AddedToken* token;
   };
 
@@ -45,61 +45,64 @@ class TokenTrie {
   std::optional<Match> find_longest(std::string_view text, size_t pos) const;
 
  private:
-  /// A node of the trie, with its children by byte.
+  /// A node of the trie. `children` holds pairs of a byte and the index of a node.
   struct Node {
     std::vector<std::pair<unsigned char, uint32_t>> children;
-    const AddedToken* token = nullptr;
+    const AddedToken* token = nullptr;  // the token that ends here, or null
   };
-  /// Returns the child of `node` for `byte`, or 0.
+  /// Returns the index of the child of `node` for `byte`, or 0 (the root) if there is none.
   uint32_t find_child(uint32_t node, unsigned char byte) const;
 
   std::vector<Node> nodes_{1};
-  std::array<uint32_t, 256> root_children_{};  // by byte, because most lookups end at the root
+  std::array<uint32_t, 256> root_children_{};  // by byte; a table, because most lookups end at the root
 };
 
 /// The section `added_tokens` of tokenizer.json, and the tokens of other files. Immutable and
 /// thread-safe.
 class AddedTokens {
  public:
-  /// A part of a text: an added token, or text between them (`token` is null).
+  /// A part of a text: an added token, or text between added tokens (`token` is null).
   struct Segment {
     Range range;
     const AddedToken* token;
   };
 
-  /// Reads the tokens of the document `root`, then adds `external_tokens` that it lacks.
-  /// `normalizer` may be null. Throws UserError (kBadData) for a token whose id differs from that
-  /// of the library `tokenizers` (AddedVocabulary::add_tokens): the vocabulary's id, else the
-  /// number of all tokens so far.
+  /// Reads the tokens of `root`, the document of a tokenizer.json, then adds the tokens of
+  /// `external_tokens` that it lacks. `normalizer` may be null. Throws UserError (kBadData) for a
+  /// token whose id differs from the id that the library `tokenizers` assigns
+  /// (AddedVocabulary::add_tokens): the id in the vocabulary, or else the number of all tokens so
+  /// far.
   AddedTokens(const JsonNode& root, const Vocabulary& vocabulary, const Normalizer* normalizer,
               std::span<const ExternalToken> external_tokens = {});
 
-  /// Splits an original text at the tokens that are not `normalized`. Segments are in order, none
-  /// empty.
+  /// Splits an original text at the tokens that are not `normalized`. Segments are in order and
+  /// cover the text; none is empty.
   std::vector<Segment> split_original(std::string_view text) const { return split(text, original_trie_); }
   /// Splits a normalized text at the tokens that are `normalized`.
   std::vector<Segment> split_normalized(std::string_view text) const { return split(text, normalized_trie_); }
 
-  /// Each returns the token, or null.
+  /// Each returns the token with this content or id, or null. Valid as long as this object.
   const AddedToken* find(std::string_view content) const;
   const AddedToken* find(int64_t id) const;
-  /// Returns the contents of all tokens by ascending id.
+  /// Returns the contents of all tokens by ascending id. Valid as long as this object.
   std::vector<std::string_view> contents() const;
-  /// Returns the highest id plus one, 0 without tokens.
+  /// Returns the highest id plus one, or 0 if there are no tokens.
   int64_t size() const { return tokens_by_id_.empty() ? 0 : int64_t{tokens_by_id_.rbegin()->first} + 1; }
 
  private:
-  /// Adds a token unless one has its id.
+  /// Adds a token unless another token has the same id.
   void add(AddedToken token);
+  /// Adds an entry of `added_tokens`.
   void add_file_token(const JsonNode& node, const Vocabulary& vocabulary, const Normalizer* normalizer);
   void add_external_token(const ExternalToken& token, const Vocabulary& vocabulary, const Normalizer* normalizer);
+  /// Splits `text` at the longest tokens of `trie`, from left to right.
   static std::vector<Segment> split(std::string_view text, const TokenTrie& trie);
 
   std::map<uint32_t, AddedToken> tokens_by_id_;
   std::map<std::string_view, const AddedToken*> tokens_by_content_;
   TokenTrie original_trie_;
   TokenTrie normalized_trie_;
-  int64_t next_id_;  // id of the next token that the vocabulary lacks
+  int64_t next_id_;  // id of the next added token that is not in the vocabulary
 };
 
 }  // namespace vlmtrain::text

@@ -13,9 +13,12 @@
 namespace vlmtrain::text {
 namespace {
 
-constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;  // huge ids would take all memory; vocabularies have some 10^5
+/// Limit of ids. Tables are indexed by id, so a huge id in a damaged file would exhaust memory;
+/// vocabularies have some 10^5 tokens. MergeTable needs ids below 2^32 - 1.
+constexpr int64_t kMaxVocabularyIds = int64_t{1} << 26U;
 
-/// Returns the id. Throws UserError (bad data) unless it is an integer in [0, kMaxVocabularyIds).
+/// Returns the id of `token`. Throws UserError (bad data) unless it is an integer in [0,
+/// kMaxVocabularyIds).
 int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonNode& node) {
   const bool is_valid = id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < kMaxVocabularyIds;
   if (!is_valid)
@@ -23,25 +26,26 @@ int64_t check_id(const std::string& token, const nlohmann::json& id, const JsonN
   return id.get<int64_t>();
 }
 
-constexpr size_t kBasicPlane = 0x10000;  // number of code points of the basic multilingual plane
+/// Number of code points of the basic multilingual plane.
+constexpr size_t kBasicPlane = 0x10000;
 
 /// Throws UserError (kBadData) for models other than BPE and unsupported options.
 void reject_unsupported(const JsonNode& node) {
-  // Old files have no type. Those with merges are BPE.
+  // Old files have no type. They are BPE if they have merges, which Bpe requires.
   if (node.has("type") && node.get_string("type") != "BPE") {
     throw node.error("has the type \"{}\", which is not supported; BPE is supported", node.get_string("type"));
   }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (node.has(key) && !node.get_string(key).empty()) {
-      throw node.at(key).error("is \"{}\"; only models without one are supported", node.get_string(key));
+      throw node.at(key).error("is \"{}\", which is not supported; it must be empty", node.get_string(key));
     }
   }
   if (node.has("dropout") && node.at("dropout").value() != 0) {
-    throw node.at("dropout").error("is set, so the same text would give different ids each time; set it to null");
+    throw node.at("dropout").error("is not 0, so the same text would give different ids each time; set it to null");
   }
 }
 
-/// Parses a merge, "a b" or ["a", "b"].
+/// Parses a merge, "a b" or ["a", "b"]. Returns nothing for other values.
 std::optional<std::pair<std::string, std::string>> parse_merge(const nlohmann::json& value) {
   if (value.is_string()) {
     const auto& text = value.get_ref<const std::string&>();
@@ -53,7 +57,8 @@ std::optional<std::pair<std::string, std::string>> parse_merge(const nlohmann::j
   return std::pair(value[0].get<std::string>(), value[1].get<std::string>());
 }
 
-/// Returns whether the first merge applies after the second: by rank, then from left to right.
+/// Returns whether the first merge applies after the second one. Merges apply by ascending rank,
+/// and from left to right among equal ranks.
 bool is_later_merge(const Merge& first, int32_t first_left, const Merge& second, int32_t second_left) {
   return first.rank != second.rank ? first.rank > second.rank : first_left > second_left;
 }
@@ -62,7 +67,7 @@ bool is_later_merge(const Merge& first, int32_t first_left, const Merge& second,
 
 Vocabulary::Vocabulary(const JsonNode& node) {
   const nlohmann::json& entries = node.value();
-  if (!entries.is_object()) throw node.error("must be an object of tokens and ids");
+  if (!entries.is_object()) throw node.error("must be an object {{token: id}}");
   int64_t max_id = -1;
   for (const auto& [token, id] : entries.items()) max_id = std::max(max_id, check_id(token, id, node));
   tokens_.resize(static_cast<size_t>(max_id + 1));
@@ -84,7 +89,8 @@ Bpe::Bpe(const JsonNode& node)
   fuse_unk_ = node.get_bool("fuse_unk", false);
   if (node.has("unk_token")) {
     unk_token_id_ = vocabulary_.find(node.get_string("unk_token"));
-    if (!unk_token_id_) throw node.at("unk_token").error("is \"{}\", which vocab lacks", node.get_string("unk_token"));
+    if (!unk_token_id_)
+      throw node.at("unk_token").error("is \"{}\", which model.vocab lacks", node.get_string("unk_token"));
   }
   read_merges(node);
   index_characters();
@@ -100,12 +106,14 @@ void Bpe::read_merges(const JsonNode& node) {
   for (const nlohmann::json& item : merges.value()) {
     const auto pair = parse_merge(item);
     if (!pair)
-      throw merges.error("has {} at {}; a merge is \"a b\" or [\"a\", \"b\"]", io::make_json_excerpt(item), rank);
+      throw merges.error("has {} at index {}; a merge must be \"a b\" or [\"a\", \"b\"]", io::make_json_excerpt(item),
+                         rank);
     const auto find_id = [&](const std::string& token) {
       const auto id = vocabulary_.find(token);
       if (!id) {
-        throw merges.error("needs at {} the token \"{}\", which model.vocab lacks; download the file again", rank,
-                           token);
+        throw merges.error(
+            "has a merge at index {} with the token \"{}\", which model.vocab lacks; download the file again", rank,
+            token);
       }
       return *id;
     };
@@ -203,7 +211,7 @@ void Bpe::merge_symbols(Workspace& workspace) const {
 }
 
 void Bpe::encode(std::string_view piece, Workspace& workspace, std::vector<BpeToken>& out) const {
-  if (ignore_merges_) {
+  if (ignore_merges_) {  // a piece that is a token needs no merges
     if (const auto id = vocabulary_.find(piece)) {
       out.push_back({*id, 0});
       return;

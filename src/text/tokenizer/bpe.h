@@ -13,10 +13,11 @@
 
 namespace vlmtrain::text {
 
-/// The tokens of the model and their ids, which need not be dense.
+/// The tokens of the BPE model and their ids. Ids may have gaps.
 class Vocabulary {
  public:
-  /// Reads an object {token: id}. Throws UserError (kBadData) for duplicate, negative and huge ids.
+  /// Reads `node`, an object {token: id}. Throws UserError (kBadData) for duplicate, negative and
+  /// huge ids.
   explicit Vocabulary(const JsonNode& node);
 
   /// Returns the id of `token`, or nothing.
@@ -29,11 +30,11 @@ class Vocabulary {
     const bool is_in_range = id >= 0 && id < static_cast<int64_t>(tokens_.size());
     return is_in_range ? std::string_view(tokens_[static_cast<size_t>(id)]) : std::string_view();
   }
-  /// Returns the number of tokens, less than size() if ids are missing.
+  /// Returns the number of tokens, which is less than size() if ids have gaps.
   int64_t count() const { return static_cast<int64_t>(ids_.size()); }
   /// Returns the highest id plus one.
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
-  /// Returns all tokens by id, empty for missing ids.
+  /// Returns all tokens by id. Missing ids have an empty string.
   const std::vector<std::string>& tokens() const { return tokens_; }
 
  private:
@@ -44,21 +45,22 @@ class Vocabulary {
 /// A merge of two adjacent tokens. The lowest rank merges first.
 struct Merge {
   uint32_t rank;
-  uint32_t id;  ///< of the merged token
+  uint32_t id;  ///< id of the merged token
 };
 
 /// The merges of a BPE model by pair of ids: an open-addressing hash table, at most half full.
-/// Lookups take most of the time of encoding, and std::unordered_map is several times slower.
+/// Lookups take most of the time of encoding; std::unordered_map is several times slower.
 class MergeTable {
  public:
+  /// Allocates a table for up to `merges` merges. It does not grow.
   explicit MergeTable(size_t merges) : slots_(std::bit_ceil(merges * 2 + 2)) {}
 
-  /// Sets the merge of a pair.
+  /// Sets the merge of the pair of ids (left, right). The last one wins.
   void insert(uint32_t left, uint32_t right, Merge merge) {
     Slot& slot = slots_[find_slot(make_key(left, right))];
     slot = {make_key(left, right), merge};
   }
-  /// Returns the merge of a pair, or null.
+  /// Returns the merge of the pair (left, right), or null.
   const Merge* find(uint32_t left, uint32_t right) const {
     const Slot& slot = slots_[find_slot(make_key(left, right))];
     return slot.key == kFree ? nullptr : &slot.merge;
@@ -85,22 +87,23 @@ class MergeTable {
   std::vector<Slot> slots_;
 };
 
-/// A token of a piece, and the byte of the piece at which it begins.
+/// A token of a piece of text.
 struct BpeToken {
   uint32_t id;
-  uint32_t begin;
+  uint32_t begin;  ///< byte offset in the piece
 };
 
 /// The model of tokenizer.json with type BPE. Immutable and thread-safe; each thread needs its own
 /// Workspace.
 class Bpe {
  public:
-  /// Reads the section `model`. Throws UserError (kBadData) for other types and contradictions.
+  /// Reads `node`, the section `model` of tokenizer.json. Throws UserError (kBadData) for other
+  /// model types, unsupported options, and merges of tokens that the vocabulary lacks.
   explicit Bpe(const JsonNode& node);
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
-  /// Buffers of encode(), reused from piece to piece.
+  /// The buffers of encode(). Reusing one object for many pieces saves allocations.
   class Workspace;
 
   /// Appends the tokens of `piece` to `out` in O(n log n). Depending on the file, characters that
@@ -111,13 +114,13 @@ class Bpe {
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};
 
-  /// A token of the piece, in a list linked by index; -1 ends it.
+  /// A token of the piece. Symbols form a doubly linked list by index; -1 marks its ends.
   struct Symbol {
     uint32_t id;
     uint32_t begin;
     int32_t previous;
     int32_t next;
-    bool merged;  // into the symbol before it
+    bool merged;  // merged into the symbol before it
   };
   /// A possible merge of a symbol and the one after it.
   struct Candidate {
@@ -131,11 +134,12 @@ class Bpe {
   void index_characters();
   /// Returns the id of a character, or kNone.
   uint32_t find_character_id(char32_t code_point, std::string_view character) const;
-  /// Appends the bytes of a character without an id, or the unknown token.
+  /// Appends the byte tokens or the unknown token for a character that the vocabulary lacks.
   void append_unk(std::string_view character, uint32_t begin, Workspace& workspace) const;
-  /// Sets the symbols to the characters of `piece`.
+  /// Sets the symbols of `workspace` to the characters of `piece`.
   void split_characters(std::string_view piece, Workspace& workspace) const;
-  /// Adds the merge of `left` and the symbol after it, if there is one.
+  /// Adds the merge of symbol `left` and the symbol after it to the heap, if the table has this
+  /// merge.
   void push_candidate(int32_t left, Workspace& workspace) const;
   /// Merges pairs by ascending rank until no merge applies.
   void merge_symbols(Workspace& workspace) const;
@@ -150,12 +154,12 @@ class Bpe {
   std::vector<uint32_t> character_ids_;   // ids of the characters of the basic multilingual plane, or kNone
 };
 
-/// The buffers of one call of encode(), which later calls reuse.
+/// The buffers of Bpe::encode(). Not thread-safe.
 class Bpe::Workspace {
   friend class Bpe;
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
-  bool last_is_unknown_ = false;  // the last symbol is the unknown token
+  bool last_is_unknown_ = false;  // whether the last symbol is the unknown token, see fuse_unk_
 };
 
 }  // namespace vlmtrain::text

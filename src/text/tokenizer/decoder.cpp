@@ -12,14 +12,14 @@
 namespace vlmtrain::text {
 namespace {
 
-/// Returns the tokens joined to one text.
+/// Returns the concatenation of `tokens`.
 std::string join(const std::vector<std::string>& tokens) {
   std::string text;
   for (const std::string& token : tokens) text += token;
   return text;
 }
 
-/// Returns `text` with `content` in place of the matches of `pattern`.
+/// Returns `text` with `content` in place of each match of `pattern`.
 std::string replace_all(const std::string& text, const Pattern& pattern, std::string_view content) {
   std::vector<Range> matches;
   pattern.find_all(text, matches);
@@ -42,8 +42,8 @@ class ByteLevelDecoder : public Decoder {
   }
 };
 
-/// The decoder ByteFallback, which joins adjacent tokens "<0x..>" to text, or to one U+FFFD per
-/// byte if they are not UTF-8.
+/// The decoder ByteFallback, which joins adjacent tokens such as "<0xE2>" to one text. Bytes that
+/// are not UTF-8 become one U+FFFD each.
 class ByteFallbackDecoder : public Decoder {
  public:
   void apply(std::vector<std::string>& tokens) const override {
@@ -62,6 +62,7 @@ class ByteFallbackDecoder : public Decoder {
   }
 
  private:
+  /// Returns the byte of a token such as "<0xE2>", or nothing for other tokens.
   static std::optional<char> parse_byte(std::string_view token) {
     if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
     unsigned value = 0;
@@ -70,10 +71,11 @@ class ByteFallbackDecoder : public Decoder {
     return static_cast<char>(value);
   }
 
+  /// Appends `bytes` to `out` as text, and clears them.
   static void flush(std::string& bytes, std::vector<std::string>& out) {
     if (bytes.empty()) return;
     if (find_invalid_utf8(bytes)) {
-      out.insert(out.end(), bytes.size(), "\xEF\xBF\xBD");
+      out.insert(out.end(), bytes.size(), "\xEF\xBF\xBD");  // U+FFFD in UTF-8
     } else {
       out.push_back(bytes);
     }
@@ -102,8 +104,8 @@ class ReplaceDecoder : public Decoder {
   std::string content_;
 };
 
-/// The decoder Strip, which removes up to `start` and `stop` copies of a string from the ends of
-/// each token.
+/// The decoder Strip, which removes up to `start` copies of a string from the beginning of each
+/// token and up to `stop` copies from its end.
 class StripDecoder : public Decoder {
  public:
   StripDecoder(std::string content, int64_t start, int64_t stop)
@@ -124,7 +126,7 @@ class StripDecoder : public Decoder {
   int64_t stop_;
 };
 
-/// The decoder Metaspace, which replaces the visible space character by spaces.
+/// The decoder Metaspace, which replaces the visible space character with spaces.
 class MetaspaceDecoder : public Decoder {
  public:
   explicit MetaspaceDecoder(const MetaspaceOptions& options)
@@ -139,7 +141,7 @@ class MetaspaceDecoder : public Decoder {
 
  private:
   std::unique_ptr<Pattern> replacement_pattern_;
-  bool strips_first_;  // encoding added the replacement of the first token
+  bool strips_first_;  // whether encoding prepended `replacement` to the first token
 };
 
 /// The decoder Sequence, which applies several decoders in order.

@@ -16,7 +16,8 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
   virtual ~Decoder() = default;
 
-  /// Rewrites the list of tokens. The text is the concatenation of the list after the last decoder.
+  /// Rewrites the list of tokens in place, and may change its length. The decoded text is the
+  /// concatenation of the list after the last decoder.
   virtual void apply(std::vector<std::string>& tokens) const = 0;
 };
 

@@ -22,7 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// SPECIAL_TOKENS_ATTRIBUTES of transformers, in their order.
+/// The names of PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES in transformers, in the same
+/// order.
 constexpr std::array kStandardNames{"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 constexpr const char* kDecoderKey = "added_tokens_decoder";
@@ -34,7 +35,8 @@ bool is_standard_name(std::string_view key) {
   return std::ranges::find(kStandardNames, key) != kStandardNames.end();
 }
 
-/// Parses a text, or an added token with its properties. Returns nothing for other values.
+/// Parses a token: a string, or an object with the properties of an added token. Returns nothing
+/// for other values.
 std::optional<ExternalToken> parse_token(const Json& value, const std::string& source) {
   if (value.is_string()) return ExternalToken{.content = value.get<std::string>(), .source = source};
   if (!value.is_object() || !value.contains("content")) return std::nullopt;
@@ -47,10 +49,10 @@ std::optional<ExternalToken> parse_token(const Json& value, const std::string& s
   return token;
 }
 
-/// Parses a text or an added token. Throws UserError (bad data) for other values.
+/// Parses a token as parse_token(). Throws UserError (bad data) for other values.
 ExternalToken parse_required_token(const Json& value, const std::string& source) {
   auto token = parse_token(value, source);
-  if (!token) throw data_error("{}: {} is not a token; write a string there", source, io::make_json_excerpt(value));
+  if (!token) throw data_error("{}: {} is not a token; use a string", source, io::make_json_excerpt(value));
   return std::move(*token);
 }
 
@@ -59,18 +61,20 @@ int64_t parse_token_id(const std::string& key, const std::string& source) {
   int64_t id = -1;
   const auto [end, error_code] = std::from_chars(key.data(), key.data() + key.size(), id);
   if (error_code != std::errc() || end != key.data() + key.size() || id < 0) {
-    throw data_error("{}: \"{}\" is not the id of a token; write a whole number there", source, key);
+    throw data_error("{}: \"{}\" is not the id of a token; use an integer of at least 0", source, key);
   }
   return id;
 }
 
-/// A JSON file with an object. Parsing into an ordered object is slow for thousands of tokens, so
-/// that the order of keys is recovered from the text where it matters.
+/// A JSON file that holds an object. `json` does not preserve the order of keys, because parsing
+/// into nlohmann::ordered_json is slow for thousands of tokens. list_keys_in_file_order() recovers
+/// the order from `text` where it matters.
 struct JsonFile {
   std::string text;
   Json json = Json::object();
 
-  /// Returns the keys of `object`, a part of this file, in the order of the file.
+  /// Returns the keys of `object`, a part of `json`, in the order of their first occurrence in the
+  /// file.
   std::vector<std::string> list_keys_in_file_order(const Json& object) const {
     std::vector<std::pair<size_t, std::string>> offsets;
     for (const auto& [key, value] : object.items()) offsets.emplace_back(text.find('"' + key + '"'), key);
@@ -82,7 +86,8 @@ struct JsonFile {
   }
 };
 
-/// Reads a file that must hold an object. Returns an empty object if the file does not exist.
+/// Reads a file that must hold a JSON object. Returns an empty object if the file does not exist.
+/// Throws UserError (bad data) for other content.
 JsonFile read_object(const fs::path& file) {
   JsonFile object;
   if (!is_file(file)) return object;
@@ -96,11 +101,11 @@ JsonFile read_object(const fs::path& file) {
 
 /// Parses added_tokens_decoder. Returns its tokens by ascending id.
 std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::string& source) {
-  if (!decoder.is_object()) throw data_error("{}: is not an object of ids and tokens", source);
+  if (!decoder.is_object()) throw data_error("{}: must be an object {{id: token}}", source);
   std::map<int64_t, ExternalToken> by_id;
   for (const auto& [key, value] : decoder.items()) {
     ExternalToken token = parse_required_token(value, source);
-    if (value.is_object() && !value.contains("special")) token.special = false;  // default of the class AddedToken
+    if (value.is_object() && !value.contains("special")) token.special = false;  // AddedToken's default in `tokenizers`
     if (value.is_object() && !value.contains("normalized")) token.normalized = !token.special;
     token.id = parse_token_id(key, source);
     token.overrides = true;
@@ -112,7 +117,7 @@ std::vector<ExternalToken> parse_decoder_tokens(const Json& decoder, const std::
   return tokens;
 }
 
-/// Parses a list of tokens. Drops those without content.
+/// Parses a list of tokens. Drops tokens with empty content.
 std::vector<ExternalToken> parse_token_list(const Json& list, const std::string& source) {
   std::vector<ExternalToken> tokens;
   for (const auto& value : list) {
@@ -148,13 +153,14 @@ class ExternalTokenReader {
     return fmt::format("{}: {}", (folder_ / file).string(), key);
   }
 
+  /// Reads added_tokens_decoder, and added_tokens.json, which is ignored if the key exists.
   void read_added_tokens() {
     if (result_.has_decoder)
       result_.tokens = parse_decoder_tokens(config_[kDecoderKey], format_source(kConfigName, kDecoderKey));
     const fs::path file = folder_ / "added_tokens.json";
     if (!is_file(file)) return;
     const Json ids = io::read_json(file);
-    if (!ids.is_object()) throw data_error("{}: is not an object of tokens and ids", file.string());
+    if (!ids.is_object()) throw data_error("{}: must be an object {{token: id}}", file.string());
     std::vector<ExternalToken> added_tokens;
     for (const auto& [content, id] : ids.items()) {
       ExternalToken token{.content = content, .source = file.string()};
@@ -168,6 +174,7 @@ class ExternalTokenReader {
     destination.insert(destination.end(), added_tokens.begin(), added_tokens.end());
   }
 
+  /// Returns whether a named token or a list of special tokens has this content.
   bool is_special(const std::string& content) const {
     const auto is_content = [&content](const Json& value) {
       const auto token = parse_token(value, "");
@@ -183,6 +190,8 @@ class ExternalTokenReader {
     return false;
   }
 
+  /// Sets the named token `key` if `value` is a token. A later file replaces the value of an earlier
+  /// one, but the position of the first remains.
   void add_named_token(const std::string& key, const Json& value, const char* file) {
     const auto token = parse_token(value, format_source(file, key));
     if (!token || token->content.empty()) return;
@@ -194,7 +203,7 @@ class ExternalTokenReader {
     }
   }
 
-  /// Adds tokens with a model-specific name, such as image_token.
+  /// Adds the tokens with model-specific names, such as image_token.
   void add_model_tokens(const JsonFile& object, const char* file) {
     Json model_tokens = Json::object();
     for (const auto& [key, value] : object.json.items()) {
@@ -204,12 +213,14 @@ class ExternalTokenReader {
       add_named_token(key, model_tokens[key], file);
   }
 
+  /// Adds the named tokens of extra_special_tokens if it is an object.
   void add_extra_tokens(const JsonFile& object, const char* file) {
     const auto extra = object.json.find(kExtraKey);
     if (extra == object.json.end() || !extra->is_object()) return;
     for (const std::string& key : object.list_keys_in_file_order(*extra)) add_named_token(key, (*extra)[key], file);
   }
 
+  /// Reads the named tokens: the standard names, model-specific names, then extra_special_tokens.
   void read_named_tokens() {
     for (const char* const key : kStandardNames) {
       if (config_.contains(key)) add_named_token(key, config_[key], kConfigName);
@@ -236,6 +247,7 @@ class ExternalTokenReader {
     return parse_token_list(json[key], format_source(file, key));
   }
 
+  /// Reads the lists extra_special_tokens and additional_special_tokens of both files.
   void read_token_lists() {
     auto extra = read_token_list(config_, kExtraKey, kConfigName),
          additional = read_token_list(config_, kAdditionalKey, kConfigName);

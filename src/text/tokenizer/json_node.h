@@ -16,9 +16,9 @@
 
 namespace vlmtrain::text {
 
-/// A value of a JSON file with its path, so that each error names file and key. Refers to the
-/// document and to `source`, which must outlive it. All accessors throw UserError (kBadData) for
-/// missing keys and other types.
+/// A value of a JSON document with its path, so that each error names the file and the key. `value`
+/// and `source`, the file name in messages, must outlive the node and all nodes made from it. All
+/// accessors throw UserError (kBadData) for missing keys and for values of other types.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& value, const std::string& source) : JsonNode(value, source, "") {}
@@ -46,7 +46,7 @@ class JsonNode {
     return items;
   }
 
-  /// Each returns this value.
+  /// Each returns this value if it has the type.
   std::string string() const {
     if (!value_->is_string()) throw error("must be a string");
     return value_->get<std::string>();
@@ -56,14 +56,14 @@ class JsonNode {
     return value_->get<bool>();
   }
   int64_t integer() const {
-    if (!value_->is_number_integer()) throw error("must be a whole number");
+    if (!value_->is_number_integer()) throw error("must be an integer");
     return value_->get<int64_t>();
   }
-  /// Each returns the value of `key`.
+  /// Each returns the value of `key`. get_bool() returns `fallback` if the key is missing or null.
   std::string get_string(const std::string& key) const { return at(key).string(); }
   bool get_bool(const std::string& key, bool fallback) const { return has(key) ? at(key).boolean() : fallback; }
 
-  /// Returns an error about this value, "FILE: KEY …".
+  /// Returns (does not throw) an error about this value with the message "FILE: KEY …".
   template <class... Args>
   UserError error(fmt::format_string<Args...> format, Args&&... args) const {
     return data_error("{}: {} {}", *source_, path_.empty() ? "the document" : path_,
@@ -79,15 +79,16 @@ class JsonNode {
   std::string path_;
 };
 
-/// The constructor of a component of tokenizer.json by the value of its key `type`.
+/// An entry of a table of component types: the value of the key `type` in tokenizer.json, and the
+/// function that makes the component.
 template <class Component>
 struct ComponentFactory {
   std::string_view type;
   std::unique_ptr<Component> (*make)(const JsonNode&);
 };
 
-/// Returns the component that `node` describes. Throws UserError (kBadData) that lists the
-/// supported types.
+/// Returns the component that `node` describes by its key `type`. Throws UserError (kBadData) with
+/// a list of the supported types if no factory has this type.
 template <class Component>
 std::unique_ptr<Component> make_component(const JsonNode& node,
                                           std::span<const ComponentFactory<Component>> factories) {

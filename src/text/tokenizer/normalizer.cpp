@@ -13,7 +13,9 @@
 namespace vlmtrain::text {
 namespace {
 
-constexpr char32_t kFirstCombining = 0x300;  // characters below never compose with, or reorder before, the previous one
+/// The first combining character. Characters below it neither compose with nor reorder before the
+/// previous character.
+constexpr char32_t kFirstCombining = 0x300;
 constexpr char32_t kLastCodePoint = 0x10FFFF;
 constexpr utf8proc_option_t kDecompose = UTF8PROC_DECOMPOSE;
 constexpr utf8proc_option_t kCompose = UTF8PROC_COMPOSE;
@@ -22,11 +24,11 @@ using CodePointList = std::vector<utf8proc_int32_t>;
 
 /// Returns the canonical decomposition of `chunk`.
 CodePointList decompose(std::string_view chunk) {
-  CodePointList out(chunk.size() * 4);  // no character decomposes into more than four
+  CodePointList out(chunk.size() * 4);  // no character decomposes into more than 4 code points
   const auto count = utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(chunk.data()),
                                         static_cast<utf8proc_ssize_t>(chunk.size()), out.data(),
                                         static_cast<utf8proc_ssize_t>(out.size()), kDecompose);
-  VLMTRAIN_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(out.size()), "utf8proc gave {}", count);
+  VLMTRAIN_CHECK(count >= 0 && count <= static_cast<utf8proc_ssize_t>(out.size()), "utf8proc returned {}", count);
   out.resize(static_cast<size_t>(count));
   return out;
 }
@@ -38,8 +40,9 @@ CodePointList decompose(char32_t code_point) {
   return decompose(bytes);
 }
 
-/// Returns the starters that compose with a character before them (NFC_Quick_Check=Maybe, combining
-/// class 0) except Hangul: those that are second in a canonical composition.
+/// Returns, in ascending order, the starters (combining class 0) that compose with a character
+/// before them (NFC_Quick_Check=Maybe), except Hangul. They are the second characters of canonical
+/// compositions.
 std::vector<utf8proc_int32_t> find_composing_starters() {
   std::vector<utf8proc_int32_t> starters;
   for (char32_t code_point = kFirstCombining; code_point <= kLastCodePoint; ++code_point) {
@@ -55,13 +58,14 @@ std::vector<utf8proc_int32_t> find_composing_starters() {
   return starters;
 }
 
-/// Returns whether the text before `code_point` and the text from it on can be normalized
+/// Returns whether the text before `code_point` and the text that begins with it can be normalized
 /// separately.
 bool starts_chunk(char32_t code_point) {
   static const std::vector<utf8proc_int32_t> composing_starters = find_composing_starters();
   if (code_point < kFirstCombining) return true;
   const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
   if (property->combining_class != 0) return false;
+  // Vowels and final consonants (Jamo), which compose by formula, not by the table.
   const bool is_hangul_vowel_or_tail = code_point >= 0x1160 && code_point <= 0x11FF;
   if (is_hangul_vowel_or_tail) return false;
   const bool is_decomposable = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
@@ -76,14 +80,14 @@ std::string compose(std::string_view chunk) {
   CodePointList code_points = decompose(chunk);
   const auto count =
       utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()), kCompose);
-  VLMTRAIN_CHECK(count >= 0, "utf8proc gave {}", count);
+  VLMTRAIN_CHECK(count >= 0, "utf8proc returned {}", count);
   std::string out;
   for (utf8proc_ssize_t i = 0; i < count; ++i)
     append_utf8(out, static_cast<char32_t>(code_points[static_cast<size_t>(i)]));
   return out;
 }
 
-/// Returns the end of the shortest chunk from `begin` that can be normalized separately.
+/// Returns the end of the shortest chunk that begins at `begin` and can be normalized separately.
 size_t find_chunk_end(std::string_view text, size_t begin) {
   size_t end = begin + read_utf8(text, begin).bytes;
   while (end < text.size()) {
@@ -94,14 +98,15 @@ size_t find_chunk_end(std::string_view text, size_t begin) {
   return end;
 }
 
-/// Returns Unicode normalization form C. Characters that compose or reorder with each other have
-/// the offset of the first.
+/// Returns the text in Unicode normalization form C. All bytes of a chunk that changes get the
+/// original offset of its first byte.
 AlignedText to_nfc(const AlignedText& text) {
   AlignedText out;
   out.reserve(text.bytes.size());
   for (size_t begin = 0; begin < text.bytes.size();) {
     const size_t end = find_chunk_end(text.bytes, begin);
     const std::string_view chunk = std::string_view(text.bytes).substr(begin, end - begin);
+    // A fast path: such a chunk is already normalized.
     const bool is_single_latin = chunk.size() <= 2 && read_utf8(chunk, 0).bytes == chunk.size() &&
                                  read_utf8(chunk, 0).code_point < kFirstCombining;
     const std::string composed_chunk = is_single_latin ? std::string() : compose(chunk);

@@ -13,10 +13,11 @@ namespace vlmtrain::text {
 /// A text that normalizers and pre-tokenizers rewrite, aligned with the original text.
 struct AlignedText {
   std::string bytes;
-  /// The offset in the original text from which each byte of `bytes` comes. Never decreasing.
+  /// For each byte of `bytes`, the byte offset in the original text from which it comes. Never
+  /// decreasing.
   std::vector<uint32_t> original_offsets;
 
-  /// Returns a part of the original text, which begins at offset `begin` of it.
+  /// Returns the text of `original_part`, which begins at byte `begin` of the original text.
   static AlignedText from_original(std::string_view original_part, uint32_t begin) {
     AlignedText text;
     text.bytes = original_part;
@@ -29,7 +30,7 @@ struct AlignedText {
     bytes.reserve(num_bytes);
     original_offsets.reserve(num_bytes);
   }
-  /// Appends bytes that all come from `original_offset`.
+  /// Appends bytes that all come from byte `original_offset` of the original text.
   void append(std::string_view appended, uint32_t original_offset) {
     bytes.append(appended);
     original_offsets.insert(original_offsets.end(), appended.size(), original_offset);
@@ -52,7 +53,7 @@ class Normalizer {
   Normalizer& operator=(const Normalizer&) = delete;
   virtual ~Normalizer() = default;
 
-  /// Normalizes `text`, which must be UTF-8.
+  /// Normalizes `text` in place. REQUIRES valid UTF-8.
   virtual void apply(AlignedText& text) const = 0;
 };
 

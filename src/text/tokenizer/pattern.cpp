@@ -57,15 +57,15 @@ struct MatchContextDeleter {
   void operator()(pcre2_match_context* match_context) const { pcre2_match_context_free(match_context); }
 };
 
-/// Returns limits of time and memory for a match. PCRE2's defaults depend on its build (its heap
-/// limit is 20 GB), and hostile expressions must fail on each machine.
+/// Returns limits of time and memory for a match. PCRE2's defaults depend on its build (20 GB of
+/// heap in the usual one), but hostile expressions must fail on every machine.
 pcre2_match_context* get_match_limits() {
   static const std::unique_ptr<pcre2_match_context, MatchContextDeleter> limits = [] {
     // PCRE2's default; an exponential expression fails within seconds.
     constexpr uint32_t kMaxMatchSteps = 10'000'000;
-    constexpr uint32_t kMaxHeapKib = 256 * 1024;
+    constexpr uint32_t kMaxHeapKib = 256 * 1024;  // not tuned
     std::unique_ptr<pcre2_match_context, MatchContextDeleter> match_context(pcre2_match_context_create(nullptr));
-    VLMTRAIN_CHECK(match_context != nullptr, "out of memory during a match");
+    VLMTRAIN_CHECK(match_context != nullptr, "PCRE2 cannot allocate memory");
     pcre2_set_match_limit(match_context.get(), kMaxMatchSteps);
     pcre2_set_depth_limit(match_context.get(), kMaxMatchSteps);
     pcre2_set_heap_limit(match_context.get(), kMaxHeapKib);
@@ -86,19 +86,19 @@ class RegexPattern : public Pattern {
       throw node.error("has the regular expression \"{}\", which does not compile: {} at offset {}",
                        make_excerpt(expression), get_pcre2_message(error_code), offset);
     }
-    // A failure is ignored: without the JIT, matching is slower but gives the same result.
+    // An error is ignored: without the JIT, matching is slower but gives the same result.
     pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
   }
 
   void find_all(std::string_view text, std::vector<Range>& matches) const override {
     const MatchDataPtr data(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
-    VLMTRAIN_CHECK(data != nullptr, "out of memory during a match");
+    VLMTRAIN_CHECK(data != nullptr, "PCRE2 cannot allocate memory");
     const PCRE2_SIZE* match_bounds = pcre2_get_ovector_pointer(data.get());
     for (size_t begin = 0; begin < text.size() && match(text, begin, data.get());) {
       if (match_bounds[1] > match_bounds[0]) {
         matches.push_back({match_bounds[0], match_bounds[1]});
         begin = match_bounds[1];
-      } else if (match_bounds[1] < text.size()) {
+      } else if (match_bounds[1] < text.size()) {  // an empty match is skipped
         begin = match_bounds[1] + read_utf8(text, match_bounds[1]).bytes;
       } else {
         break;
@@ -107,12 +107,13 @@ class RegexPattern : public Pattern {
   }
 
  private:
+  /// Stores the first match at or after byte `begin` in `data`. Returns whether there is one.
   bool match(std::string_view text, size_t begin, pcre2_match_data* data) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-    // PCRE2 would validate the text from its beginning for each match, which is quadratic; encode()
-    // has validated it.
+    // Without PCRE2_NO_UTF_CHECK, PCRE2 would validate the whole text for each match, in quadratic
+    // time. encode() has already validated it.
     int result = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, data, get_match_limits());
-    if (result == PCRE2_ERROR_JIT_STACKLIMIT) {
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter uses the heap instead
       result = pcre2_match(code_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data,
                            get_match_limits());
     }

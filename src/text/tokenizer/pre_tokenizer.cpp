@@ -10,16 +10,15 @@ namespace vlmtrain::text {
 namespace {
 
 constexpr int kNumBytes = 256;
-constexpr char32_t kFirstSubstitute = 0x100;
-constexpr int kNumSubstitutes = 68;  // number of bytes that are not printable in Latin-1
+constexpr char32_t kFirstSubstitute = 0x100;  // code point for the first byte that is not printable
+constexpr int kNumSubstitutes = 68;           // number of bytes that are not printable in Latin-1
 
 /// Returns whether the byte represents itself in GPT-2's bytes_to_unicode().
 constexpr bool is_printable_latin1(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
 
-/// Returns the character of each byte in GPT-2's byte-level alphabet, in UTF-8: printable bytes
-/// represent themselves.
+/// Returns the table of byte_alphabet().
 std::array<std::string, kNumBytes> make_alphabet() {
   std::array<std::string, kNumBytes> alphabet;
   char32_t substitute = kFirstSubstitute;
@@ -30,7 +29,8 @@ std::array<std::string, kNumBytes> make_alphabet() {
   return alphabet;
 }
 
-/// Returns the byte of each character of the alphabet by code point, or -1.
+/// Returns the inverse of byte_alphabet(): the byte by code point, or -1 if no byte has this
+/// character.
 std::array<int, kFirstSubstitute + kNumSubstitutes> make_inverse_alphabet() {
   std::array<int, kFirstSubstitute + kNumSubstitutes> inverse{};
   inverse.fill(-1);
@@ -66,7 +66,8 @@ struct TextSegment {
   bool is_match;
 };
 
-/// Splits [0, size) into matches and the text between them. `invert` exchanges their roles.
+/// Splits [0, size) into matches and the text between them. With `invert`, the text between matches
+/// counts as a match, and matches do not.
 void split_at_matches(const std::vector<Range>& matches, size_t size, bool invert, std::vector<TextSegment>& segments) {
   size_t covered_end = 0;
   for (const Range& match : matches) {
@@ -98,7 +99,8 @@ void merge_segments(std::vector<TextSegment>& segments, Predicate should_join) {
   segments = std::move(merged);
 }
 
-/// Merges each match with the text after it; of adjacent matches, the last.
+/// Merges each match with the text after it. Of several adjacent matches, only the last one is
+/// merged.
 void merge_matches_forward(std::vector<TextSegment>& segments) {
   std::vector<TextSegment> merged;
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -110,7 +112,7 @@ void merge_matches_forward(std::vector<TextSegment>& segments) {
   segments = std::move(merged);
 }
 
-/// Merges or removes segments as `behavior` demands.
+/// Merges or removes segments according to `behavior`.
 void apply_behavior(std::vector<TextSegment>& segments, SplitBehavior behavior) {
   switch (behavior) {
     case SplitBehavior::kRemoved:
@@ -150,7 +152,7 @@ SplitBehavior parse_split_behavior(const JsonNode& node) {
 }
 
 /// Splits each piece of `text` at the matches of `pattern`; with `invert`, at the text between
-/// them.
+/// matches.
 void split_pieces(PreTokenized& text, const Pattern& pattern, SplitBehavior behavior, bool invert = false) {
   std::vector<Range> pieces;
   std::vector<Range> matches;
@@ -169,11 +171,11 @@ void split_pieces(PreTokenized& text, const Pattern& pattern, SplitBehavior beha
   text.pieces = std::move(pieces);
 }
 
-/// The regular expression of GPT-2, which ByteLevel with use_regex applies.
+/// The regular expression of GPT-2's tokenizer, which ByteLevel applies if use_regex is set.
 constexpr const char* kGpt2Regex = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-/// Inserts `prefix` before each piece for which needs_prefix(bytes, offset of the first byte)
-/// holds.
+/// Inserts `prefix` before each piece for which needs_prefix(bytes, original_offset) returns true.
+/// `original_offset` is the offset of the first byte in the original text.
 template <class Predicate>
 void prepend_to_pieces(PreTokenized& text, std::string_view prefix, Predicate needs_prefix) {
   PreTokenized out;
@@ -237,7 +239,8 @@ class SplitPreTokenizer : public PreTokenizer {
   bool invert_;
 };
 
-/// The pre-tokenizer Metaspace, which replaces spaces by a visible character and splits before it.
+/// The pre-tokenizer Metaspace, which replaces spaces with a visible character and splits before
+/// it.
 class MetaspacePreTokenizer : public PreTokenizer {
  public:
   explicit MetaspacePreTokenizer(MetaspaceOptions options)
@@ -347,7 +350,7 @@ std::optional<std::string> decode_byte_level(std::string_view token) {
 MetaspaceOptions MetaspaceOptions::parse(const JsonNode& node) {
   MetaspaceOptions options;
   options.replacement = node.get_string("replacement");
-  if (options.replacement.empty()) throw node.error("must have a replacement that is not empty");
+  if (options.replacement.empty()) throw node.error("must have a non-empty replacement");
   if (node.has("prepend_scheme")) options.prepend_scheme = parse_scheme(node.at("prepend_scheme"));
   // Old files have add_prefix_space instead of prepend_scheme.
   if (!node.get_bool("add_prefix_space", true)) options.prepend_scheme = Scheme::kNever;

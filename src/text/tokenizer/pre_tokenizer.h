@@ -13,24 +13,24 @@
 
 namespace vlmtrain::text {
 
-/// Returns the printable character (in UTF-8) that represents each byte in byte-level vocabularies.
-/// Source: GPT-2's `bytes_to_unicode`. Printable Latin-1 characters represent themselves; the other
-/// bytes map to U+0100 and up in order.
+/// Returns, for each byte, the printable character (in UTF-8) that represents it in byte-level
+/// vocabularies. Source: GPT-2's `bytes_to_unicode`. Printable Latin-1 characters represent
+/// themselves; the other bytes map to U+0100 and the following characters in ascending order.
 const std::array<std::string, 256>& byte_alphabet();
 
-/// Returns the bytes that `token` represents, or nothing if one of its characters represents no
-/// byte.
+/// Returns the bytes that `token` represents in byte_alphabet(), or nothing if one of its
+/// characters is not in the alphabet.
 std::optional<std::string> decode_byte_level(std::string_view token);
 
 /// The options of tokenizer.json's Metaspace, which is a pre-tokenizer and a decoder. It represents
 /// spaces by a visible character, usually U+2581.
 struct MetaspaceOptions {
-  /// The pieces that get `replacement` in front: all, the first of the text, or none.
+  /// The pieces that get `replacement` in front: all pieces, the first piece of the text, or none.
   enum class PrependScheme { kAlways, kFirst, kNever };
 
-  std::string replacement;
+  std::string replacement;                                ///< the visible character for a space; not empty
   PrependScheme prepend_scheme = PrependScheme::kAlways;  ///< the pieces that get `replacement` in front
-  bool split = true;                                      ///< splits before each `replacement`
+  bool split = true;                                      ///< whether to split before each `replacement`
 
   /// Reads the options. Throws UserError (kBadData) for unknown values.
   static MetaspaceOptions parse(const JsonNode& node);
@@ -50,7 +50,7 @@ class PreTokenizer {
   PreTokenizer& operator=(const PreTokenizer&) = delete;
   virtual ~PreTokenizer() = default;
 
-  /// Splits each piece of `text` into smaller ones, and may rewrite it.
+  /// Splits each piece of `text` into smaller pieces, and may rewrite their bytes.
   virtual void apply(PreTokenized& text) const = 0;
 };
 

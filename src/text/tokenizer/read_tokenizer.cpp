@@ -27,8 +27,8 @@ using io::HarmlessKey;
 
 constexpr const char* kConfig = "tokenizer_config.json";
 
-/// Keys of tokenizer_config.json that this file, external_tokens.cpp and template_source.cpp read.
-/// Keys that end with _token are read as well.
+/// Keys of tokenizer_config.json that read_tokenizer.cpp, external_tokens.cpp and
+/// template_source.cpp read. They also read all keys that end with _token.
 constexpr std::array<std::string_view, 7> kReadKeys{"chat_template",
                                                     "added_tokens_decoder",
                                                     "extra_special_tokens",
@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 7> kReadKeys{"chat_template",
                                                     "add_prefix_space",
                                                     "auto_map"};
 
-// Reasons why a key of tokenizer_config.json can be ignored.
+// Reasons why keys of tokenizer_config.json can be ignored.
 constexpr std::string_view kPostProcessorWins = "transformers uses tokenizer.json's post-processor instead";
 constexpr std::string_view kOnlyNames = "names a class or a file";
 constexpr std::string_view kNeverTruncated = "samples are never truncated";
@@ -109,10 +109,10 @@ constexpr std::array kHarmlessKeys{
     HarmlessKey{"response_template", kOtherTasks},
     HarmlessKey{"chat_control_tokens", kOtherTasks}};
 
-/// Warns about keys that are not supported and may change tokens.
+/// Logs a warning about keys that are not supported and may change tokens.
 void warn_unread_keys(const nlohmann::json& config, const std::string& source) {
   std::vector<std::string> unread_keys = io::find_unread_keys(config, kReadKeys, kHarmlessKeys);
-  // false and 0 equal a missing key.
+  // false and 0 mean the same as a missing key.
   std::erase_if(unread_keys, [&config](const std::string& key) {
     return key.ends_with("_token") || config[key] == false || config[key] == 0;
   });
@@ -127,18 +127,18 @@ bool adds_prefix_space(const Tokenizer& tokenizer) {
   return !ids.empty() && tokenizer.id_to_token(ids.front()) != "a";
 }
 
-/// Warns if add_prefix_space contradicts tokenizer.json.
+/// Logs a warning if add_prefix_space contradicts tokenizer.json.
 void warn_prefix_space(const nlohmann::json& config, const Tokenizer& tokenizer, const std::string& source) {
   const auto setting = config.find("add_prefix_space");
   if (setting == config.end() || !setting->is_boolean() || *setting == adds_prefix_space(tokenizer)) return;
-  warn_once(
-      fmt::format("{}: add_prefix_space is {}, but tokenizer.json does the opposite and is used; some tokenizers of "
-                  "transformers use the former: make both agree",
-                  source, io::to_json_string(*setting)));
+  warn_once(fmt::format(
+      "{}: add_prefix_space is {}, but tokenizer.json does the opposite and takes precedence; some tokenizers "
+      "of transformers use add_prefix_space; make both files agree",
+      source, io::to_json_string(*setting)));
 }
 
-/// Warns if added_tokens_decoder lacks tokens of tokenizer.json. Classes that build their tokenizer
-/// from it split them.
+/// Logs a warning if added_tokens_decoder lacks tokens of tokenizer.json. Tokenizer classes of
+/// transformers that read only added_tokens_decoder would split these tokens.
 void warn_incomplete_decoder(const nlohmann::json& config, const Tokenizer& tokenizer,
                              const ExternalTokens& external_tokens, const std::string& source) {
   const auto tokenizer_class = config.find("tokenizer_class");
@@ -152,26 +152,26 @@ void warn_incomplete_decoder(const nlohmann::json& config, const Tokenizer& toke
   if (missing_tokens.empty()) return;
   warn_once(
       fmt::format("{}: added_tokens_decoder lacks {} of tokenizer.json, such as \"{}\"; transformers' {} reads only "
-                  "that list and would split them: add them there",
+                  "added_tokens_decoder and would split them; add them to added_tokens_decoder",
                   source, missing_tokens.size() == 1 ? "a token" : fmt::format("{} tokens", missing_tokens.size()),
                   missing_tokens.front(), class_name));
 }
 
-/// Warns about the first token of an ignored file that the tokenizer lacks.
+/// Logs a warning about the first token of `ignored_tokens` that the tokenizer lacks.
 void warn_ignored_tokens(const Tokenizer& tokenizer, const ExternalTokens& external_tokens) {
   for (const ExternalToken& token : external_tokens.ignored_tokens) {
     if (tokenizer.token_to_id(token.content)) continue;
     warn_once(fmt::format(
-        "{}: names \"{}\", which tokenizer.json lacks, but vlmtrain and transformers ignore this file, since "
-        "tokenizer_config.json has {}; add the token there, or it is split",
+        "{}: names \"{}\", which tokenizer.json lacks, but vlmtrain and transformers ignore this file, because "
+        "tokenizer_config.json has {}; add the token to that key, otherwise it is split",
         token.source, token.content, external_tokens.has_decoder ? "added_tokens_decoder" : "extra_special_tokens"));
     return;
   }
 }
 
 /// Compares tokenizer_config.json with `tokenizer`, which was read from `folder`. Throws UserError
-/// (kBadData) for split_special_tokens, with which image tokens would be split; logs warnings for
-/// other contradictions.
+/// (kBadData) if split_special_tokens is true, because image tokens would be split. Logs warnings
+/// about other contradictions.
 void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer,
                               const ExternalTokens& external_tokens) {
   warn_ignored_tokens(tokenizer, external_tokens);
@@ -194,8 +194,8 @@ void check_tokenizer_settings(const fs::path& folder, const Tokenizer& tokenizer
 
 constexpr std::string_view kJsonSpace = " \t\r\n";
 
-/// Returns the offset after the string that begins at `quote`. This and the next functions REQUIRE
-/// valid JSON.
+/// Returns the offset after the string whose opening quote is at `quote`. This and the following
+/// functions REQUIRE valid JSON.
 size_t find_json_string_end(std::string_view json, size_t quote) {
   size_t pos = quote + 1;
   while (json[pos] != '"') pos += json[pos] == '\\' ? 2 : 1;
@@ -238,7 +238,7 @@ size_t find_closing_bracket(std::string_view json, size_t begin) {
   }
 }
 
-/// Returns an entry of `added_tokens`.
+/// Returns an entry of `added_tokens` as JSON.
 std::string make_entry(const std::string& token, int64_t id) {
   const nlohmann::ordered_json entry{{"id", id},        {"content", token}, {"single_word", false},
                                      {"lstrip", false}, {"rstrip", false},  {"normalized", false},
@@ -246,10 +246,13 @@ std::string make_entry(const std::string& token, int64_t id) {
   return io::to_json_string(entry);
 }
 
-/// Returns `json` with `entry` at the end of `added_tokens`, in the formatting of the list.
+/// Returns `json` with `entry` appended to the list `added_tokens`, with the white space that
+/// precedes its first entry. Edits the text, because writing the parsed document again would change
+/// the rest of the file.
 std::string insert_entry(std::string json, const std::string& entry) {
   const auto list_begin = find_value(json, "added_tokens");
   if (!list_begin) return json.insert(json.find('{') + 1, "\"added_tokens\":[" + entry + "],");
+  // `first` is the first byte of the first entry, `last` the last byte of the last entry.
   const size_t first = json.find_first_not_of(kJsonSpace, *list_begin + 1);
   if (json[first] == ']') return json.insert(first, entry);
   const std::string separator = json.substr(*list_begin + 1, first - *list_begin - 1);

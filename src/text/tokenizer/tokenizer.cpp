@@ -21,8 +21,8 @@
 
 namespace vlmtrain::text {
 
-/// A post-processor of tokenizer.json, which adds special tokens around an encoded text. Immutable
-/// and thread-safe.
+/// A post-processor of tokenizer.json, which adds special tokens before and after an encoded text.
+/// Immutable and thread-safe.
 class PostProcessor {
  public:
   PostProcessor() = default;
@@ -30,22 +30,24 @@ class PostProcessor {
   PostProcessor& operator=(const PostProcessor&) = delete;
   virtual ~PostProcessor() = default;
 
+  /// Adds the tokens to `encoding`, with the offsets that Encoding::starts specifies.
   virtual void apply(Encoding& encoding) const = 0;
 };
 
 /// Returns the post-processor that `node` describes: ByteLevel, TemplateProcessing or Sequence.
+/// Throws UserError (kBadData) for other types.
 std::unique_ptr<PostProcessor> make_post_processor(const JsonNode& node);
 
 namespace {
 
-/// The post-processor ByteLevel. It trims white space from offsets, which Encoding::starts must
-/// keep.
+/// The post-processor ByteLevel, which does nothing here. In `tokenizers` it excludes white space
+/// from offsets, but Encoding::starts includes it.
 class ByteLevelTrim : public PostProcessor {
  public:
   void apply(Encoding&) const override {}
 };
 
-/// The post-processor TemplateProcessing for a single text.
+/// The post-processor TemplateProcessing with its template for a single text (not for pairs).
 class TemplateProcessing : public PostProcessor {
  public:
   TemplateProcessing(std::vector<int64_t> prefix_ids, std::vector<int64_t> suffix_ids)
@@ -97,8 +99,7 @@ std::unique_ptr<PostProcessor> make_template_processing(const JsonNode& node) {
     for (const JsonNode& id : token.get_list("ids"))
       (num_sequences == 0 ? prefix_ids : suffix_ids).push_back(id.integer());
   }
-  if (num_sequences != 1)
-    throw node.at("single").error("must contain the text once, but contains it {} times", num_sequences);
+  if (num_sequences != 1) throw node.at("single").error("must have one Sequence, but has {}", num_sequences);
   return std::make_unique<TemplateProcessing>(std::move(prefix_ids), std::move(suffix_ids));
 }
 
@@ -150,7 +151,7 @@ struct Tokenizer::Impl {
     state.out.starts.push_back(start);
   }
 
-  /// Encodes normalized text without added tokens.
+  /// Appends the tokens of `text`, which is normalized and has no added tokens.
   void encode_normalized(AlignedText text, EncodeState& state) const {
     PreTokenized pre_tokenized{std::move(text), {}};
     pre_tokenized.pieces.push_back({0, pre_tokenized.text.bytes.size()});
@@ -165,7 +166,7 @@ struct Tokenizer::Impl {
     }
   }
 
-  /// Encodes original text between added tokens; `begin` is its offset.
+  /// Encodes original text between added tokens. `begin` is its offset in the original text.
   void encode_segment(std::string_view segment, uint32_t begin, EncodeState& state) const {
     AlignedText text = AlignedText::from_original(segment, begin);
     if (normalizer) normalizer->apply(text);
@@ -239,7 +240,7 @@ std::string Tokenizer::decode(std::span<const int64_t> ids, bool skip_special_to
   if (impl_->decoder) impl_->decoder->apply(tokens);
   std::string text;
   for (const std::string& token : tokens) {
-    if (!impl_->decoder && !text.empty()) text += ' ';
+    if (!impl_->decoder && !text.empty()) text += ' ';  // as `tokenizers` without a decoder
     text += token;
   }
   return text;

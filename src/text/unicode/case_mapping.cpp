@@ -12,9 +12,8 @@
 namespace vlmtrain::text {
 namespace {
 
-/// A character whose uppercase or titlecase form has several characters. Source: Unicode's
-/// SpecialCasing.txt, its mappings that hold in every language, which are those that Python
-/// applies.
+/// A character whose uppercase or titlecase form has several characters. Source: the
+/// language-independent mappings of Unicode's SpecialCasing.txt, which Python applies.
 struct SpecialCase {
   char32_t character;
   std::u32string_view replacement;
@@ -194,9 +193,9 @@ bool is_cased(char32_t character) {
 constexpr char32_t kSigma = 0x3A3;
 constexpr char32_t kFinalSigma = 0x3C2;
 constexpr char32_t kCapitalIWithDot = 0x130;
-constexpr std::string_view kSmallIWithDot = "i\xCC\x87";  // the only lowercase form of several characters
+constexpr std::string_view kSmallIWithDot = "i\xCC\x87";  // the only lowercase form with several characters
 
-/// Returns whether the sigma at `pos` ends a word, which Python lowercases to kFinalSigma.
+/// Returns whether the sigma at `pos` ends a word. Python lowercases it to kFinalSigma then.
 bool is_word_final(std::string_view text, size_t pos) {
   const size_t next = next_character(text, pos);
   const bool follows_cased = pos > 0 && is_cased(read_utf8(text, previous_character(text, pos)).code_point);

@@ -6,9 +6,10 @@
 
 namespace vlmtrain::text {
 
-/// Appends the uppercase, lowercase or titlecase form of the character at byte `pos` of `text` to
-/// `out`, as Python's str.upper(), str.lower() and str.title() map it. One character may become
-/// several; a final sigma depends on its neighbors. REQUIRES valid UTF-8 and pos < text.size().
+/// Each appends the uppercase, lowercase or titlecase form of the character at byte `pos` of `text`
+/// to `out`, as Python's str.upper(), str.lower() and str.title() map it. One character may become
+/// several. The lowercase form of a sigma depends on its neighbors. REQUIRES valid UTF-8 and pos <
+/// text.size().
 void append_upper(std::string_view text, size_t pos, std::string& out);
 void append_lower(std::string_view text, size_t pos, std::string& out);
 void append_title(std::string_view text, size_t pos, std::string& out);

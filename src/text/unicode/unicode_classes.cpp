@@ -7,7 +7,7 @@
 namespace vlmtrain::text {
 namespace {
 
-/// Returns the general category of Unicode.
+/// Returns the general category of Unicode, such as Lu.
 utf8proc_category_t get_category(char32_t character) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(character));
 }
@@ -22,8 +22,8 @@ bool is_white_space(char32_t code_point) {
 }
 
 bool is_word_character(char32_t code_point) {
-  // The property Alphabetic also includes symbols, circled and squared letters, which the
-  // categories below exclude.
+  // Circled and squared letters (category So) have the property Alphabetic; U+200C and U+200D have
+  // the property Join_Control. The categories below exclude both.
   if ((code_point >= 0x24B6 && code_point <= 0x24E9) || (code_point >= 0x1F130 && code_point <= 0x1F149) ||
       (code_point >= 0x1F150 && code_point <= 0x1F169) || (code_point >= 0x1F170 && code_point <= 0x1F189) ||
       code_point == 0x200C || code_point == 0x200D) {
@@ -70,7 +70,8 @@ bool is_decimal(char32_t character) {
 }
 
 bool is_digit(char32_t character) {
-  // Numeric_Type=Digit, which utf8proc does not have: superscripts, subscripts and circled digits.
+  // Numeric_Type=Digit, which utf8proc does not provide: superscripts, subscripts and circled
+  // digits. Rarer digits are not included.
   return is_decimal(character) || character == 0xB2 || character == 0xB3 || character == 0xB9 || character == 0x2070 ||
          (character >= 0x2074 && character <= 0x2079) || (character >= 0x2080 && character <= 0x2089) ||
          (character >= 0x2460 && character <= 0x2468);

@@ -8,43 +8,45 @@
 
 namespace vlmtrain::text {
 
-// Character classes of the libraries whose behavior this part reproduces. Their names follow
-// Unicode where both agree.
+// Character classes as the libraries define them whose behavior src/text reproduces: Rust's crates
+// for the tokenizer, Python for templates. `code_point` is any value up to U+10FFFF.
 
 /// Returns whether the character has the Unicode property White_Space.
 bool is_white_space(char32_t code_point);
 
-/// Returns whether `\w` of Rust's regex crate matches: letters, marks, decimal and letter numbers,
-/// connectors, joiners.
+/// Returns whether `\w` of Rust's regex crate matches: letters, marks, decimal numbers, letter
+/// numbers, connector punctuation, and the joiners U+200C and U+200D.
 bool is_word_character(char32_t code_point);
 
-/// Returns whether the general category is N (Nd, Nl or No), as Python's str.isnumeric().
+/// Returns whether the general category is N (Nd, Nl or No). Templates use it for Python's
+/// str.isnumeric().
 bool is_numeric(char32_t code_point);
 
-/// Returns whether Python's str.isspace() holds: White_Space and the separators U+001C to U+001F.
+/// Returns whether Python's str.isspace() is true: is_white_space() or a separator U+001C to
+/// U+001F.
 bool is_space(char32_t character);
 
-/// Returns whether Python's str.isprintable() holds; repr() escapes all other characters.
+/// Returns whether Python's str.isprintable() is true. repr() escapes all other characters.
 bool is_printable(char32_t character);
 
-/// Returns whether Python's str.isalpha() holds: general category L.
+/// Returns whether Python's str.isalpha() is true: general category L.
 bool is_letter(char32_t character);
 
-/// Returns whether Python's str.isdecimal() holds: general category Nd.
+/// Returns whether Python's str.isdecimal() is true: general category Nd.
 bool is_decimal(char32_t character);
 
-/// Returns whether Python's str.isdigit() holds: decimals, superscripts, subscripts and circled
+/// Returns whether Python's str.isdigit() is true: decimals, superscripts, subscripts and circled
 /// digits.
 bool is_digit(char32_t character);
 
-/// Returns whether the character is uppercase, lowercase or titlecase (general category Lt), as
-/// str.isupper(), str.islower() and str.istitle() see it.
+/// Each returns whether the character is uppercase, lowercase or titlecase (general category Lt),
+/// as str.isupper(), str.islower() and str.istitle() classify it.
 bool is_upper(char32_t character);
 bool is_lower(char32_t character);
 bool is_title(char32_t character);
 
-/// Returns `text` without the characters at its ends for which is_space() holds. REQUIRES valid
-/// UTF-8.
+/// Returns `text` without white space (is_space()) at both ends, as Python's str.strip(). REQUIRES
+/// valid UTF-8.
 std::string_view strip_whitespace(std::string_view text);
 
 /// ASCII white space, which chat templates trim and insert.
@@ -61,12 +63,13 @@ inline bool is_visible(char c) {
   return kWhiteSpace.find(c) == std::string_view::npos;
 }
 
-/// Returns the number of visible bytes of `text`.
+/// Returns the number of bytes of `text` for which is_visible() is true.
 inline size_t count_visible(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, is_visible));
 }
 
-/// Returns the visible bytes of `text`: the part that templates keep when they trim and join texts.
+/// Returns `text` without ASCII white space. Templates change only white space when they trim and
+/// join texts, so this is the part that they keep.
 inline std::string remove_white_space(std::string_view text) {
   std::string visible;
   visible.reserve(text.size());

@@ -9,7 +9,7 @@ namespace {
 
 constexpr char32_t kReplacementCharacter = 0xFFFD;
 
-/// Returns the byte at `pos` without its sign.
+/// Returns the byte at `pos` as an unsigned value.
 unsigned char get_byte(std::string_view text, size_t pos) {
   return static_cast<unsigned char>(text[pos]);
 }
@@ -19,10 +19,10 @@ struct SequenceLayout {
   size_t bytes;
   unsigned char min_second_byte;  // the limits exclude overlong forms, surrogates and code points above U+10FFFF
   unsigned char max_second_byte;
-  char32_t lead_bits;
+  char32_t lead_bits;  // the bits of the code point in the lead byte
 };
 
-/// Returns the layout of the sequence that `lead_byte` begins, or nothing if it begins none.
+/// Returns the layout of sequences with this lead byte, or nothing if it is not a valid lead byte.
 std::optional<SequenceLayout> find_sequence_layout(unsigned char lead_byte) {
   if (lead_byte >= 0xC2 && lead_byte <= 0xDF) return SequenceLayout{2, 0x80, 0xBF, lead_byte & 0x1FU};
   if (lead_byte == 0xE0) return SequenceLayout{3, 0xA0, 0xBF, 0};

@@ -7,19 +7,21 @@
 
 namespace vlmtrain::text {
 
-/// A code point read from UTF-8, or the invalid bytes that U+FFFD replaces.
+/// The result of read_utf8(): a code point, or invalid bytes, which U+FFFD replaces.
 struct Utf8Character {
   char32_t code_point;  ///< U+FFFD if invalid
-  /// Number of bytes read, at least 1. Invalid input: the maximal subpart of a sequence (Unicode
-  /// 15, table 3-8).
+  /// Number of bytes read, at least 1. For invalid input, the length of the maximal subpart of a
+  /// sequence (Unicode 15, table 3-8).
   size_t bytes;
   bool valid;
 };
 
-/// Returns the character that begins at byte `pos`. REQUIRES pos < text.size().
+/// Reads the character that begins at byte `pos`. Accepts invalid UTF-8. REQUIRES pos <
+/// text.size().
 Utf8Character read_utf8(std::string_view text, size_t pos);
 
-/// Appends the UTF-8 encoding of `code_point` to `out`.
+/// Appends the UTF-8 encoding of `code_point` to `out`. REQUIRES a code point up to U+10FFFF that
+/// is not a surrogate.
 void append_utf8(std::string& out, char32_t code_point);
 
 /// Returns the offset of the first byte that is not part of valid UTF-8, or nothing for valid text.
@@ -28,19 +30,20 @@ std::optional<size_t> find_invalid_utf8(std::string_view text);
 /// Returns `text` with U+FFFD in place of each invalid sequence.
 std::string replace_invalid_utf8(std::string_view text);
 
-/// Returns the offset of the character after the one that begins at byte `pos`. REQUIRES pos <
-/// text.size().
+/// Returns the byte offset of the next character after the character that begins at byte `pos`.
+/// REQUIRES pos < text.size().
 size_t next_character(std::string_view text, size_t pos);
 
-/// Returns the offset of the character that ends at byte `pos`. REQUIRES valid UTF-8 and pos > 0.
+/// Returns the byte offset of the character that ends at byte `pos`. REQUIRES valid UTF-8 and pos >
+/// 0.
 size_t previous_character(std::string_view text, size_t pos);
 
-/// Returns the offset of character number `index`, or text.size() if there are fewer characters.
-/// REQUIRES valid UTF-8.
+/// Returns the byte offset of character `index`, counted from 0, or text.size() if there are fewer
+/// characters. REQUIRES valid UTF-8.
 size_t to_byte_offset(std::string_view text, size_t index);
 
-/// Returns the offset of the first `needle` at or after `pos`, or npos. Same result as
-/// string_view::find, in linear time: string_view::find is quadratic on texts such as "aaaa…".
+/// Returns the byte offset of the first `needle` at or after `pos`, or npos. Gives the same result
+/// as string_view::find in linear time; string_view::find is quadratic on texts such as "aaaa…".
 size_t find_text(std::string_view text, std::string_view needle, size_t pos);
 
 }  // namespace vlmtrain::text

@@ -18,12 +18,12 @@ const Builtin* find_by_name(std::span<const Builtin> table, std::string_view nam
   return match == table.end() ? nullptr : &*match;
 }
 
-/// Limit of strftime_now's format. Each directive writes some bytes, so that the result fits in a
-/// small buffer.
+/// Limit of the format of strftime_now, so that the result fits in a small buffer: a directive of 2
+/// bytes writes at most some 30 bytes.
 constexpr size_t kMaxFormatBytes = 1000;
 
-/// Returns the number in digits [pos, pos + count) of a date. Throws EvaluationError for other
-/// characters.
+/// Returns the number that characters [pos, pos + count) of `now` represent. Throws EvaluationError
+/// if they are not digits.
 int parse_digits(const std::string& now, size_t pos, size_t count) {
   int value = 0;
   for (size_t i = pos; i < pos + count; ++i) {
@@ -38,8 +38,8 @@ bool is_leap(int year) {
   return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
 }
 
-/// Parses "2026-11-22" or "2026-11-22T10:30:00". Throws EvaluationError for other texts and invalid
-/// dates.
+/// Parses "2026-11-22" or "2026-11-22T10:30:00". A space may replace the T. Throws EvaluationError
+/// for other texts and invalid dates.
 std::tm parse_date(const std::string& now) {
   std::tm date{};
   const int year = parse_digits(now, 0, 4);
@@ -64,18 +64,20 @@ std::tm parse_date(const std::string& now) {
   date.tm_yday = day - 1;
   for (size_t i = 0; i + 1 < static_cast<size_t>(month); ++i) date.tm_yday += days.at(i);
   const int past_years = year - 1;
+  // January 1 of year 1 was a Monday (1) in the proleptic Gregorian calendar.
   date.tm_wday = (1 + past_years * 365 + past_years / 4 - past_years / 100 + past_years / 400 + date.tm_yday) % 7;
   date.tm_isdst = -1;
   return date;
 }
 
-/// Returns `now` as Python's datetime.strftime(format) of a time without a zone.
+/// Returns the result of Python's datetime.strftime(format) for `now`, a time without a time zone.
+/// Throws EvaluationError if `now` is empty or invalid, and for unsupported formats.
 std::string format_date(const std::string& now, const std::string& format) {
   if (now.empty()) throw evaluation_error("the template uses the date, which is not set");
   if (format.size() > kMaxFormatBytes)
     throw evaluation_error("strftime_now: the format has more than {} bytes", kMaxFormatBytes);
   const std::tm date = parse_date(now);
-  // Python handles microseconds and the zone (none) itself; C has no %f.
+  // Python itself replaces %f (microseconds), %z and %Z (empty without a time zone). C has no %f.
   std::string portable_format;
   for (size_t i = 0; i < format.size(); ++i) {
     if (format[i] != '%' || i + 1 == format.size()) {
@@ -93,14 +95,15 @@ std::string format_date(const std::string& now, const std::string& format) {
   }
   if (portable_format.empty()) return portable_format;
   std::array<char, size_t{16} * 1024> buffer{};
-  // strftime returns 0 for an empty result and for overflow. The extra byte distinguishes them.
+  // strftime returns 0 both for an empty result and for overflow. The extra byte | distinguishes
+  // them.
   const size_t size = std::strftime(buffer.data(), buffer.size(), (portable_format + "|").c_str(), &date);
   if (size == 0) throw evaluation_error("strftime_now: the result is too long");
   return {buffer.data(), size - 1};
 }
 
-/// Returns the entries of dict(…) and namespace(…): those of a dict or of pairs, then keyword
-/// arguments.
+/// Returns the entries of dict(…) and namespace(…): first the entries of the positional argument, a
+/// dict or an iterable of pairs, then the keyword arguments.
 std::vector<std::pair<Value, Value>> collect_entries(Context& context, const BoundArguments& args) {
   const Arguments& arguments = args.arguments();
   std::vector<std::pair<Value, Value>> entries;
@@ -114,6 +117,7 @@ std::vector<std::pair<Value, Value>> collect_entries(Context& context, const Bou
     for (const Value& pair : items->items) {
       const auto pair_items = to_sequence(pair, context.budget);
       if (pair_items->items.size() != 2) throw evaluation_error("dict needs pairs");
+      // insert_or_assign() compares with all entries; a comparison counts as 4 items. Not tuned.
       context.budget.charge_scan(entries.size() * 4);
       insert_or_assign(entries, pair_items->items[0], pair_items->items[1]);
     }
@@ -166,7 +170,7 @@ Value strftime_function(Context& context, const Value& /*self*/, const BoundArgu
   return Value::text(format_date(context.settings.now, std::string(args.required_text(0).view())));
 }
 
-/// The result of cycler(): returns its values in turn.
+/// The result of cycler(). Its method next() returns the values in turn. REQUIRES values.
 class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
  public:
   explicit Cycler(std::vector<Value> values) : values_(std::move(values)) {
@@ -203,7 +207,7 @@ class Cycler : public Object, public std::enable_shared_from_this<Cycler> {
   size_t index_ = 0;
 };
 
-/// The result of joiner(): returns "" at first, then its separator.
+/// The result of joiner(). The first call returns "", later calls return the separator.
 class Joiner : public Object {
  public:
   explicit Joiner(Value separator) : separator_(std::move(separator)) {

@@ -7,19 +7,19 @@
 
 namespace vlmtrain::text::jinja {
 
-// The filters, tests and global functions of templates. The arguments `self` of a filter or test is
-// the value on its left.
+// The filters, tests and global functions of templates. `self` of a filter or test is the value on
+// its left.
 
-/// Each returns the filter, test or function `name`, or null.
+/// Each returns the filter, test or function `name`, or null if there is none.
 const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
 const Builtin* find_function(std::string_view name);
 
-/// Returns the result of a filter, or the boolean of a test, for `self`. Throws EvaluationError for
-/// wrong arguments.
+/// Returns the result of a filter or test for the value `self`. A test returns a boolean. Throws
+/// EvaluationError for invalid arguments and values.
 Value apply_builtin(Context& context, const Builtin& builtin, const Value& self, const Arguments& arguments);
 
-/// The tables that the functions above search.
+/// The tables that find_filter(), find_test() and find_function() search.
 std::span<const Builtin> text_filters();
 std::span<const Builtin> number_filters();
 std::span<const Builtin> list_filters();
@@ -27,7 +27,7 @@ std::span<const Builtin> select_filters();
 std::span<const Builtin> tests();
 std::span<const Builtin> functions();
 
-/// Returns a generator of `items`, which yields them once.
+/// Returns a generator of `items`. It yields the items only once, see Sequence::is_exhausted.
 Value make_generator(std::vector<Value> items);
 
 }  // namespace vlmtrain::text::jinja

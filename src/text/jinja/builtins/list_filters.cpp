@@ -9,7 +9,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Returns a text in lowercase unless `case_sensitive`, other values unchanged.
+/// Returns a text in lowercase unless `case_sensitive` is set. Returns other values unchanged.
 Value fold_case(const Value& value, bool case_sensitive, Budget& budget) {
   if (case_sensitive || value.text() == nullptr) return value;
   budget.charge_allocation(value.text()->view().size());
@@ -22,8 +22,8 @@ struct KeyedItem {
   Value item;
 };
 
-/// Returns the items of `value` with their attribute `attribute_path` as keys; null: the items
-/// themselves. `fallback`, if not null, replaces undefined keys.
+/// Returns the items of `value`. The key of an item is its attribute `attribute_path`, or the item
+/// itself if the path is null. `fallback`, if not null, replaces undefined keys.
 std::vector<KeyedItem> make_keyed_items(Context& context, const Value& value, const Value* attribute_path,
                                         bool case_sensitive, const Value* fallback = nullptr) {
   const auto items = to_sequence(value, context.budget);
@@ -38,7 +38,7 @@ std::vector<KeyedItem> make_keyed_items(Context& context, const Value& value, co
   return keyed_items;
 }
 
-/// Sorts stably; in descending order with `reverse`.
+/// Sorts stably by key, in descending order with `reverse`.
 void sort_by_key(std::vector<KeyedItem>& keyed_items, bool reverse, Budget& budget) {
   std::stable_sort(keyed_items.begin(), keyed_items.end(), [&](const KeyedItem& left, const KeyedItem& right) {
     return reverse ? is_less(right.key, left.key, budget) : is_less(left.key, right.key, budget);
@@ -63,7 +63,7 @@ Value sort_filter(Context& context, const Value& value, const BoundArguments& ar
     sort_by_key(keyed_items, reverse, context.budget);
     return Value::list(extract_items(std::move(keyed_items)));
   }
-  // Several attributes: lists of keys compare item by item.
+  // Several attributes: the key is a list of their values, because lists compare item by item.
   std::vector<KeyedItem> keyed_items = make_keyed_items(context, value, nullptr, true);
   for (KeyedItem& keyed_item : keyed_items) {
     std::vector<Value> keys;
@@ -122,7 +122,9 @@ Value groupby_filter(Context& context, const Value& value, const BoundArguments&
          end < keyed_items.size() && is_equal(keyed_items[end].key, keyed_items[begin].key, context.budget); ++end) {
       items.push_back(keyed_items[end].item);
     }
+    // NaN is not equal to itself; the loop would not end.
     if (end == begin) throw evaluation_error("groupby: a key is not equal to itself");
+    // The key of the first item with its original case.
     Value key = make_keyed_items(context, Value::list({items[0]}), args[0], true, fallback)[0].key;
     Sequence group(Sequence::Type::kTuple, {std::move(key), Value::list(std::move(items))});
     group.is_group = true;
@@ -163,7 +165,7 @@ Value first_filter(Context& context, const Value& value, const BoundArguments& /
   return items->items.empty() ? Value::undefined("No first item, sequence was empty.") : items->items.front();
 }
 
-/// Throws EvaluationError for generators.
+/// Throws EvaluationError if `value` is a generator.
 void require_reversible(const Value& value) {
   if (value.sequence() != nullptr && !value.sequence()->has_length()) {
     throw evaluation_error("a generator cannot be reversed; convert it to a list");
@@ -190,6 +192,7 @@ Value reverse_filter(Context& context, const Value& value, const BoundArguments&
   context.budget.charge_allocation(items->items.size() * sizeof(Value));
   std::vector<Value> reversed_items(items->items.rbegin(), items->items.rend());
   const bool is_generator = value.sequence() != nullptr && !value.sequence()->has_length();
+  // As in Jinja2, which cannot reverse a generator and makes a list first.
   return is_generator ? Value::list(std::move(reversed_items)) : make_generator(std::move(reversed_items));
 }
 
@@ -210,7 +213,7 @@ Value batch_filter(Context& context, const Value& value, const BoundArguments& a
   std::vector<Value> batch;
   const auto flush_batch = [&] { batches.push_back(Value::list(std::exchange(batch, {}))); };
   for (size_t i = 0; i < items->items.size(); ++i) {
-    // Jinja2 compares before it appends, so that a count of 0 or less gives one batch.
+    // As in Jinja2, the comparison precedes the append, so a negative count gives one batch.
     if (static_cast<int64_t>(batch.size()) == count) flush_batch();
     batch.push_back(items->items[i]);
   }

@@ -7,10 +7,11 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Limit of conversions to integers, slightly below 2^63, which doubles cannot represent exactly.
+/// Limit of conversions to integers: slightly below 2^63, the first value that int64_t cannot hold.
 constexpr double kIntegerLimit = 9.2e18;
 
-/// Returns the number. Throws EvaluationError that names `filter` for other types.
+/// Returns `value` as a number. Throws EvaluationError with the name `filter` if it is not a
+/// number.
 Number require_number(std::string_view filter, const Value& value) {
   const auto number = to_number(value);
   if (number) return *number;
@@ -18,7 +19,8 @@ Number require_number(std::string_view filter, const Value& value) {
   throw evaluation_error("{} needs a number, not {}", filter, value.type_name());
 }
 
-/// Returns int(real). Throws EvaluationError beyond kIntegerLimit.
+/// Returns Python's int() of a float, rounded toward 0. Throws EvaluationError beyond
+/// kIntegerLimit.
 Value to_integer_value(double real) {
   if (!(std::fabs(real) < kIntegerLimit)) throw evaluation_error("{} is not a 64-bit integer", real);
   return Value(static_cast<int64_t>(real));
@@ -26,6 +28,7 @@ Value to_integer_value(double real) {
 
 Value abs_filter(Context& context, const Value& value, const BoundArguments& /*args*/) {
   const Number number = require_number("abs", value);
+  // As in Python, the result for a boolean is an integer.
   return compare(Comparison::kLess, value, Value(0), context.budget) ? negate(value)
          : number.is_integer                                         ? Value(number.integer)
                                                                      : value;

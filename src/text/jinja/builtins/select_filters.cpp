@@ -16,8 +16,9 @@ Arguments drop_arguments(const Arguments& arguments, size_t num_dropped) {
   return remaining;
 }
 
-/// select, reject, selectattr and rejectattr: the items, or those whose attribute, satisfies the
-/// named test; without a name, is_true().
+/// The filters select, reject, selectattr and rejectattr. They return the items for which a test of
+/// the item, or of its attribute (`by_attribute`), is true (`keeps_matches`) or false. Without the
+/// name of a test, the test is is_true().
 template <bool keeps_matches, bool by_attribute>
 Value select_filter(Context& context, const Value& value, const BoundArguments& args) {
   const Arguments& filter_arguments = args.arguments();
@@ -53,7 +54,8 @@ const Value* find_keyword(const Arguments& arguments, std::string_view name) {
   return nullptr;
 }
 
-/// Returns the items of map(attribute=…, default=…).
+/// Returns the attributes of `items`, the result of map(attribute=…, default=…). REQUIRES the
+/// keyword argument `attribute`.
 std::vector<Value> map_attributes(Context& context, const Sequence& items, const Arguments& filter_arguments) {
   const Value* path = find_keyword(filter_arguments, "attribute");
   const Value* fallback = find_keyword(filter_arguments, "default");

@@ -12,6 +12,7 @@ namespace {
 
 using Predicate = bool (*)(const Value&);
 
+/// A test that depends only on the value.
 template <Predicate predicate>
 Value value_test(Context& /*context*/, const Value& value, const BoundArguments& /*args*/) {
   return Value(predicate(value));
@@ -22,7 +23,8 @@ Value comparison_test(Context& context, const Value& value, const BoundArguments
   return Value(compare(comparison, value, *args[0], context.budget));
 }
 
-/// Returns whether the value has a length and items by index, as an undefined value does in Jinja2.
+/// Returns whether the value has a length and items by index. In Jinja2, this includes undefined
+/// values.
 bool is_sequence(const Value& value) {
   return value.is_undefined() || value.text() != nullptr || value.dict() != nullptr ||
          (value.sequence() != nullptr && value.sequence()->can_index());
@@ -36,7 +38,7 @@ bool is_test_name(const Value& value) {
   return value.text() != nullptr && find_test(value.text()->view()) != nullptr;
 }
 
-/// Returns whether `value` modulo `divisor` equals `expected`.
+/// Returns whether `value` % `divisor` equals `expected`.
 Value remainder_test(Context& context, const Value& value, const Value& divisor, const Value& expected) {
   return Value(is_equal(calculate(BinaryOperator::kModulo, value, divisor, context.budget), expected, context.budget));
 }
@@ -84,6 +86,7 @@ constexpr std::array kTests = {
     Builtin{"divisibleby", {"num", 1}, divisibleby_test},
     Builtin{"eq", kOtherParameter, comparison_test<Comparison::kEqual>},
     Builtin{"equalto", kOtherParameter, comparison_test<Comparison::kEqual>},
+    // Always false. Jinja2 returns true for the results of the filters escape and safe.
     Builtin{"escaped", kNoParameters, value_test<[](const Value& /*value*/) { return false; }>},
     Builtin{"even", kNoParameters, parity_test<0>},
     Builtin{"false", kNoParameters,

@@ -19,7 +19,7 @@ Text to_text(Context& context, const Value& value) {
   return Text(to_str(value, context.budget));
 }
 
-/// Returns the text as a value, charged to the budget.
+/// Returns `text` as a value and charges its size to the budget.
 Value make_text_result(Context& context, TrackedText text) {
   context.budget.charge_allocation(text.size());
   return Value::text(std::move(text));
@@ -30,7 +30,8 @@ Value transform_filter(Context& context, const Value& value, const BoundArgument
   return make_text_result(context, transform(to_str(value, context.budget)));
 }
 
-/// Returns the text as Jinja2's filter title, whose words differ from those of str.title().
+/// Returns the result of Jinja2's filter title. Its words begin after white space, hyphens and
+/// opening brackets; the words of str.title() begin after any character without case.
 TrackedText capitalize_words(const TrackedText& text) {
   const std::string_view bytes = text.bytes();
   bool is_word_start = true;
@@ -87,7 +88,7 @@ Value center_filter(Context& context, const Value& value, const BoundArguments& 
   return Value::text(center(to_text(context, value), args.integer(0, 80), context.budget));
 }
 
-/// Appends \n with the origin of `line_break`.
+/// Appends \n with the origin of the first character of `line_break`.
 void append_newline(TrackedText& out, const TrackedText& line_break) {
   bool is_written = false;
   out.append_transformed(line_break, [&](size_t /*begin*/, size_t /*end*/, std::string& buffer) {
@@ -173,7 +174,7 @@ Value truncate_filter(Context& context, const Value& value, const BoundArguments
   return make_text_result(context, std::move(out));
 }
 
-/// Returns the text as urllib.parse.quote(), or quote_plus() with `is_query`.
+/// Returns the result of Python's urllib.parse.quote(), or of quote_plus() with `is_query`.
 TrackedText percent_encode(const TrackedText& text, bool is_query) {
   const std::string_view bytes = text.bytes();
   TrackedText out;

@@ -8,32 +8,33 @@
 
 namespace vlmtrain::text::jinja {
 
-// Limits against hostile templates. The templates of published checkpoints stay far below each of
-// them. Without the limits on height, nesting and depth, deep input would overflow the stack;
-// without the others, a render would not end or take all memory.
+// Limits against hostile templates. The templates of published checkpoints stay far below each
+// limit. The limits on height, nesting and depth prevent stack overflows; the others bound time and
+// memory. Chosen by order of magnitude, not tuned.
 
+/// Size of the source text of a template.
 inline constexpr size_t kMaxSourceBytes = size_t{4} << 20U;
 /// Height of the syntax tree: nested expressions and blocks. Parser, evaluator and destructor
 /// recurse once per level.
 inline constexpr int kMaxTreeHeight = 250;
-/// Depth of nested evaluations, those of recursive macros included.
+/// Depth of nested evaluations, including the evaluations of recursive macros.
 inline constexpr int kMaxNesting = 1000;
-/// Depth of lists in lists. Comparison, output and destructor recurse once per level.
+/// Depth of nested lists and dicts. Comparison, output and destructor recurse once per level.
 inline constexpr int kMaxValueDepth = 200;
-/// Steps of one render, see Budget. Bounds its time.
+/// Number of steps of one render, see Budget. Bounds the time.
 inline constexpr size_t kMaxSteps = 10'000'000;
 /// Size of a single text or list.
 inline constexpr size_t kMaxTextBytes = size_t{32} << 20U;
-/// Sum of the sizes of all texts and lists that one render creates. Freed ones count as well.
+/// Sum of the sizes of all texts and lists that one render creates, including those that are freed.
 inline constexpr size_t kMaxAllocatedBytes = size_t{512} << 20U;
-/// Length of range(). Source: jinja2.sandbox, MAX_RANGE.
+/// Maximum length of range(). Source: jinja2.sandbox, MAX_RANGE.
 inline constexpr size_t kMaxRangeItems = 100'000;
 
 /// An error in the evaluation of a template. The evaluator converts it to a TemplateError with file
 /// and line.
 struct EvaluationError {
   std::string message;
-  bool raised_by_template = false;  ///< by raise_exception
+  bool raised_by_template = false;  ///< whether raise_exception() of the template raised it
 };
 
 /// Returns an EvaluationError with a formatted message.
@@ -42,11 +43,11 @@ EvaluationError evaluation_error(fmt::format_string<Args...> format, Args&&... f
   return {fmt::format(format, std::forward<Args>(format_args)...)};
 }
 
-/// A counter of the work and memory of one render. Each function throws EvaluationError beyond a
-/// limit.
+/// A counter of the work and memory of one render. Each function throws EvaluationError if a limit
+/// is exceeded.
 class Budget {
  public:
-  /// Counts evaluated nodes and similar steps.
+  /// Counts `count` evaluated nodes or similar steps.
   void charge_steps(size_t count = 1) {
     steps_ += count;
     if (steps_ > kMaxSteps) throw evaluation_error("rendering takes more than {} steps", kMaxSteps);
@@ -55,23 +56,23 @@ class Budget {
   /// Counts a linear pass over `items` bytes or items.
   void charge_scan(size_t items) { charge_steps(items / kItemsPerStep); }
 
-  /// Counts a text or list of `bytes` that was created or is about to be.
+  /// Counts a text or list of `bytes` bytes. Call it before or after its creation.
   void charge_allocation(size_t bytes) {
     check_size(bytes);
     allocated_bytes_ += bytes;
     charge_scan(bytes);
     if (allocated_bytes_ > kMaxAllocatedBytes)
-      throw evaluation_error("rendering creates more than {} MB of strings and lists", kMaxAllocatedBytes >> 20U);
+      throw evaluation_error("rendering creates more than {} MiB of strings and lists", kMaxAllocatedBytes >> 20U);
   }
 
-  /// Throws if a single text or list of `bytes` is too large.
+  /// Throws if `bytes`, the size of a single text or list, exceeds kMaxTextBytes.
   static void check_size(size_t bytes) {
-    if (bytes > kMaxTextBytes) throw evaluation_error("a string or list exceeds {} MB", kMaxTextBytes >> 20U);
+    if (bytes > kMaxTextBytes) throw evaluation_error("a string or list exceeds {} MiB", kMaxTextBytes >> 20U);
   }
 
  private:
-  /// Bytes or items per step, because a pass over them is much cheaper than the evaluation of a
-  /// node.
+  /// Bytes or items per step, because a pass over bytes or items is much cheaper than the
+  /// evaluation of a node. Not tuned.
   static constexpr size_t kItemsPerStep = 16;
 
   size_t steps_ = 0;

@@ -7,7 +7,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Methods of Python's str and dict that the tables lack.
+/// Methods of Python's str and dict that are not supported.
 constexpr std::array kUnsupportedTextMethods = {"casefold", "encode",    "expandtabs", "format_map",
                                                 "istitle",  "maketrans", "translate"};
 constexpr std::array kUnsupportedDictMethods = {"fromkeys"};
@@ -28,7 +28,7 @@ const Builtin* find_method(std::span<const Builtin> table, std::string_view name
   return match == table.end() ? nullptr : &*match;
 }
 
-/// Returns dict.keys(), values() or items(), by `type`.
+/// Returns dict.keys(), dict.values() or dict.items(), depending on `type`.
 std::shared_ptr<Sequence> make_dict_view(Sequence::Type type, const Dict& dict, Budget& budget) {
   budget.charge_allocation(dict.entries.size() * sizeof(Value) * (type == Sequence::Type::kItems ? 4 : 1));
   std::vector<Value> items;
@@ -55,6 +55,7 @@ Value get_method(Context& context, const Value& self, const BoundArguments& args
   return args[1] != nullptr ? *args[1] : Value::none();
 }
 
+/// Returns the value itself, because values are immutable.
 Value copy_method(Context& /*context*/, const Value& self, const BoundArguments& /*args*/) {
   return self;
 }
@@ -116,6 +117,7 @@ std::optional<Value> find_bound_method(const Value& value, std::string_view name
   } else if (value.sequence() != nullptr && value.sequence()->can_index()) {
     const Sequence::Type type = value.sequence()->type;
     is_unsafe = type == Sequence::Type::kList && contains(kMutatingListMethods, name);
+    // Tuples and ranges have no copy().
     if (type == Sequence::Type::kList || name != "copy") table = list_methods();
   }
   if (is_unsafe)

@@ -15,7 +15,7 @@ namespace {
   throw evaluation_error("an integer exceeds 64 bits");
 }
 
-/// Returns left ** right.
+/// Returns left ** right. Throws EvaluationError for complex results and overflow.
 Value compute_power(const Number& left, const Number& right) {
   if (!left.is_integer || !right.is_integer || right.integer < 0) {
     if (left.real == 0 && right.real < 0) throw evaluation_error("0 cannot be raised to a negative power");
@@ -26,6 +26,7 @@ Value compute_power(const Number& left, const Number& right) {
       throw evaluation_error("a number is too large");
     return Value(result);
   }
+  // For 0, 1 and -1 the loop below would not end by overflow.
   if (left.integer == 0 || left.integer == 1) return Value(right.integer == 0 ? int64_t{1} : left.integer);
   if (left.integer == -1) return Value(right.integer % 2 == 0 ? int64_t{1} : int64_t{-1});
   int64_t result = 1;
@@ -35,7 +36,8 @@ Value compute_power(const Number& left, const Number& right) {
   return Value(result);
 }
 
-/// Returns Python's left // right, or left % right, which has the sign of the divisor.
+/// Returns Python's left // right, or left % right with `returns_remainder`. The remainder has the
+/// sign of the divisor. REQUIRES right != 0.
 Value floor_divide(int64_t left, int64_t right, bool returns_remainder) {
   if (right == -1) {  // INT64_MIN / -1 overflows
     if (returns_remainder) return Value(int64_t{0});
@@ -51,7 +53,8 @@ Value floor_divide(int64_t left, int64_t right, bool returns_remainder) {
   return Value(returns_remainder ? remainder : quotient);
 }
 
-/// Returns the quotient rounded down, or its remainder, as Python's float_divmod().
+/// Returns the quotient rounded down, or the remainder with `returns_remainder`. Source:
+/// float_divmod() in CPython's Objects/floatobject.c.
 Value floor_divide(double left, double right, bool returns_remainder) {
   double remainder = std::fmod(left, right);
   double quotient = (left - remainder) / right;
@@ -65,8 +68,9 @@ Value floor_divide(double left, double right, bool returns_remainder) {
   return Value(quotient - floored > 0.5 ? floored + 1 : floored);
 }
 
-/// Returns `text` without underscores. Clears `is_valid` unless each one is between two digits, as
-/// Python demands.
+/// Returns `text` without underscores. Sets `is_valid` to false unless each underscore is between
+/// two ASCII letters or digits. Letters are digits of bases above 10; parsing rejects other
+/// letters.
 std::string remove_underscores(std::string_view text, bool& is_valid) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -132,7 +136,7 @@ int compare_numbers(const Number& left, const Number& right) {
 Value round_number(const Number& number, int64_t digits) {
   if (number.is_integer) {
     if (digits >= 0) return Value(number.integer);
-    if (digits < -18) return Value(int64_t{0});  // 10^19 exceeds 64 bits
+    if (digits < -18) return Value(int64_t{0});  // `unit`, 10^19, would exceed 64 bits
     int64_t unit = 1;
     for (int64_t i = digits; i < 0; ++i) unit *= 10;
     int64_t remainder = number.integer % unit;
@@ -143,14 +147,16 @@ Value round_number(const Number& number, int64_t digits) {
     if (rounds_up && __builtin_add_overflow(result, unit, &result)) throw_overflow();
     return Value(result);
   }
+  // CPython also returns 0 below -308 (NDIGITS_MIN). Above 323 (NDIGITS_MAX) a double always rounds
+  // to itself; here already above 300.
   if (!std::isfinite(number.real) || digits > 300) return Value(number.real);
   if (digits < -308) return Value(std::copysign(0.0, number.real));
   if (digits < 0) {
     const double unit = std::pow(10.0, static_cast<double>(-digits));
     return Value(std::nearbyint(number.real / unit) * unit);
   }
-  // to_chars rounds the exact value half to even, as Python.
-  char buffer[1024];
+  // to_chars rounds the exact value half to even, as Python does.
+  char buffer[1024];  // up to 309 digits before the point and up to 300 after it
   const auto printed =
       std::to_chars(buffer, buffer + sizeof buffer, number.real, std::chars_format::fixed, static_cast<int>(digits));
   double value = number.real;
@@ -170,7 +176,7 @@ std::optional<int64_t> parse_int(std::string_view text, int base) {
   };
   for (const auto& [prefix_letter, prefix_base] : {std::pair('x', 16), std::pair('o', 8), std::pair('b', 2)}) {
     if (!has_prefix(prefix_letter) || (base != prefix_base && base != 0)) continue;
-    text.remove_prefix(text[2] == '_' ? 3 : 2);
+    text.remove_prefix(text[2] == '_' ? 3 : 2);  // Python allows one underscore after the prefix, as in 0x_ff
     base = prefix_base;
     break;
   }
@@ -178,6 +184,7 @@ std::optional<int64_t> parse_int(std::string_view text, int base) {
   bool is_valid = base >= 2 && base <= 36;
   const std::string digits = remove_underscores(text, is_valid);
   uint64_t magnitude = 0;
+  // from_chars would accept another minus sign.
   if (!is_valid || digits.empty() || digits[0] == '-') return std::nullopt;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), magnitude, base);
   if (end != digits.data() + digits.size() || error == std::errc::invalid_argument) return std::nullopt;
@@ -190,16 +197,18 @@ std::optional<double> parse_float(std::string_view text) {
   bool is_valid = true;
   std::string digits = remove_underscores(text, is_valid);
   std::transform(digits.begin(), digits.end(), digits.begin(), [](unsigned char character) {
-    return character < 0x80 ? static_cast<char>(std::tolower(character)) : '?';
+    return character < 0x80 ? static_cast<char>(std::tolower(character)) : '?';  // not in any number
   });
   std::string_view magnitude = digits;
   const bool is_negative = magnitude.starts_with('-');
   if (is_negative || magnitude.starts_with('+')) magnitude.remove_prefix(1);
+  // from_chars would accept another minus sign.
   if (!is_valid || magnitude.empty() || magnitude[0] == '-') return std::nullopt;
   double value = 0;
   const auto [end, error] = std::from_chars(magnitude.data(), magnitude.data() + magnitude.size(), value);
   if (end != magnitude.data() + magnitude.size() || error == std::errc::invalid_argument) return std::nullopt;
   if (magnitude.find('(') != std::string_view::npos) return std::nullopt;  // from_chars accepts nan(…), Python does not
+  // from_chars leaves `value` unchanged; strtod gives 0 or infinity, as Python does.
   if (error == std::errc::result_out_of_range) value = std::strtod(std::string(magnitude).c_str(), nullptr);
   return is_negative ? -value : value;
 }

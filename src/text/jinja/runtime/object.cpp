@@ -29,7 +29,7 @@ std::optional<Value> find_item_by_index(const Value& value, int64_t index) {
   return Value::text(text.content.slice(pos, next_character(text.view(), pos)));
 }
 
-/// Returns value[key], or nothing where Python raises an exception.
+/// Returns value[key], or nothing if Python raises an exception.
 std::optional<Value> find_item(const Value& value, const Value& key, Budget& budget) {
   int64_t index = 0;
   if (value.dict() != nullptr) {
@@ -61,15 +61,16 @@ std::optional<Value> find_attribute(const Value& value, std::string_view name) {
   return find_bound_method(value, name);
 }
 
-/// The items of a slice: `count` items from `begin`, `step` apart.
+/// The items of a slice: `count` items at the indices begin, begin + step, …
 struct SliceIndices {
   int64_t begin;
   int64_t step;
   int64_t count;
 };
 
-/// Returns the items of value[begin:end:step] of a value of `size` items, as Python's
-/// slice.indices().
+/// Returns the indices of value[begin:end:step] for a value with `size` items, as Python's
+/// slice.indices(). Throws EvaluationError for a step of 0 and for bounds that are neither integers
+/// nor None.
 SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value& end, const Value& step) {
   const auto integer_or = [](const Value& bound, int64_t fallback) {
     int64_t out = fallback;
@@ -79,6 +80,7 @@ SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value
     }
     return out;
   };
+  // -INT64_MAX, so that -stride does not overflow.
   const int64_t stride = std::max(integer_or(step, 1), -INT64_MAX);
   if (stride == 0) throw evaluation_error("the step of a slice cannot be 0");
   const auto clamp_bound = [&](const Value& bound, int64_t fallback) {
@@ -96,7 +98,7 @@ SliceIndices compute_slice_indices(int64_t size, const Value& begin, const Value
   return {first, stride, count};
 }
 
-/// Returns the characters of a slice, with their origins.
+/// Returns the characters of a slice with their origins. `slice` counts characters.
 Value slice_text(const Text& text, const SliceIndices& slice, Budget& budget) {
   const std::string_view bytes = text.view();
   if (!text.is_ascii) budget.charge_scan(bytes.size());
@@ -104,7 +106,7 @@ Value slice_text(const Text& text, const SliceIndices& slice, Budget& budget) {
     return text.is_ascii ? static_cast<size_t>(index) : to_byte_offset(bytes, static_cast<size_t>(index));
   };
   if (slice.step == 1 || slice.count == 0) {
-    // The position of an empty slice is its begin, which may be out of range.
+    // An empty slice keeps its position, its begin, which may be out of range.
     const size_t begin = to_offset(std::clamp<int64_t>(slice.begin, 0, static_cast<int64_t>(text.length)));
     const size_t end = slice.count == 0 ? begin : to_offset(slice.begin + slice.count);
     budget.charge_allocation(end - begin);

@@ -13,7 +13,7 @@
 
 namespace vlmtrain::text::jinja {
 
-/// The arguments of a call, in their order.
+/// The evaluated arguments of a call, in the order of the call.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> keyword;
@@ -21,25 +21,29 @@ struct Arguments {
 
 /// The parameters of a callable.
 struct Parameters {
-  std::string_view names;  ///< separated by spaces; "*": any arguments
-  int num_required = 0;    ///< the first so many parameters have no default
+  /// Names in order, separated by spaces. Empty: no parameters. "*": any positional and keyword
+  /// arguments, which the callee reads with BoundArguments::arguments().
+  std::string_view names;
+  int num_required = 0;  ///< number of leading parameters without a default
 };
 
-/// The arguments of a call, assigned to parameters. Refers to `callee_name` and `arguments`, which
-/// must outlive it.
+/// The arguments of a call, assigned to the parameters of the callee. `callee_name` and `arguments`
+/// must outlive this object.
 class BoundArguments {
  public:
-  /// Throws EvaluationError that names `callee_name` for missing, duplicate, unknown or too many
-  /// arguments.
+  /// Throws EvaluationError with `callee_name` in its message for missing, duplicate, unknown or
+  /// too many arguments.
   BoundArguments(std::string_view callee_name, const Parameters& parameters, const Arguments& arguments);
 
+  /// Returns all arguments as passed.
   const Arguments& arguments() const { return *arguments_; }
-  /// Returns the argument of parameter `index`, or null if it is missing.
+  /// Returns the argument of parameter `index`, or null if it was not passed.
   const Value* operator[](size_t index) const { return index < values_.size() ? values_[index] : nullptr; }
-  /// Returns the argument, or null if it is missing or None.
+  /// Returns the argument of parameter `index`, or null if it is missing or None.
   const Value* value_or_null(size_t index) const;
-  /// Each returns the argument converted, or `fallback` if it is missing. integer() throws
-  /// EvaluationError for other types.
+  /// Each returns the argument as this type, or `fallback` if it is missing. boolean() accepts
+  /// every type, as Python's bool(). integer() accepts ints and bools and throws EvaluationError
+  /// for other types.
   bool boolean(size_t index, bool fallback) const;
   int64_t integer(size_t index, int64_t fallback) const;
   /// Returns the text, or null if it is missing or None. Throws EvaluationError for other types.
@@ -55,12 +59,12 @@ class BoundArguments {
 
 /// The inputs of a render other than its variables.
 struct RenderSettings {
-  /// The time that strftime_now formats: "2026-11-22" or "2026-11-22T10:30:00". Empty: strftime_now
-  /// fails.
+  /// The time that strftime_now formats: "2026-11-22" or "2026-11-22T10:30:00". If it is empty,
+  /// strftime_now throws.
   std::string now;
 };
 
-/// The state of one render that callables share.
+/// The state of one render, which all callables share.
 struct Context {
   const RenderSettings& settings;
   Budget budget;
@@ -69,7 +73,7 @@ struct Context {
   std::vector<std::shared_ptr<Object>> retained_objects;
 };
 
-/// A value with behavior: a callable, a namespace or a loop.
+/// A value with behavior: a function, a macro, a namespace, a loop, a cycler or a joiner.
 class Object {
  public:
   Object() = default;
@@ -79,7 +83,7 @@ class Object {
 
   /// Returns the name of the type in Python or Jinja2.
   virtual std::string_view type_name() const = 0;
-  /// Returns the attribute `name`, or nothing.
+  /// Returns the attribute `name`, or nothing if there is no such attribute.
   virtual std::optional<Value> attribute(std::string_view /*name*/) { return std::nullopt; }
   virtual bool is_callable() const { return false; }
   /// Calls the object. Throws EvaluationError if it is not callable.
@@ -87,7 +91,9 @@ class Object {
   /// Moves out all values that the object holds, which breaks reference cycles.
   virtual std::vector<Value> release_values() { return {}; }
 
-  int depth = 0;  ///< depth of the values that it holds; 0 for objects in Context::retained_objects
+  /// Depth of nested containers, see Value::depth(). 0 for objects in Context::retained_objects,
+  /// whose values may change.
+  int depth = 0;
 };
 
 /// The result of namespace().
@@ -103,9 +109,10 @@ class Namespace : public Object {
   std::vector<std::pair<std::string, Value>> attributes_;
 };
 
-/// A function of the interpreter, or a method bound to a value.
+/// A built-in function, or a built-in method bound to the value `self`. `name` must outlive it.
 class Function : public Object {
  public:
+  /// The implementation. `self` is the value to which a method is bound, else undefined.
   using Body = Value (*)(Context&, const Value& self, const BoundArguments&);
   Function(std::string_view name, Parameters parameters, Body body, Value self = {})
       : name_(name), parameters_(parameters), body_(body), self_(std::move(self)) {
@@ -129,32 +136,34 @@ struct Builtin {
   Function::Body body;
 };
 
-/// Each returns the methods of a type; list_methods() those of tuples as well.
+/// Each returns the methods of a type. list_methods() is for lists, tuples and ranges.
 std::span<const Builtin> text_methods();
 std::span<const Builtin> dict_methods();
 std::span<const Builtin> list_methods();
 
-/// Returns `value.name`: an attribute, else the item of that name, else undefined. Throws
-/// EvaluationError for undefined values and unsupported methods.
+/// Returns `value.name` as Jinja2: the attribute `name`, else the item with the key `name`, else
+/// undefined. Throws EvaluationError for undefined values and unsupported methods.
 Value get_attribute(const Value& value, std::string_view name);
 
-/// Returns `value[key]`: an item, else the attribute of that name, else undefined. Throws as
-/// get_attribute().
+/// Returns `value[key]` as Jinja2: the item `key`, else the attribute of that name, else undefined.
+/// Throws EvaluationError for undefined values and unsupported methods.
 Value get_item(const Value& value, const Value& key, Budget& budget);
 
-/// Returns `value[begin:end:step]`, each of which may be None.
+/// Returns `value[begin:end:step]` as Python. `begin`, `end` and `step` may be None. Throws
+/// EvaluationError for other types than integers and for values that cannot be sliced.
 Value get_slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget);
 
-/// Returns the item at `path`, the argument `attribute` of filters: "a.0.b" is item b of item 0 of
-/// item a. A number is a path of one item; None is the value itself.
+/// Returns the item at `path`, which is the argument `attribute` of filters: "a.0.b" is item b of
+/// item 0 of item a of `value`. An integer selects one item; None selects `value` itself.
 Value get_path(const Value& value, const Value& path, Budget& budget);
 
-/// Returns the method `name` of a text, list, tuple or dict, bound to it, or nothing if Python has
-/// none. Returns undefined for methods that Jinja2's sandbox hides, such as list.append. Throws
-/// EvaluationError for unsupported methods.
+/// Returns the method `name` of a text, list, tuple or dict, bound to `value`. Returns nothing if
+/// Python has no such method. Returns undefined for methods that Jinja2's sandbox hides, such as
+/// list.append. Throws EvaluationError for unsupported methods.
 std::optional<Value> find_bound_method(const Value& value, std::string_view name);
 
-/// Returns whether `name` is a method of Python's str, list or dict that no type supports here.
+/// Returns whether `name` is a method of Python's str or dict that is not supported, so that calls
+/// can be rejected during parsing.
 bool is_unsupported_method(std::string_view name);
 
 }  // namespace vlmtrain::text::jinja

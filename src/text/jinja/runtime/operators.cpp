@@ -11,7 +11,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Symbols by BinaryOperator, for messages.
+/// Symbols of BinaryOperator, in its order, for messages.
 constexpr std::array kOperatorSymbols = {"+", "-", "*", "/", "//", "%", "**"};
 
 /// Throws EvaluationError for undefined values.
@@ -25,9 +25,10 @@ bool is_list_or_tuple(const Value& value) {
          (value.sequence()->type == Sequence::Type::kList || value.sequence()->type == Sequence::Type::kTuple);
 }
 
-/// Returns value * times of a text, list or tuple.
+/// Returns `value * times`. REQUIRES that `value` is a text, list or tuple.
 Value repeat(const Value& value, int64_t times, Budget& budget) {
   const auto count = static_cast<size_t>(std::max<int64_t>(times, 0));
+  // Checks without overflow, then charges `count` copies of `size` bytes.
   const auto charge_repeated = [&](size_t size) {
     if (size != 0 && count > kMaxTextBytes / size) Budget::check_size(kMaxTextBytes + 1);
     budget.charge_allocation(size * count);
@@ -48,7 +49,7 @@ Value repeat(const Value& value, int64_t times, Budget& budget) {
   return Value(std::make_shared<const Sequence>(value.sequence()->type, std::move(out)));
 }
 
-/// Returns left + right of two texts, lists or tuples, or undefined for other types.
+/// Returns left + right if both are texts, lists or tuples. Returns undefined for other types.
 Value concatenate(const Value& left, const Value& right, Budget& budget) {
   if (left.text() != nullptr && right.text() != nullptr) {
     budget.charge_allocation(left.text()->view().size() + right.text()->view().size());
@@ -202,7 +203,7 @@ bool is_less(const Value& left, const Value& right, Budget& budget) {
 }
 
 bool compare(Comparison comparison, const Value& left, const Value& right, Budget& budget) {
-  // Not !is_less(b, a), because all comparisons with NaN are false.
+  // Not !is_less(second, first), because all comparisons with NaN are false.
   const auto is_less_or_equal = [&](const Value& first, const Value& second) {
     return is_less(first, second, budget) || is_equal(first, second, budget);
   };
@@ -243,7 +244,7 @@ std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget) 
   if (!can_iterate(value)) throw evaluation_error("a value of type {} is not iterable", value.type_name());
   if (value.sequence() != nullptr) {
     const Sequence& sequence = *value.sequence();
-    if (!sequence.is_exhausted) {
+    if (!sequence.is_exhausted) {  // otherwise a generator without further items
       sequence.is_exhausted = !sequence.has_length();
       return value.shared_sequence();
     }

@@ -8,8 +8,8 @@
 
 namespace vlmtrain::text::jinja {
 
-// Python's operators. All functions throw EvaluationError where Python raises an exception, for
-// results beyond 64 bits, and beyond the budget.
+// Python's operators. All functions throw EvaluationError if Python raises an exception, if an
+// integer exceeds 64 bits, and if the budget is exceeded.
 
 /// The arithmetic operators with two operands.
 enum class BinaryOperator { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
@@ -19,7 +19,7 @@ enum class Comparison { kEqual, kUnequal, kLess, kLessOrEqual, kGreater, kGreate
 /// Returns bool(value).
 bool is_true(const Value& value);
 
-/// Returns `left op right`. `%` with a text on the left formats it.
+/// Returns `left op right`. `%` with a text on the left is Python's string formatting.
 Value calculate(BinaryOperator op, const Value& left, const Value& right, Budget& budget);
 
 /// Returns -value.
@@ -28,7 +28,7 @@ Value negate(const Value& value);
 /// Returns +value.
 Value apply_unary_plus(const Value& value);
 
-/// Returns whether the comparison holds.
+/// Each returns whether the comparison is true. is_equal() is `==`, is_less() is `<`.
 bool compare(Comparison comparison, const Value& left, const Value& right, Budget& budget);
 bool is_equal(const Value& left, const Value& right, Budget& budget);
 bool is_less(const Value& left, const Value& right, Budget& budget);
@@ -39,8 +39,8 @@ size_t get_length(const Value& value);
 /// Returns whether iter(value) works. Undefined values iterate over nothing, as in Jinja2.
 bool can_iterate(const Value& value);
 
-/// Returns the items of iter(value): the characters of a text, the keys of a dict. Exhausts a
-/// generator.
+/// Returns the items of iter(value): the items of a sequence, the characters of a text, the keys of
+/// a dict. Exhausts a generator, so a second call for it gives an empty list.
 std::shared_ptr<const Sequence> to_sequence(const Value& value, Budget& budget);
 
 }  // namespace vlmtrain::text::jinja

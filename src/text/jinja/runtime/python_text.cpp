@@ -12,7 +12,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Appends repr() of a text: quotes as Python chooses them, and escapes.
+/// Appends repr() of a text, with the quotes and escapes that Python chooses.
 void append_text_repr(TrackedText& out, const TrackedText& text) {
   const std::string_view bytes = text.bytes();
   const bool uses_double_quotes =
@@ -81,11 +81,11 @@ void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_asc
       const size_t escape_index =
           character < 0x80 ? kEscapedCharacters.find(static_cast<char>(character)) : std::string_view::npos;
       if (escape_index != std::string_view::npos) {
-        buffer.append(1, '\\').append(1, "\"\\nrtbf"[escape_index]);
+        buffer.append(1, '\\').append(1, "\"\\nrtbf"[escape_index]);  // in the order of kEscapedCharacters
       } else if (character < 0x20 || (ensure_ascii && character > 0x7E && character < 0x10000)) {
         buffer += fmt::format("\\u{:04x}", character);
       } else if (ensure_ascii && character >= 0x10000) {
-        character -= 0x10000;
+        character -= 0x10000;  // a surrogate pair
         buffer += fmt::format("\\u{:04x}\\u{:04x}", 0xD800U + (character >> 10U), 0xDC00U + (character & 0x3FFU));
       } else {
         buffer.append(bytes.substr(pos, utf8.bytes));
@@ -96,11 +96,12 @@ void append_json_text(TrackedText& out, const TrackedText& text, bool ensure_asc
   out.append("\"");
 }
 
-/// A writer of json.dumps.
+/// A writer of JSON in the format of Python's json.dumps(). Appends to `out`.
 class JsonWriter {
  public:
   JsonWriter(TrackedText& out, const JsonStyle& style, Budget& budget) : out_(out), style_(style), budget_(budget) {}
 
+  /// Appends `value`. `level` is the number of enclosing containers, for the indentation.
   void write(const Value& value, size_t level) {
     budget_.charge_steps();
     Budget::check_size(out_.size());
@@ -176,8 +177,8 @@ class JsonWriter {
   Budget& budget_;
 };
 
-/// Parses exactly `num_digits` digits. Throws EvaluationError for surrogates and numbers above
-/// U+10FFFF.
+/// Parses the digits of an escape sequence such as \u00e9. Throws EvaluationError unless there are
+/// exactly `num_digits` digits, and for surrogates and numbers above U+10FFFF.
 char32_t parse_code_point(std::string_view digits, size_t num_digits, int base) {
   uint32_t code_point = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code_point, base);
@@ -185,7 +186,7 @@ char32_t parse_code_point(std::string_view digits, size_t num_digits, int base) 
     throw evaluation_error("a string has an escape sequence with too few digits");
   }
   if (code_point > 0x10FFFF || (code_point >= 0xD800 && code_point < 0xE000))
-    throw evaluation_error("a string has an escape sequence of an invalid character");
+    throw evaluation_error("a string has an escape sequence for an invalid code point");
   return code_point;
 }
 
@@ -194,8 +195,8 @@ char32_t parse_code_point(std::string_view digits, size_t num_digits, int base) 
 std::string format_float_repr(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  // to_chars writes the shortest digits that round-trip, as Python, but chooses the exponent form
-  // differently. Python writes an exponent below 1e-4 and from 1e16.
+  // Like Python, to_chars writes the shortest digits that round-trip. Python writes an exponent
+  // below 1e-4 and from 1e16; to_chars has a different rule.
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
   const std::string_view scientific(buffer, static_cast<size_t>(end - buffer));
@@ -283,7 +284,7 @@ std::string unescape_literal(std::string_view literal) {
       pos = end;
     } else if (letter == 'N') {
       throw evaluation_error("a string has the escape sequence \\N, which is not supported");
-    } else if (letter != '\n') {
+    } else if (letter != '\n') {  // a backslash before a line break continues the line
       text.append(1, '\\').append(1, letter);
     }
   }

@@ -9,8 +9,9 @@
 namespace vlmtrain::text::jinja {
 
 // Values as Python prints them, and string literals as Python reads them. Characters of texts keep
-// their origin; characters around them have none. All functions that take a budget throw
-// EvaluationError beyond it, and for values that have no such form (functions, generators).
+// their origin; quotes, brackets and other added characters have none. All functions with a
+// parameter `budget` throw EvaluationError if it is exceeded, and for values that cannot be printed
+// (functions, generators).
 
 /// Appends str(value). Undefined values append nothing.
 void append_str(TrackedText& out, const Value& value, Budget& budget);
@@ -21,23 +22,25 @@ void append_repr(TrackedText& out, const Value& value, Budget& budget);
 /// Returns str(value).
 TrackedText to_str(const Value& value, Budget& budget);
 
-/// Returns repr(value) of a float.
+/// Returns Python's repr() of a float.
 std::string format_float_repr(double value);
 
-/// The arguments of json.dumps.
+/// The arguments of Python's json.dumps(), with the same names. item_separator and key_separator
+/// are its `separators`.
 struct JsonStyle {
   bool ensure_ascii = false;          ///< escapes all characters that are not ASCII as \uXXXX
-  std::optional<std::string> indent;  ///< of one level, with one item per line; nothing: one line
+  std::optional<std::string> indent;  ///< text per level, with one item per line; nothing: a single line
   std::string item_separator = ", ";
   std::string key_separator = ": ";
   bool sort_keys = false;
 };
 
-/// Appends json.dumps(value).
+/// Appends json.dumps(value) with `style`. Throws EvaluationError for values that are not JSON
+/// serializable.
 void append_json(TrackedText& out, const Value& value, const JsonStyle& style, Budget& budget);
 
-/// Returns the text of a string literal, given the characters between its quotes. Throws
-/// EvaluationError for truncated escapes, surrogates and \N{name}.
+/// Returns the text of a Python string literal. `literal` holds the characters between the quotes.
+/// Throws EvaluationError for truncated escapes, surrogates and \N{name}.
 std::string unescape_literal(std::string_view literal);
 
 }  // namespace vlmtrain::text::jinja

@@ -12,8 +12,8 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Limit of width and precision. Keeps the buffer of format_digits() small; templates need a few
-/// characters.
+/// Limit of width and precision, so that format_digits() can use a fixed buffer. Templates need a
+/// few characters.
 constexpr size_t kMaxWidth = 1000;
 
 /// A conversion specifier of the operator `%`.
@@ -22,18 +22,19 @@ struct Conversion {
   size_t width = 0;
   std::optional<size_t> precision;
   char type = 0;
+  /// Returns whether `flags` contains this flag.
   bool has(char flag_char) const { return flags.find(flag_char) != std::string::npos; }
 };
 
-/// Returns the digits of a number, with sign and precision but without width.
+/// Returns a number with its sign and precision, but without padding to the width.
 std::string format_digits(const Conversion& conversion, const Value& value) {
   const auto number = to_number(value);
   if (!number) throw evaluation_error("%{} needs a number, not {}", conversion.type, value.type_name());
   std::string format = "%";
   for (const char flag_char : conversion.flags) {
-    if (flag_char != '-' && flag_char != '0') format += flag_char;
+    if (flag_char != '-' && flag_char != '0') format += flag_char;  // callers pad
   }
-  char buffer[1500];
+  char buffer[1500];  // a double has up to 309 digits before the point and up to kMaxWidth after it
   int printed = 0;
   const auto precision = static_cast<int>(conversion.precision.value_or(6));
   switch (conversion.type) {
@@ -44,7 +45,8 @@ std::string format_digits(const Conversion& conversion, const Value& value) {
     case 'X':
     case 'o': {
       const bool is_decimal_letter = std::string_view("diu").find(conversion.type) != std::string_view::npos;
-      if (!number->is_integer && (!is_decimal_letter || !(std::fabs(number->real) < 9e18))) {
+      constexpr double kMaxInteger = 9e18;  // slightly below 2^63, which a cast to int64_t must not reach
+      if (!number->is_integer && (!is_decimal_letter || !(std::fabs(number->real) < kMaxInteger))) {
         throw evaluation_error("%{} needs a 64-bit integer", conversion.type);
       }
       const int64_t integer = number->is_integer ? number->integer : static_cast<int64_t>(number->real);
@@ -68,7 +70,8 @@ std::string format_digits(const Conversion& conversion, const Value& value) {
   }
 }
 
-/// Returns a converted value, with width only where zeros fill it.
+/// Returns a converted value. Pads it to the width only with zeros; format_percent() pads with
+/// spaces.
 TrackedText format_value(const Conversion& conversion, const Value& value, Budget& budget) {
   TrackedText out;
   switch (conversion.type) {
@@ -101,10 +104,12 @@ TrackedText format_value(const Conversion& conversion, const Value& value, Budge
   return out;
 }
 
-/// A parser of the text after a %. Throws EvaluationError for truncated specifiers.
+/// A parser of the conversion specifier after a %. Throws EvaluationError if the text ends within
+/// the specifier.
 class ConversionParser {
  public:
   ConversionParser(std::string_view text, size_t pos) : text_(text), pos_(pos) {}
+  /// Returns the offset after the parsed part.
   size_t position() const { return pos_; }
 
   /// Returns the name between ( and ), or nothing.
@@ -128,6 +133,7 @@ class ConversionParser {
       ++pos_;
       result.precision = parse_number();
     }
+    // Length modifiers of C, which Python ignores.
     while (std::string_view("hlL").find(peek()) != std::string_view::npos) ++pos_;
     result.type = peek();
     ++pos_;
@@ -136,7 +142,7 @@ class ConversionParser {
 
  private:
   char peek() const {
-    if (pos_ >= text_.size()) throw evaluation_error("a format string ends after a %");
+    if (pos_ >= text_.size()) throw evaluation_error("a format string ends within a conversion specifier");
     return text_[pos_];
   }
   size_t parse_number() {
@@ -151,8 +157,9 @@ class ConversionParser {
   size_t pos_;
 };
 
-/// Returns the value of a replacement field of format(): a name or number, then attributes and
-/// items. `next_index` is the number of the next field without a name.
+/// Returns the value of a replacement field of format(), such as {0.name[key]}: `path` is an
+/// argument name or index, then attributes and items. An empty name means argument `next_index`,
+/// which is then incremented.
 Value look_up_field(Context& context, std::string_view path, const Arguments& arguments, size_t& next_index) {
   const size_t end = std::min(path.find_first_of(".["), path.size());
   const std::string_view name = path.substr(0, end);
@@ -224,6 +231,8 @@ Value format_percent(const Text& text, const Value& values, Budget& budget) {
     if (conversion.has('-')) out.append(padding);
     Budget::check_size(out.size());
   }
+  // As in CPython's PyUnicode_Format(): unused values are an error unless `values` supports
+  // subscripting, such as a dict or a list, because it then counts as a mapping.
   if (num_used < call_arguments.size() && !uses_names && (is_tuple || values.dict() == nullptr) &&
       !(values.sequence() != nullptr && !is_tuple)) {
     throw evaluation_error("too many arguments for a format string");
@@ -254,6 +263,7 @@ Value format_braces(Context& context, const Text& text, const Arguments& argumen
       throw evaluation_error("format(): specifications ({{{}}}) are not supported", path);
     }
     bool uses_repr = false;
+    // Conversions !r and !s.
     if (const size_t exclamation = path.find('!'); exclamation != std::string_view::npos) {
       const std::string_view conversion = path.substr(exclamation + 1);
       if (conversion != "r" && conversion != "s") throw evaluation_error("format(): !{} is not supported", conversion);
@@ -262,7 +272,8 @@ Value format_braces(Context& context, const Text& text, const Arguments& argumen
     }
     const Value value = look_up_field(context, path, arguments, next_index);
     has_numbered_fields = has_numbered_fields || (!path.empty() && path[0] >= '0' && path[0] <= '9');
-    if (has_numbered_fields && next_index > 0) throw evaluation_error("format(): cannot mix {{}} and {{0}}");
+    if (has_numbered_fields && next_index > 0)
+      throw evaluation_error("format(): fields {{}} and {{0}} cannot be mixed");
     if (uses_repr) {
       append_repr(out, value, context.budget);
     } else {

@@ -4,13 +4,16 @@
 
 namespace vlmtrain::text::jinja {
 
-/// Returns `text % values`: %s, %r, %d, %i, %f, %e, %g, %x, %X, %o, %c and %%, with flags, width,
-/// precision and %(name)s. Throws EvaluationError where Python raises an exception, and for widths
-/// above a limit.
+/// Returns Python's `text % values`. Supports %s, %r, %d, %i, %u, %x, %X, %o, %f, %F, %e, %E, %g,
+/// %G, %c, %% and %(name)s with flags, width and precision. Does not support %a, `*` as width or
+/// precision, the flag # of integers, integers for %c, and integers beyond 64 bits. Throws
+/// EvaluationError for these, if Python raises an exception, and for a width or precision above
+/// 1000.
 Value format_percent(const Text& text, const Value& values, Budget& budget);
 
-/// Returns text.format(…): {}, {0}, {name}, {name.attribute}, {name[key]}, !r and !s. Throws
-/// EvaluationError where Python raises an exception, and for format specifications.
+/// Returns Python's text.format(…). Supports {}, {0}, {name}, {name.attribute}, {name[key]}, !r and
+/// !s. Throws EvaluationError for format specifications ({:…}), for !a, and if Python raises an
+/// exception.
 Value format_braces(Context& context, const Text& text, const Arguments& arguments);
 
 }  // namespace vlmtrain::text::jinja

@@ -16,7 +16,8 @@ bool is_line_break(char32_t character) {
          character == 0x2028 || character == 0x2029;
 }
 
-/// Returns `text` with append_converted(bytes, pos, out) applied to each character.
+/// Returns `text` with each character converted by append_converted(bytes, pos, out), which appends
+/// the new form of the character at byte `pos` of `bytes` to `out`.
 template <class AppendConverted>
 TrackedText convert_case(const TrackedText& text, AppendConverted append_converted) {
   TrackedText out;
@@ -137,7 +138,7 @@ TrackedText center(const Text& text, int64_t width, Budget& budget, std::string_
   if (width <= length) return text.content;
   Budget::check_size(static_cast<size_t>(width) * fill.size());
   const int64_t num_missing = width - length;
-  // CPython's rule for an odd number of fill characters.
+  // The rule of CPython's str.center() for an odd number of fill characters.
   const int64_t num_left = num_missing / 2 + (num_missing & width & 1);
   TrackedText out;
   for (int64_t i = 0; i < num_left; ++i) out.append(fill);

@@ -8,35 +8,38 @@
 
 namespace vlmtrain::text::jinja {
 
-// Operations on texts that methods and filters share. Characters that remain keep their origin.
+// Operations on texts that methods and filters share. Characters of the inputs keep their origin in
+// the results. Functions with a parameter `budget` throw EvaluationError if it is exceeded.
 
+/// The side of a text from which strip() removes characters.
 enum class Side { kBoth, kLeft, kRight };
 
-/// Returns `text` without the characters of `characters` (null: white space) at its ends, as
-/// str.strip().
+/// Returns `text` without characters at its ends that occur in `characters`, as str.strip(). Null
+/// means white space.
 TrackedText strip(const Text& text, const Text* characters, Side side);
 
-/// Returns `text` with at most `count` occurrences of `needle` replaced; all if `count` is
-/// negative.
+/// Returns `text` with the first `count` occurrences of `needle` replaced, as str.replace(). A
+/// negative `count` means all. An empty needle matches before each character and at the end.
 TrackedText replace(const Text& text, const Text& needle, const Text& replacement, int64_t count, Budget& budget);
 
 /// Returns the items with `separator` between them.
 TrackedText join(const TrackedText& separator, const std::vector<TrackedText>& items, Budget& budget);
 
-/// Returns the lines as str.splitlines().
+/// Returns the lines of `text` as str.splitlines(keep_ends).
 std::vector<TrackedText> split_lines(const TrackedText& text, bool keep_ends);
 
-/// Returns the parts between separators, after at most `max_splits` splits from the left or the
-/// right, as str.split() and str.rsplit(). REQUIRES a separator that is not empty.
+/// Returns the parts between separators after at most `max_splits` splits, as str.split() or, with
+/// `from_right`, str.rsplit(). REQUIRES that `separator` is not empty and max_splits >= 0.
 std::vector<TrackedText> split_by_separator(const Text& text, std::string_view separator, int64_t max_splits,
                                             bool from_right);
 
-/// Returns the words between white space, after at most `max_splits` splits, as str.split() and
-/// str.rsplit() without a separator.
+/// Each returns the words between white space after at most `max_splits` splits, as str.split() and
+/// str.rsplit() without a separator. REQUIRES max_splits >= 0.
 std::vector<TrackedText> split_whitespace(const Text& text, int64_t max_splits);
 std::vector<TrackedText> rsplit_whitespace(const Text& text, int64_t max_splits);
 
-/// Returns the text as str.capitalize(), str.upper(), str.lower(), str.title() and str.swapcase().
+/// Each returns the result of str.capitalize(), str.upper(), str.lower(), str.title() and
+/// str.swapcase().
 TrackedText capitalize(const TrackedText& text);
 TrackedText to_upper(const TrackedText& text);
 TrackedText to_lower(const TrackedText& text);
@@ -46,10 +49,11 @@ TrackedText swap_case(const TrackedText& text);
 /// Returns the text with &, <, >, ' and " as HTML entities.
 TrackedText escape_html(const TrackedText& text);
 
-/// Returns the text padded with `fill` on both sides to `width` characters, as str.center().
+/// Returns the text padded on both sides with `fill`, one character in UTF-8, to `width`
+/// characters, as str.center().
 TrackedText center(const Text& text, int64_t width, Budget& budget, std::string_view fill = " ");
 
-/// Returns a list of the texts.
+/// Returns the texts as a list value.
 Value to_list_value(std::vector<TrackedText> texts);
 
 }  // namespace vlmtrain::text::jinja

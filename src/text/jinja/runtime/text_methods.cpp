@@ -11,20 +11,20 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Returns the text as a value, charged to the budget.
+/// Returns `text` as a value and charges its size to the budget.
 Value make_method_result(Context& context, TrackedText text) {
   context.budget.charge_allocation(text.size());
   return Value::text(std::move(text));
 }
 
-/// Bytes [begin, end) of a text.
+/// A range of bytes [begin, end) of a text.
 struct ByteRange {
   size_t begin;
   size_t end;
 };
 
-/// Returns the bytes between the characters that arguments `first_argument` and the next one name,
-/// as a slice. Returns nothing if the begin is past the end.
+/// Returns the bytes of text[start:end], where argument `first_argument` is `start` and the next
+/// argument is `end`. Returns nothing if `start` is greater than `end`.
 std::optional<ByteRange> find_byte_range(const Text& text, const BoundArguments& args, size_t first_argument) {
   const auto length = static_cast<int64_t>(text.length);
   const auto resolve_index = [&](size_t argument_index, int64_t fallback) {
@@ -51,7 +51,8 @@ Value split_method(Context& context, const Value& self, const BoundArguments& ar
   const int64_t maxsplit = args.integer(1, -1);
   const int64_t max_splits = maxsplit < 0 ? INT64_MAX : maxsplit;
   if (separator != nullptr && separator->view().empty()) throw evaluation_error("split(): the separator is empty");
-  // The worst case of rfind is the product of both sizes.
+  // rfind takes the product of both sizes in the worst case. The factor is limited, because typical
+  // texts take far less. Not tuned.
   if (separator != nullptr && from_right)
     context.budget.charge_scan(text.view().size() * std::min<size_t>(separator->view().size(), 1000));
   std::vector<TrackedText> pieces = separator != nullptr
@@ -84,6 +85,7 @@ Value splitlines_method(Context& context, const Value& self, const BoundArgument
   return to_list_value(std::move(lines));
 }
 
+/// The methods startswith and, with `at_end`, endswith.
 template <bool at_end>
 Value affix_method(Context& context, const Value& self, const BoundArguments& args) {
   const auto range = find_byte_range(*self.text(), args, 1);
@@ -100,6 +102,7 @@ Value affix_method(Context& context, const Value& self, const BoundArguments& ar
   return Value(std::any_of(affix.sequence()->items.begin(), affix.sequence()->items.end(), is_match));
 }
 
+/// The methods removeprefix and, with `at_end`, removesuffix.
 template <bool at_end>
 Value remove_affix_method(Context& context, const Value& self, const BoundArguments& args) {
   const Text& text = *self.text();
@@ -120,8 +123,8 @@ Value transform_method(Context& context, const Value& self, const BoundArguments
   return make_method_result(context, transform(self.text()->content));
 }
 
-/// find, rfind, index and rindex. Without a match, the first two return -1 and the others throw
-/// EvaluationError.
+/// The methods find, rfind, index and rindex. If there is no match, find and rfind return -1; index
+/// and rindex (`is_required`) throw EvaluationError.
 template <bool from_right, bool is_required>
 Value find_method(Context& context, const Value& self, const BoundArguments& args) {
   const Text& text = *self.text();
@@ -172,7 +175,7 @@ Value format_method(Context& context, const Value& self, const BoundArguments& a
   return format_braces(context, *self.text(), args.arguments());
 }
 
-/// Returns whether the text is not empty and `predicate` holds for all characters.
+/// Returns whether the text is not empty and `predicate` is true for all characters.
 template <bool (*predicate)(char32_t)>
 Value all_characters_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
   const std::string_view bytes = self.text()->view();
@@ -183,11 +186,12 @@ Value all_characters_method(Context& context, const Value& self, const BoundArgu
   return Value(!bytes.empty());
 }
 
-/// Returns whether Python's str.isalnum() holds.
+/// Returns whether Python's str.isalnum() is true.
 bool is_alphanumeric(char32_t character) {
   return is_letter(character) || is_numeric(character);
 }
 
+/// Returns whether the text has a character of the expected case and none of another case.
 template <bool (*is_expected_case)(char32_t), bool (*is_other_case)(char32_t)>
 Value case_method(Context& context, const Value& self, const BoundArguments& /*args*/) {
   const std::string_view bytes = self.text()->view();
@@ -216,8 +220,8 @@ Value isidentifier_method(Context& context, const Value& self, const BoundArgume
   return all_characters_method<is_word_character>(context, self, args);
 }
 
-/// Returns the argument `fillchar`, by default a space. Throws EvaluationError if it is not one
-/// character.
+/// Returns the argument `fillchar`, or a space if it is missing. Throws EvaluationError if it is
+/// not a single character.
 std::string_view get_fill(const BoundArguments& args) {
   const Text* fill = args.text(1);
   if (fill != nullptr && fill->length != 1) throw evaluation_error("the fill character must be one character");
@@ -228,6 +232,7 @@ Value center_method(Context& context, const Value& self, const BoundArguments& a
   return Value::text(center(*self.text(), args.integer(0, 0), context.budget, get_fill(args)));
 }
 
+/// The methods rjust and, with `at_end`, ljust: the padding is on the left or at the end.
 template <bool at_end>
 Value justify_method(Context& context, const Value& self, const BoundArguments& args) {
   const Text& text = *self.text();

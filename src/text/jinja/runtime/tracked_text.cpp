@@ -5,7 +5,9 @@
 namespace vlmtrain::text::jinja {
 
 void TrackedText::add_span(OriginSpan origin_span) {
-  // An empty span next to characters of its own origin is redundant.
+  // Visits the spans that end where the new one begins: empty spans, then at most one span with
+  // characters. An empty span next to another span of its own origin is redundant and is dropped.
+  // Empty spans of other origins remain, so that their position is kept.
   for (size_t i = origin_spans_.size(); i-- > 0 && origin_spans_[i].end == origin_span.begin;) {
     if (origin_spans_[i].origin == origin_span.origin) {
       if (origin_span.empty()) return;
@@ -13,7 +15,7 @@ void TrackedText::add_span(OriginSpan origin_span) {
         origin_spans_.erase(origin_spans_.begin() + static_cast<std::ptrdiff_t>(i));
         continue;
       }
-      if (i + 1 == origin_spans_.size()) {
+      if (i + 1 == origin_spans_.size()) {  // no empty span of another origin between them
         origin_spans_[i].end = origin_span.end;
         return;
       }
@@ -42,7 +44,7 @@ void TrackedText::append(const TrackedText& other, size_t begin, size_t end) {
        origin_span != other.origin_spans_.end() && origin_span->begin <= end; ++origin_span) {
     const size_t span_begin = std::max(origin_span->begin, begin);
     const size_t span_end = std::min(origin_span->end, end);
-    // A slice with characters has no empty spans of adjacent origins.
+    // A slice with characters gets no empty spans for the origins next to it.
     if (span_begin == span_end && !origin_span->empty() && begin < end) continue;
     add_span({offset + span_begin - begin, offset + span_end - begin, origin_span->origin});
   }

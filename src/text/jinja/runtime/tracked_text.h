@@ -9,8 +9,9 @@
 
 namespace vlmtrain::text::jinja {
 
-/// Bytes [begin, end) of a text that come from the message text number `origin`. An empty span
-/// marks the position of an empty message text.
+/// Bytes [begin, end) of a text that come from one input text. `origin` is the number that the
+/// caller gave this input in Value::text(): the index of a turn, or kBlockTypeOrigin. An empty span
+/// marks the position of an empty input text.
 struct OriginSpan {
   size_t begin;
   size_t end;
@@ -19,47 +20,50 @@ struct OriginSpan {
   bool operator==(const OriginSpan&) const = default;
 };
 
-/// Bytes [begin, end) of a text that a `generation` block wrote.
+/// Bytes [begin, end) of a text that are the output of a `generation` block.
 struct GeneratedSpan {
   size_t begin;
   size_t end;
   bool operator==(const GeneratedSpan&) const = default;
 };
 
-/// A UTF-8 text that records the origin of its characters. Origin spans are ordered, do not
-/// overlap, and adjacent spans of one origin are merged. Bytes outside of all spans come from the
-/// template itself.
+/// A UTF-8 text that records the origin of its characters. Origin spans are in order and do not
+/// overlap; adjacent spans with the same origin are merged. Bytes outside of all spans come from
+/// the template itself.
 class TrackedText {
  public:
   TrackedText() = default;
   explicit TrackedText(std::string bytes) : bytes_(std::move(bytes)) {}
-  /// Creates a text that comes from `origin` as a whole, even if it is empty.
+  /// Creates a text whose characters all have the origin `origin`. An empty text gets an empty
+  /// span.
   TrackedText(std::string bytes, int origin) : bytes_(std::move(bytes)), origin_spans_{{0, bytes_.size(), origin}} {}
 
   const std::string& bytes() const { return bytes_; }
   std::span<const OriginSpan> origin_spans() const { return origin_spans_; }
-  /// Returns the output of `generation` blocks: ordered, without overlap, none empty.
+  /// Returns the output of `generation` blocks, in order and without overlap. No span is empty.
   std::span<const GeneratedSpan> generated() const { return generated_; }
   /// Marks the whole text as output of a `generation` block.
   void mark_generated();
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
 
-  /// Returns bytes [begin, end). An empty slice has the empty spans of the origins on both sides.
+  /// Returns bytes [begin, end) with their origins. An empty slice has an empty span for each
+  /// origin next to it. REQUIRES begin <= end <= size() at character boundaries.
   TrackedText slice(size_t begin, size_t end) const;
 
-  /// Appends text without origin.
+  /// Appends UTF-8 text without origin.
   void append(std::string_view plain) { bytes_ += plain; }
   /// Appends `other`, or bytes [begin, end) of it, with their origins.
   void append(const TrackedText& other) { append(other, 0, other.size()); }
   void append(const TrackedText& other, size_t begin, size_t end);
 
-  /// Adds an empty span for each origin of `source` if this text, made from `source`, is empty.
-  /// Without it an empty answer would have no position.
+  /// Adds an empty span for each origin of `source` if this text is empty. For results made from
+  /// `source`: otherwise an answer that becomes empty would have no position.
   void inherit_origins(const TrackedText& source);
 
-  /// Appends `source` as transform(begin, end, out) writes it. `transform` is called for ranges of
-  /// one origin each, and its output keeps that origin.
+  /// Appends a transformed copy of `source`. Calls transform(begin, end, out) for consecutive byte
+  /// ranges of `source`, each with one origin; `transform` appends the new text of the range to the
+  /// string `out`. The new text gets the origin of the range.
   template <class Transform>
   void append_transformed(const TrackedText& source, Transform transform) {
     size_t pos = 0;
@@ -74,7 +78,7 @@ class TrackedText {
   }
 
  private:
-  /// Adds a span at the end of the text, merged with an adjacent one of the same origin.
+  /// Adds a span at the end of the text. Merges it with an adjacent span of the same origin.
   void add_span(OriginSpan origin_span);
 
   std::string bytes_;

@@ -12,7 +12,7 @@
 namespace vlmtrain::text::jinja {
 namespace {
 
-/// Returns whether two keys are the same in Python: 1, 1.0 and True are.
+/// Returns whether two dict keys are equal in Python. For example, 1, 1.0 and True are equal.
 bool is_same_key(const Value& left_key, const Value& right_key) {
   if (left_key.text() != nullptr && right_key.text() != nullptr)
     return left_key.text()->view() == right_key.text()->view();
@@ -83,7 +83,7 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
       return Value(json.get<bool>());
     case nlohmann::json::value_t::number_unsigned:
       if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-        throw data_error("{} exceeds 64 bits, which chat templates do not support", json.dump());
+        throw data_error("{} is not a 64-bit integer; chat templates support no larger ones", json.dump());
       }
       return Value(json.get<int64_t>());
     case nlohmann::json::value_t::number_integer:

@@ -19,24 +19,26 @@ class Object;
 struct Sequence;
 struct Dict;
 
-/// A string value, with properties that are computed once.
+/// A string value, with properties that the constructor computes once.
 struct Text {
-  /// `is_escaped`: the text is HTML.
+  /// `is_escaped`: see the field.
   explicit Text(TrackedText text, bool is_escaped = false);
   std::string_view view() const { return content.bytes(); }
 
   TrackedText content;
   bool is_ascii;
-  size_t length;    ///< in code points
-  bool is_escaped;  ///< by the filters escape and safe; `+` then escapes the other operand
+  size_t length;  ///< in code points
+  /// Whether the text is safe HTML: the result of the filters escape and safe (Markup in Jinja2).
+  /// The operator `+` then escapes the other operand.
+  bool is_escaped;
 };
 
-/// A value of the template language, with Python's types. Cheap to copy: data is shared and
-/// immutable.
+/// A value of the template language, with Python's types. Cheap to copy, because copies share their
+/// data. All data except objects is immutable.
 class Value {
  public:
-  /// The value of an unassigned name. `message` is the text of errors about it; null: a default
-  /// text.
+  /// The value of a name, attribute or item that does not exist. `message` is the text of errors
+  /// about it; null means a default text.
   struct Undefined {
     std::shared_ptr<const std::string> message;
   };
@@ -65,17 +67,18 @@ class Value {
   static Value text(TrackedText text, bool is_escaped = false) {
     return Value(std::make_shared<const Text>(std::move(text), is_escaped));
   }
-  /// Each returns the container of its arguments. Throws EvaluationError above kMaxValueDepth.
+  /// Each returns a container with these items. dict() keeps the last value of a duplicate key.
+  /// Throws EvaluationError above kMaxValueDepth.
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(std::vector<std::pair<std::string, Value>> entries);
-  /// Returns the JSON value, with texts without origin. Throws UserError (bad data) for numbers
+  /// Returns the value of `json`. Its texts have no origin. Throws UserError (bad data) for numbers
   /// beyond 64 bits.
   static Value from_json(const nlohmann::ordered_json& json);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
-  /// Each returns the value if it has this type, else null.
+  /// Each returns the value if it has exactly this type, else null. Valid as long as this value.
   const bool* boolean() const { return std::get_if<bool>(&data_); }
   const int64_t* integer() const { return std::get_if<int64_t>(&data_); }
   const double* real() const { return std::get_if<double>(&data_); }
@@ -86,8 +89,9 @@ class Value {
     const auto* object = std::get_if<std::shared_ptr<Object>>(&data_);
     return object != nullptr ? object->get() : nullptr;
   }
+  /// REQUIRES that the value is a sequence.
   std::shared_ptr<const Sequence> shared_sequence() const { return std::get<std::shared_ptr<const Sequence>>(data_); }
-  /// Stores an int or bool in `out`. Returns whether the value is one.
+  /// Stores the value in `out` if it is an int or bool (0 or 1). Returns whether it is.
   bool to_integer(int64_t& out) const;
 
   /// Returns the message of errors about this value. REQUIRES is_undefined().
@@ -96,7 +100,7 @@ class Value {
   std::string_view type_name() const;
   /// Returns the depth of nested containers, 0 for scalars.
   int depth() const;
-  /// Returns whether both are the same object or equal scalars, as Python's `is`.
+  /// Returns whether both are the same object or equal scalars of the same type, as Python's `is`.
   bool is_same(const Value& other) const;
 
  private:
@@ -112,24 +116,26 @@ class Value {
   Data data_;
 };
 
-/// Returns the depth of a container of values of depth `depth`. Throws EvaluationError above
-/// kMaxValueDepth.
+/// Returns the depth of a container whose deepest value has the depth `depth`. Throws
+/// EvaluationError above kMaxValueDepth.
 int get_container_depth(int depth);
 
-/// A list or another iterable that is not a text or a dict.
+/// A list or another iterable that is neither a text nor a dict.
 struct Sequence {
   /// The Python type of the sequence.
   enum class Type { kList, kTuple, kRange, kKeys, kValues, kItems, kGenerator };
 
   /// Throws EvaluationError above kMaxValueDepth.
   Sequence(Type type, std::vector<Value> items);
+  /// Returns whether len() works.
   bool has_length() const { return type != Type::kGenerator; }
+  /// Returns whether items can be read by index.
   bool can_index() const { return type == Type::kList || type == Type::kTuple || type == Type::kRange; }
 
   Type type;
   std::vector<Value> items;
-  int depth;
-  bool is_group = false;              ///< result of groupby: a tuple whose items are also attributes
+  int depth;                          ///< see Value::depth()
+  bool is_group = false;              ///< item of groupby: a tuple with the attributes `grouper` and `list`
   mutable bool is_exhausted = false;  ///< of a generator, which yields its items once
 };
 
@@ -146,7 +152,8 @@ struct Dict {
   int depth;
 };
 
-/// Sets `key` to `value`. Throws EvaluationError for unhashable and unsupported keys.
+/// Sets the value of `key` in `entries`, which is searched linearly. Throws EvaluationError for
+/// keys that are not texts, numbers, booleans or None.
 void insert_or_assign(std::vector<std::pair<Value, Value>>& entries, Value key, Value value);
 
 }  // namespace vlmtrain::text::jinja

@@ -25,6 +25,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
       if (name == "true" || name == "True") return make_node(line, Literal{Value(true)}, {});
       if (name == "false" || name == "False") return make_node(line, Literal{Value(false)}, {});
       if (name == "none" || name == "None") return make_node(line, Literal{Value::none()}, {});
+      // Names that Jinja2 defines.
       if (name == "lipsum" || name == "self") tokens_.fail_on_line(line, fmt::format("\"{}\" is not supported", name));
       const size_t name_index = tree_.intern_name(name);
       name_accesses_.push_back({name_index, false, line});
@@ -150,6 +151,7 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr operand) {
   const Token token = tokens_.next();
   const Expression* object = operand.get();
   if (token.value == ".") {
+    // `a.0` is `a[0]`.
     if (tokens_.is(Token::Kind::kInteger)) {
       ExpressionPtr key = parse_number();
       const Expression* key_expression = key.get();
@@ -181,7 +183,8 @@ CallArguments ExpressionParser::parse_arguments() {
   tokens_.expect_operator("(");
   CallArguments arguments;
   const auto require_order = [&](bool is_in_order) {
-    if (!is_in_order) tokens_.fail_on_line(line, "the arguments of a call are out of order");
+    if (!is_in_order)
+      tokens_.fail_on_line(line, "the arguments of a call must be in the order: positional, keyword, *args, **kwargs");
   };
   for (bool first = true; !tokens_.is_operator(")"); first = false) {
     if (!first) {
@@ -278,6 +281,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr operand) {
     arguments = parse_arguments();
   } else if (starts_value && !tokens_.is_name("else") && !tokens_.is_name("or") && !tokens_.is_name("and")) {
     if (tokens_.is_name("is")) tokens_.fail("tests cannot be chained with \"is\"");
+    // A single argument needs no parentheses: `x is divisibleby 3`.
     arguments.positional.push_back(parse_postfix(parse_primary()));
   }
   const int child_height = std::max(operand->height, get_height(arguments));

@@ -13,14 +13,14 @@
 
 namespace vlmtrain::text::jinja {
 
-/// An occurrence of a name: a read, or an assignment.
+/// A read of a variable, or an assignment to it.
 struct NameAccess {
-  size_t name;
-  bool is_store;
+  size_t name;    ///< index into SyntaxTree::names
+  bool is_store;  ///< whether this is an assignment
   int line;
 };
 
-/// Returns the height of the tree, 0 for null.
+/// Returns the height of the tree, or 0 for null.
 inline int get_height(const Expression* expression) {
   return expression == nullptr ? 0 : expression->height;
 }
@@ -34,32 +34,39 @@ inline int get_height(const CallArguments& arguments) {
 }
 
 /// A recursive-descent parser of expressions, with the grammar and precedence of Jinja2's parser.
-/// All functions throw UserError (bad data) "FILE:LINE: …" for syntax errors.
+/// Each parse function starts at the current token of `tokens` and moves past the parsed part.
+/// `tokens` and `tree` must outlive the parser. All functions throw UserError (bad data)
+/// "FILE:LINE: …" for syntax errors.
 class ExpressionParser {
  public:
   ExpressionParser(TokenStream& tokens, SyntaxTree& tree) : tokens_(tokens), tree_(tree) {}
 
-  /// Parses an expression. `allow_conditional`: with `a if b else c` at the top level.
+  /// Parses an expression. `allow_conditional`: whether it may be `a if b else c` without
+  /// parentheses.
   ExpressionPtr parse(bool allow_conditional = true);
-  /// Parses an expression, or a tuple of expressions separated by commas. The name `end` ends the
-  /// tuple.
+  /// Parses an expression, or a tuple of expressions separated by commas. The name `end`, if not
+  /// empty, ends the tuple like a closing token. `is_parenthesized`: whether an empty tuple is
+  /// allowed.
   ExpressionPtr parse_tuple(bool allow_conditional = true, std::string_view end = {}, bool is_parenthesized = false);
-  /// Parses the left side of an assignment. `allow_attributes`: with attributes of namespaces.
+  /// Parses the left side of an assignment. `allow_attributes`: whether it may be an attribute of a
+  /// namespace. `end`: see parse_tuple().
   Target parse_target(bool allow_attributes, std::string_view end = {});
   /// Parses a single name on the left side of an assignment.
   Target parse_name_target();
-  /// Parses the filters of a block: `| a | b`, or `a | b` with `starts_with_name`. Returns null
-  /// without filters.
+  /// Parses the filters of a block: `| a | b`, or `a | b` with `starts_with_name`. Returns null if
+  /// there are no filters.
   ExpressionPtr parse_filter_chain(bool starts_with_name);
 
   /// Returns all accesses so far, in the order of the source.
   const std::vector<NameAccess>& name_accesses() const { return name_accesses_; }
   /// Records an assignment to `name` at the current line.
   void record_store(size_t name) { name_accesses_.push_back({name, true, tokens_.line()}); }
-  /// Throws for the first unknown filter, test or function that no `if` guards. Guarded ones throw
-  /// when they are evaluated, as in Jinja2.
+  /// Throws for the first unknown filter, test or function outside of the branches of an `if`.
+  /// Unknown names inside a branch throw only when they are evaluated, as in Jinja2. Call it after
+  /// the whole template is parsed.
   void check_names() const;
-  /// A guard that marks the names that are parsed in its lifetime as guarded by an `if`.
+  /// A guard for the lifetime of an `if`. At its end, marks the names parsed since its construction
+  /// as guarded, see check_names().
   class IfGuard {
    public:
     explicit IfGuard(ExpressionParser& parser)
@@ -74,7 +81,7 @@ class ExpressionParser {
     size_t first_called_;
   };
 
-  /// One level of nesting for the lifetime of the guard. Throws above kMaxTreeHeight.
+  /// A guard that counts one level of nesting for its lifetime. Throws above kMaxTreeHeight.
   class DepthGuard {
    public:
     explicit DepthGuard(ExpressionParser& parser);
@@ -87,7 +94,7 @@ class ExpressionParser {
   };
 
  private:
-  /// Creates a node above `children`, which may be null.
+  /// Creates a node with these children, each of which may be null.
   template <class Node>
   ExpressionPtr make_node(int line, Node node, std::initializer_list<const Expression*> children);
   /// Creates a node whose tallest child has the height `child_height`. Throws above kMaxTreeHeight.
@@ -108,7 +115,9 @@ class ExpressionParser {
   ExpressionPtr parse_number();
   ExpressionPtr parse_list();
   ExpressionPtr parse_dict();
+  /// Parses the attributes, subscripts and calls after `operand`.
   ExpressionPtr parse_postfix(ExpressionPtr operand);
+  /// Parses the filters, tests and calls after `operand`.
   ExpressionPtr parse_filters(ExpressionPtr operand);
   ExpressionPtr parse_subscript(ExpressionPtr operand);
   ExpressionPtr parse_call(ExpressionPtr callee);
@@ -117,24 +126,29 @@ class ExpressionParser {
   CallArguments parse_arguments();
   Target parse_single_target(bool allow_attributes);
   Target parse_targets(bool allow_attributes, std::string_view end, bool is_parenthesized);
+  /// Returns whether the current token ends a tuple.
   bool is_tuple_end(std::string_view end) const;
   std::string parse_dotted_name(std::string_view description);
-  /// Checks that argument `argument_index`, if it is a string literal, names a filter or test.
+  /// Checks that positional argument `argument_index`, if it is a string literal, is the name of a
+  /// filter (`is_filter`) or test.
   void check_name_argument(const CallArguments& arguments, size_t argument_index, bool is_filter, int line);
+  /// Records an unknown filter or test for check_names(). `kind`: "filter" or "test".
   void add_unknown_name(int line, std::string_view kind, std::string_view name);
+  /// Marks the unknown and called names from these indices on as guarded.
   void mark_guarded(size_t first_unknown, size_t first_called);
 
   TokenStream& tokens_;
   SyntaxTree& tree_;
-  int depth_ = 0;
+  int depth_ = 0;  // number of DepthGuards
   std::vector<NameAccess> name_accesses_;
-  /// A name of a filter, test or function that does not exist. See check_names().
+  /// An unknown filter, test or function, see check_names().
   struct UnknownName {
     int line;
     std::string message;
     bool is_guarded;
   };
-  /// A call of a name. Later statements may define it, so that check_names() decides.
+  /// A call of a name. Later statements may define the name, so check_names() decides whether it is
+  /// unknown.
   struct CalledName {
     size_t name;
     int line;

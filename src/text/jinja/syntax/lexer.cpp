@@ -15,7 +15,8 @@ namespace {
 
 using Kind = Token::Kind;
 
-/// Returns the source with \n as line break, without the last one (keep_trailing_newline is off).
+/// Returns the source with \n as line break. Removes a line break at the end, because
+/// keep_trailing_newline is off.
 std::string normalize_newlines(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -81,13 +82,14 @@ class Lexer {
     while (pos_ < text_.size() && is_space(read_utf8(text_, pos_).code_point)) pos_ = next_character(text_, pos_);
   }
 
-  /// Adds the text up to a tag with this sign.
+  /// Adds the text from the cursor up to the tag at `tag_begin`, without the white space that the
+  /// sign - or lstrip_blocks removes. `sign`: the - or + after the beginning of the tag, or 0.
   void add_data(size_t tag_begin, char sign, bool is_before_variable) {
     std::string_view data = std::string_view(text_).substr(pos_, tag_begin - pos_);
     if (sign == '-') {
       data = strip_trailing_space(data);
     } else if (sign != '+' && !is_before_variable) {
-      // lstrip_blocks: white space between the start of a line and a tag is dropped.
+      // lstrip_blocks: removes white space between the beginning of a line and a tag.
       const size_t line_begin = data.rfind('\n') == std::string_view::npos ? 0 : data.rfind('\n') + 1;
       if ((line_begin > 0 || is_line_start()) && strip_whitespace(data.substr(line_begin)).empty())
         data = data.substr(0, line_begin);
@@ -100,6 +102,7 @@ class Lexer {
     return pos < text_.size() && (text_[pos] == '-' || text_[pos] == '+') ? text_[pos] : '\0';
   }
 
+  /// Reads the text up to the next tag or comment, and the tag or comment.
   void read_data_and_tag() {
     size_t tag_begin = pos_;
     while (true) {
@@ -136,8 +139,8 @@ class Lexer {
     finish_tag(sign, true);
   }
 
-  /// Skips white space after a tag with the sign -, and a line break after a tag without a sign
-  /// (trim_blocks).
+  /// Skips white space after a tag that ends with the sign -. With `trims_newline` (trim_blocks),
+  /// skips a line break after a tag without a sign.
   void finish_tag(char sign, bool trims_newline) {
     if (sign == '-') {
       skip_space();
@@ -146,8 +149,8 @@ class Lexer {
     }
   }
 
-  /// Moves past `keyword` and the end of the tag if both follow `content_begin`. Returns whether
-  /// they do.
+  /// Moves past a tag that consists of `keyword` alone, such as `raw`. `content_begin` is the
+  /// offset after `{%` and its sign. Returns whether there is such a tag.
   bool skip_keyword_tag(size_t content_begin, std::string_view keyword, bool trims_newline) {
     const size_t begin = pos_;
     pos_ = content_begin;
@@ -167,6 +170,7 @@ class Lexer {
     return false;
   }
 
+  /// Reads the text of a raw block up to and including its endraw tag.
   void read_raw_block() {
     const size_t begin = pos_;
     for (size_t tag_begin = text_.find("{%", begin); tag_begin != std::string::npos;
@@ -200,9 +204,9 @@ class Lexer {
     return true;
   }
 
-  /// Reads the tokens of a tag and its end.
+  /// Reads the tokens of a tag, and its end. `is_variable`: {{ }} instead of {% %}.
   void read_tag(bool is_variable) {
-    std::string open_brackets;  // closing brackets to come; inside them, }} and %} do not end the tag
+    std::string open_brackets;  // expected closing brackets; inside brackets, }} and %} do not end the tag
     while (pos_ < text_.size()) {
       if (open_brackets.empty() && (is_variable ? read_variable_end() : read_block_end())) return;
       const size_t begin = pos_;
@@ -213,7 +217,7 @@ class Lexer {
     fail(is_variable ? "a {{ lacks its }}" : "a {% lacks its %}");
   }
 
-  /// Returns the end of digits with single underscores between them.
+  /// Returns the end of the digits that begin at `pos`, with single underscores between them.
   template <class IsDigit>
   size_t find_digits_end(size_t pos, IsDigit is_digit_char) const {
     const auto has_digit = [&](size_t offset) { return offset < text_.size() && is_digit_char(text_[offset]); };
@@ -221,6 +225,7 @@ class Lexer {
     return pos;
   }
 
+  /// Each reads a token if one begins at the cursor. Returns whether it does.
   bool read_number() {
     if (!is_decimal_digit(peek())) return false;
     if (read_float()) return true;
@@ -235,6 +240,7 @@ class Lexer {
         ((base_letter == 'x' && has_digits([](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; })) ||
          (base_letter == 'o' && has_digits([](char c) { return c >= '0' && c <= '7'; })) ||
          (base_letter == 'b' && has_digits([](char c) { return c == '0' || c == '1'; })));
+    // As in Python, a decimal number other than 0 has no leading zeros.
     if (!has_base)
       end = peek() == '0' ? find_digits_end(pos_ + 1, [](char c) { return c == '0'; })
                           : find_digits_end(pos_, is_decimal_digit);
@@ -243,7 +249,7 @@ class Lexer {
   }
 
   bool read_float() {
-    if (pos_ > 0 && text_[pos_ - 1] == '.') return false;
+    if (pos_ > 0 && text_[pos_ - 1] == '.') return false;  // `a.0.1` has two indices, not the number 0.1
     const auto has_digit = [&](size_t offset) { return offset < text_.size() && is_decimal_digit(text_[offset]); };
     const size_t integer_end = find_digits_end(pos_, is_decimal_digit);
     size_t end = integer_end;
@@ -280,7 +286,9 @@ class Lexer {
     return true;
   }
 
+  /// Reads an operator or bracket, and updates `open_brackets`.
   void read_operator(std::string& open_brackets) {
+    // Longer operators precede their prefixes.
     constexpr std::array kOperators = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~", "[",
                                        "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
     const auto match =
@@ -298,6 +306,7 @@ class Lexer {
     consume(Kind::kOperator, pos_ + symbol.size());
   }
 
+  /// Adds the text up to `end` as a token, and moves there.
   void consume(Kind kind, size_t end) {
     add_token(kind, std::string_view(text_).substr(pos_, end - pos_));
     pos_ = end;
@@ -306,7 +315,7 @@ class Lexer {
   std::string text_;
   std::string_view source_name_;
   size_t pos_ = 0;
-  size_t counted_end_ = 0;
+  size_t counted_end_ = 0;  // end of the text whose line breaks `line_` includes
   int line_ = 1;
   std::vector<Token> tokens_;
 };
@@ -336,7 +345,7 @@ std::string TokenStream::describe(const Token& token) {
     case Token::Kind::kVariableEnd:
       return "}}";
     case Token::Kind::kString:
-      return "a text";
+      return "a string";
     default:
       return fmt::format("\"{}\"", make_excerpt(token.value, 40));
   }

@@ -12,10 +12,10 @@
 
 namespace vlmtrain::text::jinja {
 
-/// A token of a template, with the names of Jinja2's lexer.
+/// A token of a template. The kinds have the names of Jinja2's lexer.
 struct Token {
   enum class Kind {
-    kData,
+    kData,  ///< text outside of tags
     kVariableBegin,
     kVariableEnd,
     kBlockBegin,
@@ -28,22 +28,25 @@ struct Token {
     kEof
   };
   Kind kind;
-  std::string value;  ///< of a string without quotes and escapes, of other tokens as written
-  int line;
+  /// The text of the token: of kString without quotes and escapes, empty for the begin and end of
+  /// tags and kEof, else as written.
+  std::string value;
+  int line;  ///< counted from 1
 };
 
-/// Returns the tokens of a template; the last is kEof. Removes white space around tags as
-/// trim_blocks, lstrip_blocks and the signs - and + demand. Throws UserError (bad data) "FILE:LINE:
-/// …" for malformed input.
+/// Returns the tokens of a template; the last one is kEof. Removes white space around tags
+/// according to trim_blocks, lstrip_blocks and the signs - and + of tags. `source_name` is FILE in
+/// messages. Throws UserError (bad data) "FILE:LINE: …" for malformed input.
 std::vector<Token> tokenize(std::string_view source, std::string_view source_name);
 
-/// A cursor over the tokens of a template. Errors are UserError (bad data) "FILE:LINE: …".
+/// A cursor over the tokens of a template. All functions that throw throw UserError (bad data)
+/// "FILE:LINE: …".
 class TokenStream {
  public:
   TokenStream(std::string_view source, std::string source_name)
       : tokens_(tokenize(source, source_name)), source_name_(std::move(source_name)) {}
 
-  /// Returns the token at the cursor, and the one after it.
+  /// Each returns a token: at the cursor, or after it (kEof at the end).
   const Token& current() const { return tokens_[pos_]; }
   const Token& peek_next() const { return tokens_[std::min(pos_ + 1, tokens_.size() - 1)]; }
   /// Returns the token at the cursor and advances, except past kEof.
@@ -53,11 +56,12 @@ class TokenStream {
   bool is(Token::Kind kind) const { return current().kind == kind; }
   bool is_operator(std::string_view symbol) const { return is(Token::Kind::kOperator) && current().value == symbol; }
   bool is_name(std::string_view name) const { return is(Token::Kind::kName) && current().value == name; }
-  /// Each advances past this token. Returns whether it was at the cursor.
+  /// Each advances past this token if it is at the cursor. Returns whether it was.
   bool skip_operator(std::string_view symbol) { return is_operator(symbol) && (next(), true); }
   bool skip_name(std::string_view name) { return is_name(name) && (next(), true); }
 
-  /// Each advances past this token, or throws that `description` is missing.
+  /// Each advances past this token. Throws if it is not at the cursor; `description` names it in
+  /// the message. expect_name() returns the name.
   void expect_operator(std::string_view symbol) {
     if (!skip_operator(symbol)) fail(fmt::format("\"{}\" is missing before {}", symbol, describe(current())));
   }
@@ -70,10 +74,10 @@ class TokenStream {
     return next().value;
   }
 
-  /// Throws an error of the current line, or of `line`.
+  /// Each throws UserError (bad data) with `message` and the current line or `line`.
   [[noreturn]] void fail(const std::string& message) const { fail_on_line(line(), message); }
   [[noreturn]] void fail_on_line(int line, const std::string& message) const;
-  /// Returns the name of a token in messages.
+  /// Returns a description of `token` for messages.
   static std::string describe(const Token& token);
 
  private:

@@ -13,19 +13,20 @@
 
 namespace vlmtrain::text::jinja {
 
-// The syntax tree of a template. Names are indices into SyntaxTree::names. Line numbers begin at 1.
+// The syntax tree of a template. Fields `name` of type size_t are indices into SyntaxTree::names.
+// Line numbers begin at 1.
 
 struct Expression;
 struct Statement;
 using ExpressionPtr = std::unique_ptr<const Expression>;
 using Block = std::vector<Statement>;
 
-/// The arguments of a call.
+/// The unevaluated arguments of a call.
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> keyword;
-  ExpressionPtr star_args;    ///< after *; or null
-  ExpressionPtr star_kwargs;  ///< after **; or null
+  ExpressionPtr star_args;    ///< expression after *, or null
+  ExpressionPtr star_kwargs;  ///< expression after **, or null
 };
 
 /// A constant: a text, a number, a boolean or None.
@@ -64,7 +65,7 @@ struct LogicalExpression {
   ExpressionPtr left;
   ExpressionPtr right;
 };
-/// Operands of `~`.
+/// `a ~ b ~ …`, which joins the operands as strings.
 struct Concatenation {
   std::vector<ExpressionPtr> elements;
 };
@@ -77,7 +78,7 @@ struct ComparisonChain {
 struct ConditionalExpression {
   ExpressionPtr condition;
   ExpressionPtr then_value;
-  ExpressionPtr else_value;  ///< or null
+  ExpressionPtr else_value;  ///< may be null
 };
 /// `object.name`
 struct AttributeAccess {
@@ -92,7 +93,7 @@ struct ItemAccess {
 /// `object[begin:end:step]`
 struct SliceAccess {
   ExpressionPtr object;
-  ExpressionPtr begin;  ///< or null, as `end` and `step`
+  ExpressionPtr begin;  ///< `begin`, `end` and `step` may be null
   ExpressionPtr end;
   ExpressionPtr step;
 };
@@ -105,7 +106,7 @@ struct Call {
 struct FilterCall {
   const Builtin* filter;  ///< null if the name is unknown
   std::string name;
-  ExpressionPtr operand;  ///< null in a filter block, whose content is the operand
+  ExpressionPtr operand;  ///< null in a filter or set block, whose output is the operand
   CallArguments arguments;
 };
 /// `value is test(…)`
@@ -119,18 +120,19 @@ struct TestCall {
 /// An expression.
 struct Expression {
   int line;
-  int height;  ///< of the tree below this node, itself included
+  int height;  ///< height of the tree with this node as root, 1 for a leaf
   std::variant<Literal, NameReference, ListLiteral, DictLiteral, UnaryExpression, BinaryExpression, LogicalExpression,
                Concatenation, ComparisonChain, ConditionalExpression, AttributeAccess, ItemAccess, SliceAccess, Call,
                FilterCall, TestCall>
       node;
 };
 
-/// The left side of an assignment: a name, an attribute of a namespace, or a tuple of targets.
+/// The left side of an assignment: a name, an attribute of a namespace, or (with `is_tuple`) a
+/// tuple of targets.
 struct Target {
   size_t name = 0;
-  std::string attribute;  ///< of the namespace `name`; empty: the name itself
-  std::vector<Target> elements;
+  std::string attribute;         ///< attribute of the namespace `name`; empty: the target is the name itself
+  std::vector<Target> elements;  ///< of a tuple
   bool is_tuple = false;
 };
 
@@ -146,7 +148,7 @@ struct Print {
 struct For {
   Target target;
   ExpressionPtr items;
-  ExpressionPtr condition;  ///< or null
+  ExpressionPtr condition;  ///< may be null
   Block body;
   Block else_body;
 };
@@ -163,13 +165,14 @@ struct Set {
 /// A set block, which assigns its rendered body.
 struct SetBlock {
   Target target;
-  ExpressionPtr filter;  ///< or null
+  ExpressionPtr filter;  ///< may be null
   Block body;
 };
 /// The parameters of a macro or of the body of a call block.
 struct Signature {
   std::vector<size_t> parameters;
-  std::vector<ExpressionPtr> defaults;  ///< of the last parameters
+  std::vector<ExpressionPtr> defaults;  ///< default values of the last parameters
+  /// Whether calls may pass `caller`, and positional or keyword arguments beyond `parameters`.
   bool takes_caller = false;
   bool takes_varargs = false;
   bool takes_kwargs = false;
@@ -190,12 +193,12 @@ struct FilterBlock {
   ExpressionPtr filter;
   Block body;
 };
-/// A with statement, whose assignments hold in its body.
+/// A with statement, whose assignments are visible only in its body.
 struct With {
   std::vector<std::pair<Target, ExpressionPtr>> values;
   Block body;
 };
-/// A generation block, whose text is an answer of the model.
+/// A generation block, whose output is text that the model learns to generate.
 struct GenerationBlock {
   Block body;
 };
@@ -217,11 +220,11 @@ struct SyntaxTree {
   std::string source_name;
   std::vector<std::string> names;
   std::map<std::string, size_t, std::less<>> name_indices;  ///< inverse of `names`
-  /// The global function of each name, or undefined.
+  /// The global function of each name in `names`, or undefined.
   std::vector<Value> functions;
   Block body;
 
-  /// Returns the index of `name`, which it adds if it is new.
+  /// Returns the index of `name`. Adds the name if it is new.
   size_t intern_name(std::string_view name) {
     const auto [entry, is_inserted] = name_indices.try_emplace(std::string(name), names.size());
     if (is_inserted) {
@@ -235,7 +238,7 @@ struct SyntaxTree {
   }
 };
 
-/// Indices of the names that the evaluator sets.
+/// Indices of the names that the evaluator sets. The parser adds these names first.
 inline constexpr size_t kLoopName = 0;
 inline constexpr size_t kCallerName = 1;
 inline constexpr size_t kVarargsName = 2;
