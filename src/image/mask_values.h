@@ -20,8 +20,8 @@ struct MaskRule {
 /// Finds the rule for a mask file if the record gives no `value`. The file is one of:
 ///
 ///   - Binary: it has at most one value other than 0. All nonzero pixels are set.
-///   - Soft edges: at least half of the pixels above half of the range lie in the upper tenth of the
-///     range (the mask's interior), and one of these holds: they are more than four times as many as
+///   - Soft edges: at least half of the pixels above half of the range lie in its upper tenth (the
+///     mask's interior), and one of these holds: they are more than four times as many as
 ///     the lower nonzero pixels; the file has more than 8 values other than 0, and the lower pixels
 ///     are fewer; the file has more than 64 values. Pixels above half of the range are set.
 ///   - A label map: it has at most 192 gray values, 256 palette entries or 256 colors. All nonzero
