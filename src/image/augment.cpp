@@ -97,7 +97,7 @@ uint8_t sample_bilinear(const Plane& plane, Rotation::Position position) {
   return static_cast<uint8_t>((top * (kUnit - fraction_y) + bottom * fraction_y + kRounding) >> (2 * kBits));
 }
 
-/// Rotates `channels`, uint8 [channels, height, width]. `interpolate` returns the value of a Plane
+/// Rotates `channels`, uint8 [channels, height, width]. `sample_plane` returns the value of a Plane
 /// at a Position.
 template <class Sample>
 at::Tensor rotate(const at::Tensor& channels, double degrees, const Sample& interpolate) {

@@ -20,7 +20,7 @@ struct PlaneRows {
   uint8_t* blue;
 };
 
-/// Copies `pixels` interleaved RGB pixels to one row of each plane.
+/// Copies `num_pixels` interleaved RGB pixels to one row of each plane.
 void split_channels(const uint8_t* rgb, int64_t pixels, const PlaneRows& output);
 
 /// Writes the transpose of `input` [rows, columns] to `output` [columns, rows]. The strides are the

@@ -68,10 +68,11 @@ class VideoFile {
 
   const VideoInfo& info() const;
 
-  /// Calls `take` with each of the frames at these indices, in order. Holds one frame in memory.
-  /// Decodes from the key frame before each requested frame, or from the start if packets do not
-  /// identify frames. May be called again, also for earlier frames. After an error the object can
-  /// only be destroyed. REQUIRES: ascending indices in 0 to info().frames - 1; repeats are allowed.
+  /// Calls `callback` with each of the frames at these indices, in order. Holds one frame in
+  /// memory. Decodes from the key frame before each requested frame, or from the start if packets
+  /// do not identify frames. May be called again, also for earlier frames. After an error the
+  /// object can only be destroyed. REQUIRES: ascending indices in 0 to info().frames - 1; repeats
+  /// are allowed.
   void read(std::span<const int64_t> frames, const FrameCallback& take);
 
   /// The interface of the implementations; see src/image/video/frame_source.h.

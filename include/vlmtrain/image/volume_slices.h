@@ -55,8 +55,8 @@ std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSetti
 at::Tensor render_orthogonal_slices(const at::Tensor& volume);
 
 /// Renders the middle slices of a scan as render_orthogonal_slices() does, of a series those of the
-/// mean. The whole field of view is shown in its true proportions. `longest`: the maximum number of
-/// pixels of the longest axis. Throws the errors of read_volume().
+/// mean. The whole field of view is shown in its true proportions. `max_pixels`: the maximum number
+/// of pixels of the longest axis. Throws the errors of read_volume().
 at::Tensor render_scan_slices(const io::MediaRef& scan, int64_t longest);
 
 }  // namespace vlmtrain::image

@@ -158,7 +158,7 @@ ImageHeader read_png_header(const HeaderBytes& header_bytes) {
   return header;
 }
 
-/// Returns the size in the header of the bitstream at offset `data`. Source of the formats: RFC
+/// Returns the size in the header of the bitstream at `data_offset`. Source of the formats: RFC
 /// 6386, 9.1 ("VP8 "); WebP lossless specification, 3 ("VP8L"). Both store 14 bits for each side.
 ImageSize read_webp_frame_size(const HeaderBytes& header_bytes, const std::string& type, uint64_t data) {
   if (type == "VP8 ")

@@ -34,7 +34,7 @@ class TiffBlock {
   bool is_little_endian_;
 };
 
-/// Returns the value of the directory entry at offset `entry` if it is a single BYTE (type 1),
+/// Returns the value of the directory entry at `entry_offset` if it is a single BYTE (type 1),
 /// SHORT (3) or LONG (4), whose value is stored in the entry itself. An entry is a tag (2 bytes), a
 /// type (2), a count (4) and a value (4).
 std::optional<uint32_t> read_single_value(const TiffBlock& tiff, size_t entry) {

@@ -52,7 +52,7 @@ class FrameSampler {
   void read(VolumeStream& stream, const PlaneCallback& callback);
 
  private:
-  /// Reads plane number plane_ and resamples it to planes_.
+  /// Reads plane number plane_index_ and resamples it to planes_.
   void read_plane(VolumeStream& stream);
   /// Resamples a row to rows_, and blends the rows of the plane that it completes.
   void process_row(int64_t row, const float* voxels);

@@ -48,14 +48,14 @@ class Moments {
   double squared_deviations_ = 0;
 };
 
-/// `voxels`: a phrase for the voxels that are equal, such as "all voxels".
+/// `voxels_phrase`: a noun phrase for the voxels that are equal, such as "all voxels".
 UserError make_constant_values_error(const std::string& name, std::string_view voxels, double value) {
   return data_error("{}: cannot normalize the scan: {} have the value {}; check the file, or drop the sample", name,
                     voxels, value);
 }
 
 /// Returns the transform to mean 0 and standard deviation 1 of the values for which `is_counted`
-/// returns true. `voxels`: as in make_constant_values_error().
+/// returns true. `voxels_phrase`: as in make_constant_values_error().
 template <class IsCounted>
 IntensityTransform make_z_score(const std::vector<float>& values, const IsCounted& is_counted, std::string_view voxels,
                                 const std::string& name) {

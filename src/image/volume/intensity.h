@@ -7,7 +7,7 @@
 
 namespace vlmtrain::image {
 
-/// A transform of intensities: (value - subtract) / divide, in fp32. The default is the identity.
+/// A transform of intensities: (value - offset) / divisor, in fp32. The default is the identity.
 struct IntensityTransform {
   float subtract = 0;
   float divide = 1;

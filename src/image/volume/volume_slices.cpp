@@ -120,7 +120,7 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
   return values;
 }
 
-/// Returns the quantile `share`, 0 to 1, of sorted values: the value at the nearest rank.
+/// Returns the quantile `fraction`, 0 to 1, of sorted values: the value at the nearest rank.
 double get_quantile(const at::Tensor& sorted, double share) {
   const auto index = static_cast<int64_t>(std::llround(share * static_cast<double>(sorted.numel() - 1)));
   return sorted[index].item<double>();
