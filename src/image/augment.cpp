@@ -17,24 +17,28 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// Returns a uniform number in [0, 1) with 53 bits.
+/// Returns a uniform number in [0, 1): 53 random bits, the precision of a double. `stream` names
+/// the random stream.
 double draw_uniform(uint64_t seed, std::string_view stream) {
   return static_cast<double>(RandomStream(derive_stream_seed(seed, stream)).next() >> 11) * 0x1p-53;
 }
 
-/// Returns a uniform number in [-max, max], a multiple of 2^-24, so that sums and products of it
-/// are exact with and without fused multiply-add.
+/// Returns a uniform number in [-max, max]. It is a multiple of 2^-24, so that its sums and
+/// products are exact and do not depend on whether the compiler fuses a multiply with an add.
 double draw_symmetric(double max, uint64_t seed, std::string_view stream) {
   return std::round(max * (2 * draw_uniform(seed, stream) - 1) * 0x1p24) * 0x1p-24;
 }
 
-/// The source positions of a rotated image, in integer arithmetic. Sine and cosine are rounded, so
-/// that the result does not depend on the last bit of a machine's math library.
+/// A map from the pixels of a rotated image to positions in the source image, in integer
+/// arithmetic. Sine and cosine are rounded, so that the result does not depend on the last bits of
+/// a machine's math library.
 class Rotation {
  public:
-  /// Positions are in units of 2^-kFractionBits pixels, with 0 at the center of the first pixel.
+  /// Fractional bits of a position. An image side below 2^28 (kMaxImagePixels) leaves no overflow
+  /// in 64 bits.
   static constexpr int kFractionBits = 31;
 
+  /// A position in units of 2^-kFractionBits pixels. 0 is the center of the first pixel.
   struct Position {
     int64_t y, x;
   };
@@ -42,9 +46,9 @@ class Rotation {
   /// Creates a counter-clockwise rotation about the center of an image of this size.
   Rotation(double degrees, int64_t height, int64_t width);
 
-  /// Returns the position in the source image of the center of a pixel of the result.
+  /// Returns the position in the source image that the center of result pixel (y, x) comes from.
   Position map_to_source(int64_t y, int64_t x) const {
-    const int64_t dy = 2 * y - last_row_, dx = 2 * x - last_column_;  // from the center, in half pixels
+    const int64_t dy = 2 * y - last_row_, dx = 2 * x - last_column_;  // from the image's center, in half pixels
     return {.y = dx * sine_ + dy * cosine_ + last_row_ * kHalfPixel,
             .x = dx * cosine_ - dy * sine_ + last_column_ * kHalfPixel};
   }
@@ -62,7 +66,7 @@ Rotation::Rotation(double degrees, int64_t height, int64_t width) : last_row_(he
   cosine_ = std::llround(std::cos(angle) * static_cast<double>(kHalfPixel));
 }
 
-/// One channel [height, width]; 0 outside of it.
+/// One channel, `pixels` [height, width]. Pixels outside of it are 0.
 struct Plane {
   const uint8_t* pixels;
   int64_t height, width;
@@ -72,13 +76,15 @@ struct Plane {
   }
 };
 
+/// Returns the pixel whose center is nearest to the position.
 uint8_t sample_nearest(const Plane& plane, Rotation::Position position) {
   constexpr int64_t kHalfPixel = int64_t{1} << (Rotation::kFractionBits - 1);
   return static_cast<uint8_t>(plane.get_pixel((position.y + kHalfPixel) >> Rotation::kFractionBits,
                                               (position.x + kHalfPixel) >> Rotation::kFractionBits));
 }
 
-/// Interpolates with weights in units of 2^-kBits.
+/// Interpolates between four pixels, with weights in units of 2^-kBits. Products of two weights and
+/// a byte fit in 38 bits.
 uint8_t sample_bilinear(const Plane& plane, Rotation::Position position) {
   constexpr int kBits = 15;
   constexpr int64_t kUnit = int64_t{1} << kBits;
@@ -91,7 +97,8 @@ uint8_t sample_bilinear(const Plane& plane, Rotation::Position position) {
   return static_cast<uint8_t>((top * (kUnit - fraction_y) + bottom * fraction_y + kRounding) >> (2 * kBits));
 }
 
-/// Rotates `channels` [channels, height, width]. `interpolate`: samples a plane at a position.
+/// Rotates `channels`, uint8 [channels, height, width]. `sample_plane` returns the value of a Plane
+/// at a Position.
 template <class Sample>
 at::Tensor rotate(const at::Tensor& channels, double degrees, const Sample& interpolate) {
   const at::Tensor source = channels.contiguous();
@@ -108,6 +115,7 @@ at::Tensor rotate(const at::Tensor& channels, double degrees, const Sample& inte
   return result;
 }
 
+/// Multiplies each byte by `factor`, through a table of the 256 results.
 at::Tensor brighten(const at::Tensor& image, double factor) {
   std::array<uint8_t, 256> bytes;
   for (size_t i = 0; i < bytes.size(); ++i) {

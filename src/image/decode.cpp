@@ -25,11 +25,13 @@ StoredPixels decode_format(std::span<const std::byte> bytes, const ImageHeader& 
   return decode_webp(bytes, header.stored, name);
 }
 
-/// Returns x / 255 rounded to nearest, given x + 128. Exact up to x = 255 * 255.
+/// Returns x / 255 rounded to nearest, given x + 128. Exact up to x = 255 * 255. Source:
+/// SHIFTFORDIV255 of Pillow's ImagingUtils.h.
 constexpr uint32_t divide_by_255(uint32_t x_plus_half) {
   return ((x_plus_half >> 8) + x_plus_half) >> 8;
 }
 
+/// Returns RGB pixels. `convert_pixel` writes one pixel from the source's samples of that pixel.
 template <class Convert>
 StoredPixels convert_pixels(const StoredPixels& source, Convert convert_pixel) {
   StoredPixels rgb(source.size, 3);
@@ -47,6 +49,7 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& nam
   at::Tensor result = at::empty({3, height, width}, at::kByte);
   auto* const planes = result.mutable_data_ptr<uint8_t>();
   const bool is_upright_jpeg = header.format == ImageFormat::kJpeg && header.orientation == Orientation::kUpright;
+  // Decoding directly to planes saves a copy of the image.
   if (is_upright_jpeg && decode_jpeg_planes(bytes, header.stored, name, planes)) return result;
   write_upright_planes(decode_format(bytes, header, name), header.orientation, planes);
   return result;
@@ -73,7 +76,7 @@ StoredPixels gray_to_rgb(const StoredPixels& gray) {
 
 StoredPixels inverted_cmyk_to_rgb(const StoredPixels& cmyk) {
   return convert_pixels(cmyk, [](const uint8_t* source, uint8_t* target) {
-    const uint32_t key = source[3];
+    const uint32_t key = source[3];  // 255 means no black ink
     for (int channel = 0; channel < 3; ++channel) {
       const uint32_t ink = 255 - source[channel];
       target[channel] = static_cast<uint8_t>(key - divide_by_255(ink * key + 128));

@@ -18,14 +18,15 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// Aborts, since encoding pixels in memory fails only if memory is exhausted. libjpeg's default
-/// would exit.
+/// Prints libjpeg's message and aborts. Encoding pixels in memory fails only if memory is
+/// exhausted. libjpeg's default handler would call exit().
 [[noreturn]] void abort_on_error(j_common_ptr compressor) {
   (*compressor->err->output_message)(compressor);
   std::abort();
 }
 
-/// Encodes contiguous rows [height, width, channels] or [height, width].
+/// Encodes `rows`, contiguous uint8 [height, width, channels] or [height, width], as PNG. `format`:
+/// one of libpng's PNG_FORMAT_* with that number of channels.
 std::string encode_rows(const at::Tensor& rows, png_uint_32 format) {
   png_image png{};
   png.version = PNG_IMAGE_VERSION;
@@ -37,7 +38,7 @@ std::string encode_rows(const at::Tensor& rows, png_uint_32 format) {
   std::string encoded(size, '\0');
   const int succeeded = png_image_write_to_memory(&png, encoded.data(), &size, /*convert_to_8_bit=*/0, pixels,
                                                   /*row_stride=*/0, /*colormap=*/nullptr);
-  VLMTRAIN_CHECK(succeeded != 0, "libpng cannot write {} x {} pixels: {}", rows.size(1), rows.size(0), png.message);
+  VLMTRAIN_CHECK(succeeded != 0, "libpng cannot encode {} x {} pixels: {}", rows.size(1), rows.size(0), png.message);
   encoded.resize(size);
   return encoded;
 }

@@ -22,6 +22,7 @@ namespace vlmtrain::image {
 
 namespace {
 
+/// Throws UserError (kBadData) unless the file is a PNG.
 void check_is_png(const ImageHeader& header, const std::string& name) {
   if (header.format == ImageFormat::kJpeg) {
     throw data_error("{}: a JPEG mask has blurred edges; save the mask as PNG, grayscale or with a palette", name);
@@ -31,6 +32,8 @@ void check_is_png(const ImageHeader& header, const std::string& name) {
   }
 }
 
+/// Throws UserError (kBadData) if no pixel of the file can have `value`. `bits`: per gray sample or
+/// palette index.
 void check_value(int64_t value, bool is_rgb, int64_t bits, const std::string& name) {
   if (is_rgb) {
     throw data_error(
@@ -47,7 +50,7 @@ void check_value(int64_t value, bool is_rgb, int64_t bits, const std::string& na
   }
 }
 
-/// Returns one byte for each pixel: 1 if `is_inside` returns true for its bytes.
+/// Returns one byte for each pixel: 1 if `is_inside` returns true for the pixel's bytes, else 0.
 template <class IsInside>
 StoredPixels threshold_pixels(const StoredPixels& rows, const IsInside& is_inside) {
   StoredPixels mask(rows.size, 1);
@@ -57,8 +60,9 @@ StoredPixels threshold_pixels(const StoredPixels& rows, const IsInside& is_insid
   return mask;
 }
 
-/// Returns the mask of a value, of gray values above `threshold` if it is not 0, or of nonzero
-/// pixels.
+/// Returns a mask of one channel. Sets the pixels of `value` if given, else the pixels with gray
+/// values above `threshold` if it is positive, else all nonzero pixels. `bits`: per sample in the
+/// file; 16-bit samples are big-endian.
 StoredPixels make_mask(const StoredPixels& rows, std::optional<int64_t> value, int64_t threshold, int64_t bits) {
   const int64_t count = rows.channels;
   if (!value && threshold > 0) {
@@ -92,10 +96,10 @@ DecodedMask decode_mask_bytes(std::span<const std::byte> bytes, std::optional<in
   return {.mask = std::move(result), .notice = std::move(rule.notice)};
 }
 
-/// Reads the size, and validates `value` with the header chunk, which comes first in a PNG
-/// (https://www.w3.org/TR/png-3/#11IHDR).
+/// Reads the size from the header and validates `value` with the bit depth and color type of IHDR,
+/// the first chunk of a PNG (https://www.w3.org/TR/png-3/#11IHDR).
 ImageSize read_header_size(ByteSource& source, std::optional<int64_t> value, const std::string& name) {
-  constexpr uint64_t kBitDepthOffset = 24;  // the color type follows
+  constexpr uint64_t kBitDepthOffset = 24;  // in the file; the next byte is the color type
   constexpr uint8_t kColorBit = 2, kPalette = 3;
   const ImageHeader header = read_header(source, name);
   check_is_png(header, name);
@@ -140,7 +144,7 @@ at::Tensor decode_rle(const Rle& rle) {
     offset += count;
     value ^= 1;
   }
-  VLMTRAIN_CHECK(offset == pixels, "runs of {} pixels for a mask of {}", offset, pixels);
+  VLMTRAIN_CHECK(offset == pixels, "the runs have {} pixels, but the mask has {}", offset, pixels);
   at::Tensor mask = at::empty({rle.height, rle.width}, at::kByte);
   transpose_bytes(columns.data(), rle.height, rle.width, rle.height, mask.mutable_data_ptr<uint8_t>(), rle.width);
   return mask;
@@ -185,6 +189,7 @@ at::Tensor find_mask_edge(const at::Tensor& mask) {
           (row[x - 1] == 0) | (row[x + 1] == 0) | (previous_row[x] == 0) | (next_row[x] == 0);
       out[x] = static_cast<uint8_t>((row[x] != 0) & has_outside_neighbor);
     }
+    // The first and last columns border the outside, so that each of their set pixels is an edge.
     for (const int64_t x : {int64_t{0}, width - 1}) out[x] = row[x] != 0 ? 1 : 0;
   }
   return result;

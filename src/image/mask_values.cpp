@@ -11,15 +11,24 @@
 namespace vlmtrain::image {
 namespace {
 
-/// Limits of label files. An 8-bit image has most of its 256 gray values; a file with more than
-/// kMaxLabels of them is more likely an image. A palette has at most 256 colors.
+/// The maximum number of gray values of a label map without a palette. An 8-bit photograph has most
+/// of the 256 values. Chosen without measurement.
 constexpr int64_t kMaxLabels = 192;
+/// The maximum number of colors of an RGB label map: the maximum size of a palette.
 constexpr int64_t kMaxColors = 256;
-/// The limits between labels and soft edges: a file with more values than this is a soft mask if
-/// most of its pixels are near the highest value; a file with more than kMaxSharpValues, if fewer
-/// pixels are low than high.
+
+// The limits between soft masks and label maps, for files with a bright interior. Chosen without
+// measurement; tests/image/mask_values_test.cpp has masks shrunk with several filters and masks
+// that were JPEG files.
+
+/// A file with more values than this is a soft mask, however many pixels have low values. A palette
+/// with at most this many entries holds labels.
 constexpr int64_t kMaxLabelValues = 64;
+/// A file with more values than this is a soft mask if fewer pixels have low values than high ones.
 constexpr int64_t kMaxSharpValues = 8;
+/// A file with any number of values is a soft mask if the high values have more than this many
+/// times the pixels of the low values: a region has more pixels inside than at its edge.
+constexpr int64_t kMinInteriorToEdgeRatio = 4;
 
 /// Returns the value of a big-endian sample.
 int64_t read_sample(const uint8_t* bytes, int64_t bytes_per_sample) {
@@ -28,12 +37,14 @@ int64_t read_sample(const uint8_t* bytes, int64_t bytes_per_sample) {
 
 /// The histogram of a file's gray values.
 struct GrayHistogram {
-  std::vector<int64_t> counts;  // by value
-  int64_t num_distinct = 0;     // other than 0
-  int64_t highest = 0;
+  std::vector<int64_t> counts;  // number of pixels, indexed by value
+  int64_t num_distinct = 0;     // number of values that occur, without 0
+  int64_t highest = 0;          // highest value that occurs
 
+  /// `range`: the highest value that the samples can have.
   explicit GrayHistogram(int64_t range) : counts(static_cast<size_t>(range) + 1) {}
 
+  /// Computes `num_distinct` and `highest` from `counts`.
   void finalize() {
     for (size_t value = 1; value < counts.size(); ++value) {
       if (counts[value] == 0) continue;
@@ -41,7 +52,7 @@ struct GrayHistogram {
       highest = static_cast<int64_t>(value);
     }
   }
-  /// Returns the number of pixels with values in [low, high].
+  /// Returns the number of pixels with values in [first, last].
   int64_t pixels(int64_t first, int64_t last) const {
     int64_t sum = 0;
     for (int64_t value = first; value <= last; ++value) sum += counts[static_cast<size_t>(value)];
@@ -49,7 +60,8 @@ struct GrayHistogram {
   }
 };
 
-/// Returns nothing if the file has colors.
+/// Returns the histogram, or nothing if a pixel is not gray. The three samples of a gray RGB pixel
+/// are equal.
 std::optional<GrayHistogram> compute_gray_histogram(const PngSamples& samples) {
   const int64_t bytes = samples.bits == 16 ? 2 : 1;
   GrayHistogram histogram(bytes == 2 ? 65535 : 255);
@@ -66,7 +78,7 @@ std::optional<GrayHistogram> compute_gray_histogram(const PngSamples& samples) {
   return histogram;
 }
 
-/// Counts the colors other than black, up to kMaxColors + 1.
+/// Returns the number of colors other than black. Stops counting at kMaxColors + 1.
 int64_t count_colors(const PngSamples& samples) {
   std::unordered_set<uint64_t> colors;
   const uint8_t* pixel = samples.rows.samples.get();
@@ -79,12 +91,14 @@ int64_t count_colors(const PngSamples& samples) {
   return std::ssize(colors);
 }
 
+/// `unit`: the plural noun for `labels`, such as "colors".
 io::Notice make_labels_notice(int64_t labels, const char* unit, const std::string& name) {
   return {
       .kind = "a mask file has several labels, which all count as mask; set `value` in the record to use one of them",
       .example = fmt::format("{} ({} {} other than 0)", name, labels, unit)};
 }
 
+/// `problem`: a noun phrase for the content of the file.
 UserError make_ambiguous_mask_error(const std::string& problem, const std::string& name) {
   return data_error(
       "{}: {}, which is neither a binary mask (0 and one other value) nor a label map; save the mask with two values, "
@@ -92,13 +106,16 @@ UserError make_ambiguous_mask_error(const std::string& problem, const std::strin
       name, problem);
 }
 
+/// Finds the rule for a gray file with at least two values other than 0. `bits`: per sample.
 MaskRule make_gray_rule(const GrayHistogram& histogram, int64_t bits, const std::string& name) {
   // A 16-bit file may hold 8-bit values.
   const int64_t range = bits == 16 && histogram.highest > 255 ? 65535 : 255;
   const int64_t half = range / 2;
   const int64_t num_high = histogram.pixels(half + 1, range), num_low = histogram.pixels(1, half);
+  // Most of the bright pixels lie in the upper tenth of the range.
   const bool has_plateau = num_high > 0 && 2 * histogram.pixels(range - range / 10, range) >= num_high;
-  const bool is_edge = 4 * num_low < num_high || (histogram.num_distinct > kMaxSharpValues && num_low < num_high);
+  const bool is_edge =
+      kMinInteriorToEdgeRatio * num_low < num_high || (histogram.num_distinct > kMaxSharpValues && num_low < num_high);
   if (has_plateau && (is_edge || histogram.num_distinct > kMaxLabelValues)) {
     return {.threshold = half,
             .notice = io::Notice{
@@ -111,6 +128,7 @@ MaskRule make_gray_rule(const GrayHistogram& histogram, int64_t bits, const std:
                     histogram.num_distinct, histogram.highest),
         name);
   }
+  // kMaxLabels is a limit for 8-bit samples only.
   if (bits != 16 && histogram.num_distinct > kMaxLabels)
     throw make_ambiguous_mask_error(fmt::format("{} gray values", histogram.num_distinct), name);
   return {.threshold = 0, .notice = make_labels_notice(histogram.num_distinct, "values", name)};
@@ -127,6 +145,8 @@ MaskRule find_mask_rule(const PngSamples& samples, const std::string& name) {
     return {.threshold = 0, .notice = make_labels_notice(colors, "colors", name)};
   }
   if (histogram->num_distinct < 2) return {};
+  // Samples below 8 bits, and palettes with few or colored entries, are labels even if their
+  // histogram looks like that of soft edges.
   const bool has_labels = samples.bits < 8 || (samples.is_palette && histogram->num_distinct <= kMaxLabelValues);
   if (has_labels || samples.has_colored_palette) {
     return {.threshold = 0,

@@ -7,8 +7,8 @@
 namespace vlmtrain::image {
 namespace {
 
-/// Returns the values as [3, 1, 1], filled on the device. Not a Scalar: CUDA divides by a Scalar by
-/// multiplying with its reciprocal, which rounds differently.
+/// Returns the values as float32 [3, 1, 1], filled on the device. A tensor, since PyTorch's CUDA
+/// division by a Scalar multiplies by its reciprocal, which rounds differently.
 at::Tensor make_channel_tensor(const std::array<float, 3>& values, const at::Device& device) {
   at::Tensor result = at::empty({3, 1, 1}, at::TensorOptions(at::kFloat).device(device));
   for (int64_t channel = 0; channel < 3; ++channel) result.select(0, channel).fill_(values[channel]);

@@ -9,15 +9,16 @@
 namespace vlmtrain::image {
 namespace {
 
-/// Opacity of filled masks, chosen by eye: both the image and the mask are visible.
+/// The opacity of filled masks. Chosen by eye: both the image and the mask are visible.
 constexpr int kFillPercent = 40;
 
-/// Colors of predicted masks. None of them is close to the green of the true masks.
+/// The colors of predicted masks, repeated if there are more masks. Chosen to differ from the green
+/// of the true masks.
 constexpr std::array<uint8_t, 3> kPredictionColors[] = {{255, 140, 0}, {60, 130, 255}, {220, 60, 200}, {250, 220, 50}};
 constexpr std::array<uint8_t, 3> kTruthColor{0, 210, 90};
 
-/// Returns the pixels of a mask within `thickness` of its outside, by removing edges one after
-/// another.
+/// Returns a mask of the set pixels within `thickness` pixels of the outside. Removes the edge of
+/// the mask `thickness` times.
 at::Tensor extract_outline(const at::Tensor& mask, int64_t thickness) {
   at::Tensor interior = mask.ne(0).to(at::kByte);
   const at::Tensor mask_bytes = interior.clone();
@@ -25,7 +26,8 @@ at::Tensor extract_outline(const at::Tensor& mask, int64_t thickness) {
   return mask_bytes.sub_(interior);
 }
 
-/// Blends the pixels of the mask with `percent` of the color.
+/// Blends the set pixels of `image`, contiguous [3, height, width], with `percent` of `color`.
+/// `mask`: [height, width]; nonzero pixels count as set.
 void blend(at::Tensor& image, const at::Tensor& mask, const std::array<uint8_t, 3>& color, int percent) {
   const at::Tensor contiguous_mask = mask.contiguous();
   const auto* const inside = contiguous_mask.const_data_ptr<uint8_t>();
@@ -49,8 +51,8 @@ at::Tensor draw_masks(const at::Tensor& image, const std::vector<OverlayMask>& m
   for (const OverlayMask& overlay : masks) {
     check_is_mask(overlay.mask);
     VLMTRAIN_CHECK(overlay.mask.size(0) == image.size(1) && overlay.mask.size(1) == image.size(2),
-                   "a mask of {} x {} pixels on an image of {} x {}", overlay.mask.size(1), overlay.mask.size(0),
-                   image.size(2), image.size(1));
+                   "a mask of {} x {} pixels does not match an image of {} x {}", overlay.mask.size(1),
+                   overlay.mask.size(0), image.size(2), image.size(1));
     if (overlay.is_filled) blend(result, overlay.mask, overlay.color, kFillPercent);
     blend(result, extract_outline(overlay.mask, thickness), overlay.color, 100);
   }

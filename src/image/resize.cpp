@@ -17,14 +17,15 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// The source samples of one output sample: `count` samples from `first` on.
+/// The source samples that one output sample depends on: `count` samples, starting at `first`.
 struct SampleSpan {
   int64_t first;
   int64_t count;
 };
 
-/// The weights of one axis: output i is Σ weight(i, k) · source[first + k]; with integer weights,
-/// (Σ weight(i, k) · source[first + k] + 2^(precision-1)) >> precision, clamped to a byte.
+/// The weights of one axis. Output i is Σ weight(i, k) · source[first + k] over k < count. With
+/// integer weights, it is (Σ weight(i, k) · source[first + k] + 2^(precision-1)) >> precision,
+/// clamped to a byte.
 template <class Weight>
 struct WeightTable {
   std::vector<SampleSpan> spans;  ///< [outputs]
@@ -32,11 +33,14 @@ struct WeightTable {
   int64_t stride = 0;             ///< weights stored for each output, even
   int precision = 0;              ///< fractional bits of integer weights
 
+  /// Returns the weights of one output.
   const Weight* row(int64_t output) const { return values.data() + output * stride; }
 };
 using ExactWeights = WeightTable<double>;
-using ResampleWeights = WeightTable<int16_t>;  // as in ATen
-using PillowWeights = WeightTable<int32_t>;
+using ResampleWeights = WeightTable<int16_t>;  // ATen's type of weights
+using PillowWeights = WeightTable<int32_t>;    // Pillow's type of weights
+
+// The filters at distance x >= 0 from their center.
 
 double triangle(double x) {
   return x < 1.0 ? 1.0 - x : 0.0;
@@ -59,12 +63,13 @@ double lanczos3(double x) {
   return x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
 }
 
-/// Rounds like ATen, which casts after adding a half. The cast truncates towards zero, which
-/// differs from floor for negative values.
+/// Truncates towards zero. ATen rounds by adding a half and casting, which differs from floor for
+/// negative values.
 int64_t truncate(double value) {
   return static_cast<int64_t>(value);
 }
 
+/// A filter and its support: the distance in source samples at which it becomes 0.
 struct Kernel {
   double (*value)(double distance);
   double support;
@@ -82,7 +87,8 @@ Kernel get_kernel(Filter filter) {
   return {lanczos3, 3.0};
 }
 
-/// Returns the maximum number of fractional bits for which the largest weight fits 16 bits.
+/// Returns the maximum number of fractional bits with which the largest weight fits in int16, as
+/// ATen chooses it.
 int choose_precision(double max_weight) {
   constexpr int kMaxPrecision = 22;  // as in ATen
   int precision = 0;
@@ -94,7 +100,8 @@ int choose_precision(double max_weight) {
   return precision;
 }
 
-/// Converts weights to integers of `precision` fractional bits, with halves rounded away from zero.
+/// Converts weights to integers with `precision` fractional bits. Halves are rounded away from
+/// zero.
 template <class Weight>
 WeightTable<Weight> to_fixed_point(const ExactWeights& exact, int precision) {
   WeightTable<Weight> result{exact.spans, {}, exact.stride, precision};
@@ -106,7 +113,8 @@ WeightTable<Weight> to_fixed_point(const ExactWeights& exact, int precision) {
   return result;
 }
 
-/// Returns weights that sum up to 1 for each output. Source of the formulas: Pillow's Resample.c.
+/// Returns weights whose sum is 1 for each output. Source of the formulas: precompute_coeffs of
+/// Pillow's Resample.c.
 ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter filter) {
   const Kernel kernel = get_kernel(filter);
   const double scale = static_cast<double>(input_size) / static_cast<double>(output_size);
@@ -116,7 +124,7 @@ ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter 
   const auto max_count = static_cast<int64_t>(std::ceil(support)) * 2 + 1;
 
   ExactWeights result;
-  result.stride = (max_count + 1) / 2 * 2;
+  result.stride = (max_count + 1) / 2 * 2;  // even
   result.spans.reserve(output_size);
   result.values.resize(output_size * result.stride);
   for (int64_t i = 0; i < output_size; ++i) {
@@ -136,24 +144,25 @@ ExactWeights make_exact_weights(int64_t input_size, int64_t output_size, Filter 
   return result;
 }
 
-/// Source of the formulas: ATen/native/cpu/UpSampleKernel.cpp, which follows Pillow's Resample.c
-/// with 16-bit weights.
+/// Returns the weights of resize(). Source of the formulas: ATen/native/cpu/UpSampleKernel.cpp,
+/// which follows Pillow's Resample.c with 16-bit weights.
 ResampleWeights make_resample_weights(int64_t input_size, int64_t output_size, Filter filter) {
   const ExactWeights exact = make_exact_weights(input_size, output_size, filter);
   const double max_weight = std::max(0.0, *std::ranges::max_element(exact.values));
   return to_fixed_point<int16_t>(exact, choose_precision(max_weight));
 }
 
-/// Source: normalize_coeffs_8bpc of Pillow's Resample.c.
+/// Returns the weights of resize_pillow(). Source: normalize_coeffs_8bpc of Pillow's Resample.c.
 PillowWeights make_pillow_weights(int64_t input_size, int64_t output_size, Filter filter) {
-  constexpr int kPrecision = 22;  // 32 bits, less 8 of the pixel and 2 of headroom
+  constexpr int kPrecision = 22;  // 32 bits minus 8 bits of the pixel and 2 bits of headroom
   return to_fixed_point<int32_t>(make_exact_weights(input_size, output_size, filter), kPrecision);
 }
 
-/// Neighboring samples that are resampled together with the same weights: one AVX2 register of
-/// bytes.
+/// The number of neighboring samples that are resampled together with the same weights: the bytes
+/// of an AVX2 register.
 constexpr int64_t kLanes = 32;
 
+/// Converts a sum with `precision` fractional bits.
 inline uint8_t to_byte(int32_t sum, int precision) {
   return static_cast<uint8_t>(std::clamp(sum >> precision, 0, 255));
 }
@@ -164,13 +173,14 @@ template <class Weight>
 inline __attribute__((always_inline)) void accumulate_lanes(const uint8_t* source, int64_t stride, int64_t count,
                                                             const Weight* weights, int precision, uint8_t* output) {
   std::array<int32_t, kLanes> sums;
-  sums.fill(1 << (precision - 1));
+  sums.fill(1 << (precision - 1));  // rounds to nearest
   for (int64_t k = 0; k < count; ++k) {
     for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += weights[k] * source[k * stride + lane];
   }
   for (int64_t lane = 0; lane < kLanes; ++lane) output[lane] = to_byte(sums[lane], precision);
 }
 
+/// Computes one output sample, whose k-th source sample is at source + k * stride.
 template <class Weight>
 inline __attribute__((always_inline)) uint8_t accumulate_sample(const uint8_t* source, int64_t stride, int64_t count,
                                                                 const Weight* weights, int precision) {
@@ -207,7 +217,7 @@ inline __attribute__((always_inline)) void resample_lanes_impl(const uint8_t* in
   }
 }
 
-// target_clones does not apply to templates, hence these functions.
+// target_clones of VLMTRAIN_VECTORIZED does not apply to templates, hence these overloads.
 VLMTRAIN_VECTORIZED void resample_columns(const uint8_t* input, int64_t width, const ResampleWeights& weights,
                                           uint8_t* output) {
   resample_columns_impl(input, width, weights, output);
@@ -224,7 +234,7 @@ VLMTRAIN_VECTORIZED void resample_lanes(const uint8_t* input, const PillowWeight
 }
 
 /// Resamples each row of `input` [rows, width] to `output` [rows, spans]. Transposes kLanes rows at
-/// a time, since neighbors in a column share their weights and neighbors in a row do not.
+/// a time, since the weights differ along a row and are equal along a column.
 template <class Weights>
 void resample_rows(const uint8_t* input, int64_t rows, int64_t width, const Weights& weights, uint8_t* output) {
   const auto output_width = static_cast<int64_t>(weights.spans.size());
@@ -238,9 +248,11 @@ void resample_rows(const uint8_t* input, int64_t rows, int64_t width, const Weig
   }
 }
 
+/// A function that computes the weights of an axis.
 template <class Weights>
 using MakeWeights = Weights (*)(int64_t input_size, int64_t output_size, Filter filter);
 
+/// Resizes `image`, contiguous [channels, height, width], to a width.
 template <class Weights>
 at::Tensor resize_width(const at::Tensor& image, int64_t width, const Weights& weights) {
   at::Tensor result = at::empty({image.size(0), image.size(1), width}, image.options());
@@ -249,6 +261,7 @@ at::Tensor resize_width(const at::Tensor& image, int64_t width, const Weights& w
   return result;
 }
 
+/// Resizes `image`, contiguous [channels, height, width], to a height.
 template <class Weights>
 at::Tensor resize_height(const at::Tensor& image, int64_t height, const Weights& weights) {
   at::Tensor result = at::empty({image.size(0), height, image.size(2)}, image.options());
@@ -265,6 +278,7 @@ void check_arguments(const at::Tensor& image, int64_t height, int64_t width) {
   VLMTRAIN_CHECK(height > 0 && width > 0, "invalid image size: {} x {} pixels", height, width);
 }
 
+/// Resizes the width, then the height, and rounds to bytes after each.
 template <class Weights>
 at::Tensor resize_bytes(MakeWeights<Weights> weights, const at::Tensor& image, int64_t height, int64_t width,
                         Filter filter) {
@@ -276,6 +290,7 @@ at::Tensor resize_bytes(MakeWeights<Weights> weights, const at::Tensor& image, i
 }
 
 uint8_t round_to_byte(double value) {
+  // Values up to 1e-6 below a half round up; see resize_float().
   constexpr double kRoundingOffset = 0.5 + 1e-6;
   return static_cast<uint8_t>(std::clamp(value + kRoundingOffset, 0.0, 255.0));
 }
@@ -309,6 +324,7 @@ void resample_channel(const uint8_t* input, int64_t input_height, int64_t input_
   }
 }
 
+/// Returns floor((output + 0.5) · input_size / output_size).
 int64_t map_to_source(int64_t output, int64_t output_size, int64_t input_size) {
   return (2 * output + 1) * input_size / (2 * output_size);
 }

@@ -6,39 +6,40 @@
 
 namespace vlmtrain::image {
 
-/// The ranges of random augmentations.
+/// The ranges of random augmentations. draw_augmentation() requires these ranges.
 struct AugmentSettings {
   double flip = 0;              ///< probability of a horizontal flip, 0 to 1
   double rotation_degrees = 0;  ///< maximum angle of a uniform rotation in both directions, >= 0
   double brightness = 0;        ///< the factor is uniform in 1 ± brightness, 0 to 1
 
+  /// Returns whether any augmentation is enabled.
   bool any() const { return flip > 0 || rotation_degrees > 0 || brightness > 0; }
   bool operator==(const AugmentSettings&) const = default;
 };
 
 /// The augmentation of an image and its masks, applied in the order of the members. Words of the
-/// conversation, such as left and right, are not changed.
+/// conversation, such as "left" and "right", do not change.
 struct Augmentation {
   bool flip = false;      ///< mirror left and right
   double degrees = 0;     ///< counter-clockwise rotation about the center
-  double brightness = 1;  ///< factor of each byte of the image
+  double brightness = 1;  ///< factor of each byte of the image, rounded and clamped to 0 to 255; masks ignore it
 
   bool operator==(const Augmentation&) const = default;
 };
 
-/// Draws an augmentation, a function of settings and seed that is equal on all machines. Each
-/// member has a random stream of its own, so that changing one setting does not affect the other
-/// members.
+/// Draws an augmentation. The result depends only on `settings` and `seed` and is equal on all
+/// machines. Each member has its own random stream: changing one setting does not affect the other
+/// members. Throws InternalError if a setting is out of range.
 Augmentation draw_augmentation(const AugmentSettings& settings, uint64_t seed);
 
 /// Augments an image, uint8 [3, height, width] RGB on the CPU, and keeps its size. Rotation samples
-/// bilinearly, with black outside of the image. The bytes are equal on all machines. Returns the
-/// same tensor if there is nothing to do. Thread-safe.
+/// bilinearly; pixels outside of the image are black. The bytes are equal on all machines. Returns
+/// the same tensor if the augmentation changes nothing. Thread-safe.
 at::Tensor augment_image(const at::Tensor& image, const Augmentation& augmentation);
 
-/// Augments a mask of the image, uint8 [height, width] on the CPU. Each pixel is the nearest one to
-/// the position that augment_image() samples, 0 outside of the mask. Returns the same tensor if no
-/// pixel moves. Thread-safe.
+/// Augments a mask of the image, uint8 [height, width] on the CPU. Each pixel is the pixel
+/// nearest to the position that augment_image() samples; pixels outside of the mask are 0. Returns
+/// the same tensor if no pixel moves. Thread-safe.
 at::Tensor augment_mask(const at::Tensor& mask, const Augmentation& augmentation);
 
 }  // namespace vlmtrain::image

@@ -12,8 +12,9 @@
 
 namespace vlmtrain::image {
 
-/// Returns the peak memory of decoding an image of this size: its samples as stored, as RGB and as
-/// planes, and the coefficients that a codec keeps of a progressive file.
+/// Returns the peak host memory of decoding an image of this size, in bytes: its samples as stored
+/// (up to 4 channels), as interleaved RGB and as planes, and the coefficients that libjpeg keeps of
+/// a progressive file (4 channels of 2 bytes).
 constexpr int64_t estimate_decoding_bytes(ImageSize size) {
   constexpr int64_t kStored = 4, kRgb = 3, kPlanes = 3, kCoefficients = 8;  // bytes per pixel
   return (kStored + kRgb + kPlanes + kCoefficients) * size.height * size.width;
@@ -25,19 +26,22 @@ constexpr int64_t estimate_decoding_bytes(ImageSize size) {
 /// The bytes equal those of Pillow and transformers 5.23 for `exif_transpose(Image.open(path))` in
 /// an image processor with do_convert_rgb: gray values and palettes are expanded, CMYK is converted
 /// as in Pillow, 16-bit samples keep their upper byte, and transparent images are composited on
-/// white. (The loader of transformers drops alpha for paths, which shows the hidden color of
-/// transparent pixels. Training scripts usually open images themselves.) One difference: a 16-bit
-/// gray PNG also keeps its upper byte, where Pillow clips at 255.
+/// white. (transformers' own loader of paths drops alpha, so that transparent pixels show their
+/// hidden color. Training scripts usually open images with Pillow.) One difference: of a 16-bit
+/// gray PNG, too, the upper byte is kept, whereas Pillow clips the value at 255.
 ///
-/// `name`: names the image in errors. Throws UserError (kBadData) if the file is truncated,
-/// corrupt, too large or of another format; never fills in missing data. Thread-safe.
+/// `name` identifies the image in error messages. Throws UserError (kBadData) if the file is
+/// truncated, corrupt, larger than kMaxImagePixels or of another format. Missing pixels are never
+/// filled in. Thread-safe.
 at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& name);
 
-/// Decodes an image file or embedded image, named by its path in errors.
+/// Decodes an image file, or the embedded bytes of `image`, as the overload above does. Error
+/// messages contain its path. Throws UserError (kBadData) also if the file cannot be read.
 at::Tensor decode_image(const io::MediaRef& image);
 
-/// Returns the size that decode_image() would give, from a few small reads of the headers. Throws
-/// as decode_image() does for invalid headers; corrupt pixel data is not detected. Thread-safe.
+/// Returns the size of the result of decode_image(), from a few small reads of the headers. Throws
+/// the errors of decode_image() for invalid headers. Does not detect corrupt pixel data.
+/// Thread-safe.
 ImageSize read_image_size(const io::MediaRef& image);
 
 }  // namespace vlmtrain::image

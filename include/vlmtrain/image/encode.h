@@ -7,7 +7,7 @@
 namespace vlmtrain::image {
 
 /// Returns an image, uint8 [3, height, width] RGB on the CPU, as a baseline JPEG file. `quality`:
-/// libjpeg's, 1 to 100. For reports, not for training data.
+/// as in libjpeg, 1 to 100. For reports, since JPEG is lossy. Aborts if memory is exhausted.
 std::string encode_jpeg(const at::Tensor& image, int quality);
 
 /// Returns an image, uint8 [3, height, width] RGB on the CPU, as a PNG file.

@@ -6,7 +6,8 @@
 
 namespace vlmtrain::image {
 
-/// The normalization of pixel bytes for a model, from a checkpoint's preprocessor_config.json.
+/// The normalization of pixel bytes for a model, (byte · rescale_factor - mean) / std, from a
+/// checkpoint's preprocessor_config.json.
 struct Normalization {
   std::array<double, 3> mean;  ///< of each channel, on the scale 0 to 1
   std::array<double, 3> std;   ///< of each channel, on the scale 0 to 1
@@ -15,8 +16,8 @@ struct Normalization {
   bool operator==(const Normalization&) const = default;
 };
 
-/// The equivalent normalization of unscaled bytes: mean and std divided by the rescale factor,
-/// rounded to float32 like transformers' torchvision backend.
+/// The equivalent normalization of unscaled bytes, (byte - mean) / std: both values are multiplied
+/// by 1 / rescale_factor in float32, as in transformers' torchvision backend.
 struct ByteNormalization {
   std::array<float, 3> mean;
   std::array<float, 3> std;
@@ -26,10 +27,11 @@ ByteNormalization to_byte_normalization(const Normalization& normalization);
 
 /// Images as bytes, with the normalization that the model applies to them.
 struct BytePixels {
-  at::Tensor bytes;             ///< uint8 [images, 3, height, width]
-  Normalization normalization;  ///< of each byte
-  at::Tensor order{};           ///< int64 [n], indices of the images to use; undefined: all in order
+  at::Tensor bytes;             ///< uint8 [images, 3, height, width], on any device
+  Normalization normalization;  ///< to be applied to each byte
+  at::Tensor order{};           ///< int64 [n], indices of the images to use, in order; undefined: all images
 
+  /// Returns the number of images to use.
   int64_t num_images() const { return order.defined() ? order.size(0) : bytes.size(0); }
 };
 
@@ -37,8 +39,8 @@ struct BytePixels {
 /// `pixel_values` of transformers' torchvision backend, which folds the rescaling into mean and
 /// std.
 ///
-/// `pixels`: uint8 [n, 3, height, width] on any device. The result is float32 of the same shape on
-/// the same device, without any copy between host and device.
+/// `pixels`: uint8 [n, 3, height, width] on any device. Returns float32 of the same shape on
+/// the same device. Copies nothing between host and device.
 at::Tensor normalize_pixels(const at::Tensor& pixels, const Normalization& normalization);
 
 }  // namespace vlmtrain::image

@@ -10,8 +10,8 @@ namespace vlmtrain::image {
 /// lobes.
 enum class Filter { kBilinear, kBicubic, kLanczos };
 
-/// Resizes an image with antialiasing: when it shrinks, the filter is stretched by the ratio, so
-/// that every source pixel contributes.
+/// Resizes an image with antialiasing: if the image shrinks, the filter is stretched by the ratio,
+/// so that every source pixel contributes.
 ///
 /// `image`: uint8 [channels, height, width] on the CPU. The result has the same type and is
 /// contiguous. The bytes equal those of torchvision 0.29 with torch 2.15 (`resize(...,
@@ -21,20 +21,20 @@ enum class Filter { kBilinear, kBicubic, kLanczos };
 /// Thread-safe; uses only the calling thread.
 at::Tensor resize(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
-/// Resizes like resize(), with the bytes of Pillow up to version 12 (`Image.resize`), whose weights
-/// have 22 fractional bits. Pillow 13 resamples rows first for some sizes, which changes bytes by
-/// one. Lanczos has not been compared with Pillow.
+/// Resizes like resize(). The bytes equal those of Pillow up to version 12 (`Image.resize`), whose
+/// weights have 22 fractional bits. Pillow 13 resamples rows first for some sizes, which changes
+/// bytes by one. Lanczos has not been compared with Pillow.
 at::Tensor resize_pillow(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
-/// Resizes like resize() in floating point, rounding to bytes once at the end. The closest match to
-/// torchvision's `resize` of a float tensor. Halves, and values less than 1e-6 below them, are
-/// rounded up, so that the result does not depend on the last bits of the sums.
+/// Resizes like resize() in floating point and rounds to bytes once at the end. This is the closest
+/// match to torchvision's `resize` of a float tensor. Halves, and values less than 1e-6 below them,
+/// are rounded up, so that the result does not depend on the last bits of the sums.
 at::Tensor resize_float(const at::Tensor& image, int64_t height, int64_t width, Filter filter);
 
-/// Resizes a mask, uint8 [height, width] on the CPU, to the nearest pixels: output row i is source
-/// row floor((i + 0.5) · source height / height), columns likewise, in integer arithmetic (torch's
-/// mode "nearest-exact"). The mask keeps its position relative to an image resized with
-/// antialiasing. Contiguous; thread-safe.
+/// Resizes a mask, uint8 [height, width] on the CPU, by nearest neighbor: output row i is source
+/// row floor((i + 0.5) · source height / height), and columns likewise, in integer arithmetic
+/// (torch's mode "nearest-exact"). The mask keeps its position relative to an image resized with
+/// antialiasing. The result is contiguous. Thread-safe.
 at::Tensor resize_mask(const at::Tensor& mask, int64_t height, int64_t width);
 
 }  // namespace vlmtrain::image

@@ -4,7 +4,7 @@
 
 namespace vlmtrain::image {
 
-/// The size of an image in pixels, with its orientation applied.
+/// The size of an image in pixels. Unless stated otherwise, the EXIF orientation is applied.
 struct ImageSize {
   int64_t height;
   int64_t width;
@@ -12,8 +12,8 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-/// The maximum number of pixels of an image. Pillow's own limit against decompression bombs (twice
-/// Image.MAX_IMAGE_PIXELS).
+/// The maximum number of pixels of an image. Equals Pillow's limit against decompression bombs,
+/// twice Image.MAX_IMAGE_PIXELS.
 inline constexpr int64_t kMaxImagePixels = 178'956'970;
 
 }  // namespace vlmtrain::image

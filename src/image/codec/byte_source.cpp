@@ -33,7 +33,7 @@ FileSource::FileSource(const std::filesystem::path& path) {
 }
 
 bool FileSource::read(uint64_t offset, std::span<uint8_t> out) {
-  file_.clear();
+  file_.clear();  // an earlier read may have reached the end
   file_.seekg(static_cast<std::streamoff>(offset));
   file_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
   return file_.gcount() == static_cast<std::streamsize>(out.size());
@@ -48,7 +48,7 @@ std::vector<std::byte> read_file_bytes(const std::filesystem::path& path) {
   std::vector<std::byte> bytes(static_cast<size_t>(file.tellg()));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!file) throw data_error("{}: cannot read the image to its end; check the disk or network", path.string());
+  if (!file) throw data_error("{}: cannot read the whole image; check the disk or network", path.string());
   return bytes;
 }
 

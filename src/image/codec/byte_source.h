@@ -14,11 +14,12 @@ namespace vlmtrain::image {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  /// Fills `out` with the bytes from `offset` on. Returns false if the source ends before.
+  /// Fills `out` with the bytes that start at `offset`. Returns false if the source has fewer
+  /// bytes; the content of `out` is then undefined.
   virtual bool read(uint64_t offset, std::span<uint8_t> out) = 0;
 };
 
-/// A source in memory, which must outlive the object.
+/// A source in memory. The bytes must outlive the object.
 class MemorySource final : public ByteSource {
  public:
   explicit MemorySource(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -28,7 +29,7 @@ class MemorySource final : public ByteSource {
   std::span<const std::byte> bytes_;
 };
 
-/// A file, of which only the requested bytes are read.
+/// A file. Reads only the requested bytes.
 class FileSource final : public ByteSource {
  public:
   /// Throws UserError (kBadData) if the file cannot be opened.
@@ -39,8 +40,8 @@ class FileSource final : public ByteSource {
   std::ifstream file_;
 };
 
-/// Throws UserError (kBadData) unless `path` is a regular file. Does not open it. `description`:
-/// the expected content for the message, such as "the video".
+/// Throws UserError (kBadData) unless `path` is a regular file. Does not open it. `description`
+/// names the file in the message, such as "the video".
 void check_is_file(const std::filesystem::path& path, std::string_view description);
 
 /// Returns the content of an image file. Throws UserError (kBadData) if it cannot be opened or

@@ -10,7 +10,8 @@
 
 namespace vlmtrain::image {
 
-/// An image as stored in a file: rows of interleaved samples, before its orientation is applied.
+/// An image as stored in a file, before its orientation is applied. `samples` holds rows of
+/// interleaved samples, [height, width, channels].
 struct StoredPixels {
   ImageSize size;
   int64_t channels;  ///< 1 gray, 3 RGB, 4 RGBA (PNG, WebP) or inverted CMYK (JPEG)
@@ -21,39 +22,43 @@ struct StoredPixels {
         channels(channels_in),
         samples(std::make_unique_for_overwrite<uint8_t[]>(size_in.height * size_in.width * channels_in)) {}
 
+  /// Returns the number of bytes of a row, which follow each other without padding.
   int64_t row_bytes() const { return size.width * channels; }
 };
 
 /// The samples of a PNG, neither scaled nor looked up in the palette, without alpha.
 struct PngSamples {
-  StoredPixels rows;                 ///< `channels` counts bytes; 16-bit samples are two bytes, big-endian
-  int64_t channels;                  ///< 1 gray or palette index, 3 RGB
-  int64_t bits;                      ///< per sample in the file: 1, 2, 4, 8 or 16
-  bool is_palette = false;           ///< samples are palette indices
-  bool has_colored_palette = false;  ///< the palette differs from gray values in order
+  StoredPixels rows;        ///< its `channels` counts bytes per pixel; 16-bit samples are two bytes, big-endian
+  int64_t channels;         ///< 1 gray or palette index, 3 RGB
+  int64_t bits;             ///< per sample in the file: 1, 2, 4, 8 or 16
+  bool is_palette = false;  ///< samples are palette indices
+  bool has_colored_palette = false;  ///< entry i of the palette is not gray value i, for some i
 };
 
-// Each decoder decodes a whole file of its format to RGB. `stored`: the size in the header. Throws
-// UserError (kBadData), with `name`, if any part of the file is missing or corrupt.
+// Each decoder decodes a whole file of its format to RGB. `stored`: ImageHeader::stored of the
+// file. Throws UserError (kBadData) if a part of the file is missing or corrupt, or if its size
+// differs from `stored`. `name` identifies the file in messages.
 
 StoredPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
 StoredPixels decode_png(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
 StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
 
-/// Decodes a JPEG to `planes` [3, height, width] row by row, so that the image is in memory once.
-/// Returns false, without writing anything, if the file does not have three channels.
+/// Decodes a JPEG to `planes` [3, height, width] row by row, so that memory holds the image once.
+/// Does not apply the orientation. Returns false, without writing to `planes`, if the file does not
+/// have three channels. Throws the errors of decode_jpeg().
 bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored, const std::string& name, uint8_t* planes);
 
-/// Decodes a PNG without conversion. Throws UserError (kBadData) also if only the alpha channel has
-/// content.
+/// Decodes a PNG without conversion to RGB. Throws the errors of decode_png(), and UserError
+/// (kBadData) if only the alpha channel varies.
 PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored, const std::string& name);
 
-// Conversions to RGB, bit-equal to Pillow's. Implemented in image/decode.cpp.
+// Conversions to RGB, bit-equal to Pillow's. Defined in image/decode.cpp. REQUIRES: 1 channel for
+// gray, 4 for CMYK and RGBA.
 
 StoredPixels gray_to_rgb(const StoredPixels& gray);
-/// Converts CMYK in which 255 means no ink, as in Adobe's JPEG files.
+/// Converts CMYK whose value 255 means no ink, as in Adobe's JPEG files.
 StoredPixels inverted_cmyk_to_rgb(const StoredPixels& cmyk);
-/// Composites on white.
+/// Composites RGBA, with alpha not premultiplied, on white.
 StoredPixels rgba_on_white(const StoredPixels& rgba);
 
 }  // namespace vlmtrain::image

@@ -14,11 +14,12 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// The maximum bytes of EXIF or XMP that are read. Cameras and editors write a few kilobytes,
-/// rarely a megabyte.
+/// The maximum number of bytes that are read of a segment or chunk of metadata. Cameras and editors
+/// write a few kilobytes, rarely a megabyte.
 constexpr uint32_t kMaxMetadataBytes = 8 << 20;
 
-/// The numbers and texts of a header. Reading beyond the end of the file is a data error.
+/// A reader of the numbers and tags of an image's headers. Throws UserError (kBadData) for reads
+/// beyond the end of the file. Both constructor arguments must outlive the object.
 class HeaderBytes {
  public:
   HeaderBytes(ByteSource& source, const std::string& name) : source_(source), name_(name) {}
@@ -44,18 +45,20 @@ class HeaderBytes {
     return value;
   }
 
-  /// Returns the four characters at `offset`, or nothing if the file ends before.
+  /// Returns the four characters at `offset`, or nothing if the file ends before their end.
   std::optional<std::string> read_tag(uint64_t offset) const {
     std::string result(4, '\0');
     if (!source_.read(offset, {reinterpret_cast<uint8_t*>(result.data()), result.size()})) return std::nullopt;
     return result;
   }
 
-  /// Returns the metadata at `offset`, limited so that a corrupt length does not allocate memory.
+  /// Returns at most kMaxMetadataBytes of the metadata at `offset`: a corrupt length must not
+  /// allocate gigabytes.
   std::vector<uint8_t> read_metadata(uint64_t offset, uint32_t length) const {
     return read_bytes(offset, std::min(length, kMaxMetadataBytes));
   }
 
+  /// Returns whether the file has at least `end` bytes.
   bool contains(uint64_t end) const {
     uint8_t last = 0;
     return source_.read(end - 1, {&last, 1});
@@ -68,18 +71,22 @@ class HeaderBytes {
   const std::string& name_;
 };
 
-/// Returns whether a marker starts a frame (ITU T.81, B.1.1). Three markers in this range start
-/// tables instead.
+/// Returns whether a marker starts a frame (ITU T.81, table B.1). Three markers in this range do
+/// not: DHT (0xC4), JPG (0xC8) and DAC (0xCC).
 bool is_frame_marker(uint8_t marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
+/// Returns whether a marker stands alone, without a length and a segment (ITU T.81, table B.1):
+/// TEM, RST0 to RST7 and SOI.
 bool has_no_length(uint8_t marker) {
   return marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8);
 }
 
+/// The identifier that XMP in a JPEG's APP1 segment starts with, with its terminating zero.
 constexpr std::string_view kXmpPrefix{"http://ns.adobe.com/xap/1.0/\0", 29};
 
+/// Adds the metadata of an APP1 segment, EXIF or XMP.
 void read_app1(const std::vector<uint8_t>& segment, OrientationTags& tags) {
   const std::string_view text(reinterpret_cast<const char*>(segment.data()), segment.size());
   if (text.starts_with(std::string_view("Exif\0\0", 6))) tags.add_exif(segment);
@@ -87,11 +94,12 @@ void read_app1(const std::vector<uint8_t>& segment, OrientationTags& tags) {
 }
 
 ImageHeader read_jpeg_header(const HeaderBytes& header_bytes) {
+  constexpr uint8_t kApp1 = 0xE1, kEndOfImage = 0xD9, kStartOfScan = 0xDA;
   ImageHeader header{ImageFormat::kJpeg, {}};
   OrientationTags tags;
   bool has_size = false;
-  for (uint64_t offset = 2;;) {
-    // After the size, only metadata is of interest; the decoder reports errors there.
+  for (uint64_t offset = 2;;) {  // after the SOI marker
+    // After the size only metadata is read, so that errors end the loop; the decoder reports them.
     if (has_size && !header_bytes.read_tag(offset)) break;
     if (header_bytes.read_big_endian(offset, 1) != 0xFF) {
       if (has_size) break;
@@ -99,23 +107,25 @@ ImageHeader read_jpeg_header(const HeaderBytes& header_bytes) {
                        header_bytes.name(), offset);
     }
     const auto marker = static_cast<uint8_t>(header_bytes.read_big_endian(offset + 1, 1));
-    if (marker == 0xFF) {
+    if (marker == 0xFF) {  // a fill byte before a marker
       ++offset;
       continue;
     }
     offset += 2;
     if (has_no_length(marker)) continue;
-    if (has_size && (marker == 0xD9 || marker == 0xDA)) break;
+    const bool ends_headers = marker == kEndOfImage || marker == kStartOfScan;
+    if (has_size && ends_headers) break;
     const uint32_t length = header_bytes.read_big_endian(offset, 2);
-    if (marker == 0xD9 || marker == 0xDA || length < 2) {
+    if (ends_headers || length < 2) {
       if (has_size) break;
       throw data_error("{}: a JPEG without a frame header; replace the file or drop the sample", header_bytes.name());
     }
     if (is_frame_marker(marker) && !has_size) {
+      // Length (2 bytes), precision (1), height (2), width (2).
       header.stored = {header_bytes.read_big_endian(offset + 3, 2), header_bytes.read_big_endian(offset + 5, 2)};
       has_size = true;
     }
-    if (marker == 0xE1) {
+    if (marker == kApp1) {
       if (has_size && !header_bytes.contains(offset + length)) break;
       read_app1(header_bytes.read_metadata(offset + 2, length - 2), tags);
     }
@@ -131,10 +141,11 @@ ImageHeader read_png_header(const HeaderBytes& header_bytes) {
   if (header_bytes.read_tag(kSignatureBytes + 4) != "IHDR") {
     throw data_error("{}: a PNG without IHDR; replace the file or drop the sample", header_bytes.name());
   }
+  // IHDR starts with the width and the height, at bytes 16 and 20 of the file.
   ImageHeader header{ImageFormat::kPng, {header_bytes.read_big_endian(20, 4), header_bytes.read_big_endian(16, 4)}};
   PngMetadata metadata_chunks;
   // Metadata may follow the pixels, hence all chunks are visited. The decoder reports a missing
-  // end.
+  // IEND.
   for (uint64_t offset = kSignatureBytes;;) {
     const std::optional<std::string> type = header_bytes.read_tag(offset + 4);
     if (!type || *type == "IEND") break;
@@ -147,7 +158,8 @@ ImageHeader read_png_header(const HeaderBytes& header_bytes) {
   return header;
 }
 
-/// Returns the size in the header of the bitstream (RFC 6386, 9.1; WebP lossless specification, 3).
+/// Returns the size in the header of the bitstream at `data_offset`. Source of the formats: RFC
+/// 6386, 9.1 ("VP8 "); WebP lossless specification, 3 ("VP8L"). Both store 14 bits for each side.
 ImageSize read_webp_frame_size(const HeaderBytes& header_bytes, const std::string& type, uint64_t data) {
   if (type == "VP8 ")
     return {header_bytes.read_little_endian(data + 8, 2) & 0x3FFF,
@@ -161,6 +173,7 @@ ImageHeader read_webp_header(const HeaderBytes& header_bytes) {
   OrientationTags tags;
   constexpr uint32_t kHasExif = 0x08, kHasXmp = 0x04;  // flags of the extended format's header
   uint32_t flags = 0;
+  // "RIFF", the number of bytes that follow, "WEBP", then the chunks.
   const uint64_t end = uint64_t{header_bytes.read_little_endian(4, 4)} + 8;
   for (uint64_t offset = 12; offset < end;) {
     const std::optional<std::string> type = header_bytes.read_tag(offset);
@@ -178,7 +191,7 @@ ImageHeader read_webp_header(const HeaderBytes& header_bytes) {
       const std::vector<uint8_t> packet = header_bytes.read_metadata(data, length);
       tags.add_xmp({reinterpret_cast<const char*>(packet.data()), packet.size()});
     }
-    offset = data + length + length % 2;
+    offset = data + length + length % 2;  // chunks are padded to an even size
   }
   header.orientation = tags.orientation();
   return header;
@@ -193,10 +206,10 @@ std::optional<ImageFormat> detect_format(const HeaderBytes& header_bytes) {
   return std::nullopt;
 }
 
-/// Returns the name of another format that is often found under the name of an image; empty if it
-/// is unknown.
+/// Returns the name of a format that files with an image's extension often have instead, for the
+/// message; empty if it is unknown.
 std::string_view detect_foreign_format(const HeaderBytes& header_bytes) {
-  using namespace std::string_view_literals;
+  using namespace std::string_view_literals;  // keep the zeros of the signatures
   const std::string signature = header_bytes.read_tag(0).value_or("");
   if (header_bytes.read_tag(4) == "ftyp") {
     const std::string brand = header_bytes.read_tag(8).value_or("");
@@ -215,6 +228,7 @@ std::string_view detect_foreign_format(const HeaderBytes& header_bytes) {
   return "";
 }
 
+/// Detects the format and reads its headers.
 ImageHeader read_format(const HeaderBytes& header_bytes) {
   const std::optional<ImageFormat> format = detect_format(header_bytes);
   if (!format) {

@@ -13,15 +13,16 @@ enum class ImageFormat { kJpeg, kPng, kWebp };
 /// The properties of an image file, from its headers.
 struct ImageHeader {
   ImageFormat format;
-  ImageSize stored;  ///< before the orientation is applied
+  ImageSize stored;  ///< size before the orientation is applied
   Orientation orientation = Orientation::kUpright;
 };
 
 /// Returns the size after the orientation is applied.
 ImageSize get_upright_size(const ImageHeader& header);
 
-/// Reads a few bytes of each segment or chunk. Throws UserError (kBadData), with `name`, for other
-/// formats, invalid headers and images beyond kMaxImagePixels.
+/// Detects the format from the first bytes and reads a few bytes of each segment or chunk. Throws
+/// UserError (kBadData) for other formats, invalid headers and images beyond kMaxImagePixels.
+/// `name` identifies the image in messages.
 ImageHeader read_header(ByteSource& source, const std::string& name);
 
 }  // namespace vlmtrain::image

@@ -19,14 +19,15 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// An error handler for libjpeg that leaves by longjmp. `base` must be first, since libjpeg passes
-/// its address.
+/// The state of an error handler for libjpeg that leaves by longjmp. `base` must be the first
+/// member, since libjpeg passes its address.
 struct ErrorManager {
   jpeg_error_mgr base;
   std::jmp_buf jump_buffer;
   std::array<char, JMSG_LENGTH_MAX> message;
 };
 
+/// Stores the message and jumps back to the JpegReader method that called libjpeg.
 [[noreturn]] void handle_error(j_common_ptr decompressor) {
   auto* manager = reinterpret_cast<ErrorManager*>(decompressor->err);
   manager->base.format_message(decompressor, manager->message.data());
@@ -38,21 +39,21 @@ bool is_missing_data(int code) {
   return code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER || code == JWRN_HUFF_BAD_CODE || code == JWRN_MUST_RESYNC;
 }
 
+/// Handles a message of libjpeg. Levels below 0 are warnings.
 void handle_message(j_common_ptr decompressor, int level) {
   if (level < 0 && is_missing_data(decompressor->err->msg_code)) handle_error(decompressor);
 }
 
-/// The maximum number of scans of a progressive file. Encoders write about ten. A scan of a few
-/// bytes costs a pass over the whole image, so that a small file with thousands of scans would take
-/// very long.
+/// Raises a libjpeg error if a progressive file has too many scans. A scan of a few bytes costs a
+/// pass over the whole image, so that a small file with thousands of scans would take very long.
 void check_scans(j_common_ptr decompressor) {
-  constexpr int kMaxScans = 100;
+  constexpr int kMaxScans = 100;  // encoders write about ten
   const int scan = reinterpret_cast<j_decompress_ptr>(decompressor)->input_scan_number;
   if (scan > kMaxScans) ERREXIT1(decompressor, JERR_BAD_SCAN_SCRIPT, scan);
 }
 
-/// A decompressor. longjmp must not skip destructors, so that this object and the caller own all
-/// memory.
+/// A libjpeg decompressor of one file. Methods that call libjpeg have no local objects with
+/// destructors, since longjmp would skip them.
 class JpegReader {
  public:
   JpegReader() {
@@ -65,7 +66,9 @@ class JpegReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  // The following return false after an error and set message().
+  // The methods start(), read() and read_planes() return false after an error and set message().
+
+  /// Reads the header. `bytes` must outlive the object. REQUIRES: called first.
   bool start(std::span<const std::byte> bytes) {
     if (setjmp(errors_.jump_buffer) != 0) return false;
     jpeg_create_decompress(&info_);
@@ -77,6 +80,7 @@ class JpegReader {
     return true;
   }
 
+  /// Decodes all rows. REQUIRES: `pixels` has size() and channels().
   bool read(StoredPixels& pixels) {
     if (setjmp(errors_.jump_buffer) != 0) return false;
     while (info_.output_scanline < info_.output_height) {
@@ -86,7 +90,8 @@ class JpegReader {
     return true;
   }
 
-  /// REQUIRES: `row` has space for one row.
+  /// Decodes all rows to `planes` [3, height, width]. `row` is a buffer for one row of RGB.
+  /// REQUIRES: channels() is 3.
   bool read_planes(uint8_t* row, uint8_t* planes) {
     if (setjmp(errors_.jump_buffer) != 0) return false;
     const int64_t width = info_.output_width, plane = width * info_.output_height;
@@ -104,6 +109,7 @@ class JpegReader {
   const char* message() const { return errors_.message.data(); }
 
  private:
+  /// Returns the output color space for a number of components in the file.
   static J_COLOR_SPACE get_color_space(int components) {
     if (components == 1) return JCS_GRAYSCALE;
     return components == 4 ? JCS_CMYK : JCS_RGB;
@@ -119,10 +125,12 @@ UserError make_damaged_error(const JpegReader& reader, const std::string& name) 
                     reader.message());
 }
 
+/// Starts the reader. Throws UserError (kBadData) after an error or if the size differs from
+/// `stored`.
 void start_reader(JpegReader& reader, std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   if (!reader.start(bytes)) throw make_damaged_error(reader, name);
   if (reader.size() != stored) {
-    throw data_error("{}: a JPEG with two different sizes; replace the file or drop the sample", name);
+    throw data_error("{}: a JPEG whose headers contain two different sizes; replace the file or drop the sample", name);
   }
 }
 

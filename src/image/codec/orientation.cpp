@@ -15,12 +15,13 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// The numbers of a TIFF block, in its byte order. Returns nothing beyond its end.
+/// A reader of the numbers of a TIFF block, in its byte order. `bytes` must outlive the object.
 class TiffBlock {
  public:
   explicit TiffBlock(std::span<const uint8_t> bytes)
       : bytes_(bytes), is_little_endian_(!bytes.empty() && bytes[0] == 'I') {}
 
+  /// Returns the number of `size` bytes at `offset`, or nothing if it lies beyond the block's end.
   std::optional<uint32_t> read_number(size_t offset, size_t size) const {
     if (offset > bytes_.size() || size > bytes_.size() - offset) return std::nullopt;
     uint32_t value = 0;
@@ -33,8 +34,9 @@ class TiffBlock {
   bool is_little_endian_;
 };
 
-/// Returns the value of the directory entry at `entry` if it is a single byte, short or long, which
-/// is stored in the entry itself.
+/// Returns the value of the directory entry at `entry_offset` if it is a single BYTE (type 1),
+/// SHORT (3) or LONG (4), whose value is stored in the entry itself. An entry is a tag (2 bytes), a
+/// type (2), a count (4) and a value (4).
 std::optional<uint32_t> read_single_value(const TiffBlock& tiff, size_t entry) {
   if (tiff.read_number(entry + 4, 4) != 1U) return std::nullopt;
   switch (tiff.read_number(entry + 2, 2).value_or(0)) {
@@ -53,8 +55,8 @@ Orientation to_orientation(uint32_t value) {
   return value >= 1 && value <= 8 ? static_cast<Orientation>(value) : Orientation::kUpright;
 }
 
-/// The mapping from upright to stored pixels: pixel (y, x) is at index first + y * down + x *
-/// right.
+/// The mapping from upright to stored pixels: upright pixel (y, x) is the stored pixel at index
+/// offset + y * row_stride + x * column_stride.
 struct PixelStrides {
   int64_t offset;
   int64_t row_stride;
@@ -87,10 +89,11 @@ PixelStrides compute_strides(Orientation orientation, ImageSize stored) {
 
 constexpr std::string_view kXmpKey = "XML:com.adobe.xmp";
 constexpr std::string_view kRawProfileKey = "Raw profile type exif";
-/// Pillow's MAX_TEXT_CHUNK: texts that inflate beyond it are ignored.
+/// Pillow's MAX_TEXT_CHUNK. Texts that inflate to more bytes are ignored.
 constexpr size_t kMaxTextBytes = 1 << 20;
 
-/// Removes and returns the text before the first zero byte, with that byte.
+/// Returns the text before the first zero byte, and removes both from `data`. Returns nothing if
+/// there is no zero byte.
 std::optional<std::string_view> take_field(std::string_view& data) {
   const size_t end = data.find('\0');
   if (end == std::string_view::npos) return std::nullopt;
@@ -99,6 +102,7 @@ std::optional<std::string_view> take_field(std::string_view& data) {
   return field;
 }
 
+/// Returns the decompressed text, or nothing if it is invalid or longer than kMaxTextBytes.
 std::optional<std::string> inflate_text(std::string_view compressed_bytes) {
   std::string text(kMaxTextBytes, '\0');
   z_stream stream{};
@@ -113,27 +117,32 @@ std::optional<std::string> inflate_text(std::string_view compressed_bytes) {
   return status == Z_STREAM_END ? std::optional(std::move(text)) : std::nullopt;
 }
 
-/// Returns the text of a chunk, which follows its keyword.
+/// Returns the text of a chunk of type `chunk` whose data after the keyword is `remaining`, or
+/// nothing if it is invalid.
 std::optional<std::string> read_text(std::string_view chunk, std::string_view remaining) {
   if (chunk == "tEXt") return std::string(remaining);
   if (chunk == "zTXt") {
-    if (remaining.empty() || remaining.front() != 0) return std::nullopt;
+    if (remaining.empty() || remaining.front() != 0) return std::nullopt;  // the compression method
     return inflate_text(remaining.substr(1));
   }
+  // iTXt has a compression flag, a compression method (0), a language and a translated keyword
+  // first.
   if (remaining.size() < 2 || (remaining[0] != 0 && remaining[1] != 0)) return std::nullopt;
   const bool is_compressed = remaining[0] != 0;
   remaining.remove_prefix(2);
-  if (!take_field(remaining) || !take_field(remaining)) return std::nullopt;  // language, translated keyword
+  if (!take_field(remaining) || !take_field(remaining)) return std::nullopt;
   return is_compressed ? inflate_text(remaining) : std::optional<std::string>(remaining);
 }
 
+/// Returns the value of a hexadecimal digit, or -1 for other characters.
 int hex_digit(char character) {
   if (character >= '0' && character <= '9') return character - '0';
   if (character >= 'a' && character <= 'f') return character - 'a' + 10;
   return character >= 'A' && character <= 'F' ? character - 'A' + 10 : -1;
 }
 
-/// Decodes ImageMagick's raw profile: an empty line, the name, the length, then hexadecimal bytes.
+/// Decodes ImageMagick's raw profile: an empty line, the profile's name, its length, then
+/// hexadecimal digits in lines. Returns nothing if the first three lines are missing.
 std::vector<uint8_t> decode_raw_profile(std::string_view text) {
   for (int line = 0; line < 3; ++line) {
     const size_t end = text.find('\n');
@@ -165,7 +174,7 @@ std::optional<Orientation> exif_orientation(std::span<const uint8_t> exif) {
   constexpr uint32_t kOrientationTag = 0x0112;
   constexpr size_t kEntryBytes = 12;
   const TiffBlock tiff(exif);
-  if (tiff.read_number(2, 2) != 42U) return std::nullopt;
+  if (tiff.read_number(2, 2) != 42U) return std::nullopt;  // TIFF's magic number
   const size_t directory = tiff.read_number(4, 4).value_or(0);
   const size_t entries = tiff.read_number(directory, 2).value_or(0);
   for (size_t i = 0; i < entries; ++i) {
@@ -211,7 +220,7 @@ void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint
   int64_t out = 0;
   for (int64_t y = 0; y < height; ++y) {
     const uint8_t* pixel = &rgb.samples[(strides.offset + y * strides.row_stride) * 3];
-    if (strides.column_stride == 1) {
+    if (strides.column_stride == 1) {  // contiguous pixels: vectorized
       split_channels(pixel, width, {red + out, green + out, blue + out});
       out += width;
       continue;

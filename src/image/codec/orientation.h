@@ -11,15 +11,16 @@
 
 namespace vlmtrain::image {
 
-/// The values of EXIF's Orientation tag (0x0112).
+/// The operation that makes a stored image upright, with the values of EXIF's Orientation tag
+/// (0x0112).
 enum class Orientation : uint8_t {
   kUpright = 1,
-  kMirrored = 2,
+  kMirrored = 2,  ///< exchange left and right
   kHalfTurn = 3,
-  kFlipped = 4,
-  kTransposed = 5,
-  kQuarterTurn = 6,  ///< to be rotated clockwise
-  kTransverse = 7,
+  kFlipped = 4,     ///< exchange top and bottom
+  kTransposed = 5,  ///< exchange rows and columns
+  kQuarterTurn = 6,
+  kTransverse = 7,  ///< kTransposed, then kHalfTurn
   kThreeQuarterTurn = 8,
 };
 
@@ -28,18 +29,20 @@ inline bool swaps_axes(Orientation orientation) {
   return orientation >= Orientation::kTransposed;
 }
 
-/// Returns the orientation in a block of EXIF data (a TIFF header and its first directory, with or
-/// without a leading "Exif\0\0"). Returns nothing if the block has no such tag or is malformed, and
-/// kUpright for invalid values: corrupt metadata must not make an image unusable.
+/// Returns the orientation in a block of EXIF data: a TIFF header and its first directory, with or
+/// without a leading "Exif\0\0". Returns nothing if the block has no Orientation tag or is
+/// malformed, and kUpright for an invalid value. Does not throw: corrupt metadata must not make an
+/// image unusable.
 std::optional<Orientation> exif_orientation(std::span<const uint8_t> exif);
 
 /// Returns the orientation in an XMP packet as Pillow's Image.getexif does: the first digit after
-/// `tiff:Orientation="` or `tiff:Orientation>`, anywhere in the packet. Returns nothing without
-/// one, kUpright for 0 and 9.
+/// `tiff:Orientation="` or `tiff:Orientation>`, anywhere in the packet. Returns nothing
+/// if the packet has no such digit, and kUpright for 0 and 9.
 std::optional<Orientation> xmp_orientation(std::string_view packet);
 
-/// The orientation from all metadata of a file, with the precedence of Pillow: EXIF before XMP, the
-/// last of several; of EXIF data in several segments, the first, which the others continue.
+/// The orientation from all metadata of a file, with the precedence of Pillow: EXIF before XMP. Of
+/// several XMP packets the last counts. Of several EXIF segments the first counts, since the others
+/// continue it.
 class OrientationTags {
  public:
   /// Adds a segment of EXIF data.
@@ -52,8 +55,10 @@ class OrientationTags {
     exif_ = exif_orientation(exif);
     exif_seen_ = true;
   }
+  /// Adds an XMP packet, which replaces earlier packets.
   void add_xmp(std::string_view packet) { xmp_ = xmp_orientation(packet); }
 
+  /// Returns the orientation; kUpright if no metadata has one.
   Orientation orientation() const { return exif_.value_or(xmp_.value_or(Orientation::kUpright)); }
 
  private:
@@ -64,21 +69,27 @@ class OrientationTags {
 /// Returns the size of an image after its orientation is applied.
 ImageSize get_upright_size(ImageSize stored, Orientation orientation);
 
-/// Writes interleaved RGB to `planes` [3, height, width] and applies the orientation.
+/// Applies the orientation to interleaved RGB and writes the result to `planes` [3, height, width],
+/// whose height and width are those of get_upright_size().
 void write_upright_planes(const StoredPixels& rgb, Orientation orientation, uint8_t* planes);
 
-/// Writes one channel to `plane` [height, width] and applies the orientation.
+/// Applies the orientation to an image of one channel and writes the result to `plane` [height,
+/// width].
 void write_upright_plane(const StoredPixels& gray, Orientation orientation, uint8_t* plane);
 
-/// The metadata of a PNG that give an orientation (PNG, third edition, 11.3.3 and 11.3.2.4), read
-/// as in Pillow: chunk eXIf, else the text "Raw profile type exif" (ImageMagick's), and XMP in the
-/// text "XML:com.adobe.xmp", in any kind of text chunk. Invalid metadata count as absent.
+/// The chunks of a PNG that may contain an orientation (PNG, third edition, 11.3.3 and 11.3.2.4).
+/// As in Pillow, EXIF is read from the chunk eXIf, else from ImageMagick's text "Raw profile type
+/// exif", and XMP from the text "XML:com.adobe.xmp". Each text may be in any kind of text chunk.
+/// Invalid metadata is ignored.
 class PngMetadata {
  public:
+  /// Returns whether a chunk of this type contains a text.
   static bool is_text(std::string_view chunk) { return chunk == "tEXt" || chunk == "zTXt" || chunk == "iTXt"; }
 
-  /// Adds a chunk by its type and data.
+  /// Adds the data of a chunk. `chunk`: its type, eXIf or a text chunk.
   void add(std::string_view chunk, const std::vector<uint8_t>& data);
+
+  /// Returns the orientation of the chunks added so far; kUpright if none has one.
   Orientation orientation();
 
  private:
@@ -86,8 +97,8 @@ class PngMetadata {
 
   OrientationTags tags_;
   bool has_exif_ = false;
-  int num_texts_ = 0;  // inflated so far
-  std::string raw_profile_;
+  int num_texts_ = 0;        // texts with a keyword of interest so far
+  std::string raw_profile_;  // the text "Raw profile type exif"
 };
 
 }  // namespace vlmtrain::image

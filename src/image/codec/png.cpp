@@ -16,10 +16,12 @@ namespace vlmtrain::image {
 
 namespace {
 
+/// The message of libpng's last error.
 struct ErrorBuffer {
   std::array<char, 200> text{};
 };
 
+/// Stores the message and jumps back to the PngReader method that called libpng.
 [[noreturn]] void handle_error(png_structp png, png_const_charp message) {
   auto* error = static_cast<ErrorBuffer*>(png_get_error_ptr(png));
   std::strncpy(error->text.data(), message, error->text.size() - 1);
@@ -28,6 +30,7 @@ struct ErrorBuffer {
 
 void ignore_warning(png_structp /*png*/, png_const_charp /*message*/) {}
 
+/// Reads for libpng from the span of remaining bytes in `io_ptr`.
 void read_bytes(png_structp png, png_bytep out, size_t count) {
   auto* remaining = static_cast<std::span<const std::byte>*>(png_get_io_ptr(png));
   if (count > remaining->size()) png_error(png, "the file ends too early");
@@ -41,21 +44,24 @@ enum class PngOutput {
   kStored,  ///< gray, palette indices or RGB as in the file, with alpha
 };
 
-/// A decompressor. longjmp must not skip destructors, so that this object and the caller own all
-/// memory.
+/// A libpng decompressor of one file. Methods that call libpng have no local objects with
+/// destructors, since longjmp would skip them.
 class PngReader {
  public:
   explicit PngReader(std::span<const std::byte> bytes) : remaining_(bytes) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &error_, handle_error, ignore_warning);
     info_ = png_ == nullptr ? nullptr : png_create_info_struct(png_);
-    VLMTRAIN_CHECK(info_ != nullptr, "libpng of another version, or out of memory");
+    VLMTRAIN_CHECK(info_ != nullptr,
+                   "cannot create a libpng reader: its version differs from png.h, or memory is exhausted");
     png_set_read_fn(png_, &remaining_, read_bytes);
   }
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
   PngReader(const PngReader&) = delete;
   PngReader& operator=(const PngReader&) = delete;
 
-  // The following return false after an error and set message().
+  // The methods start() and read() return false after an error and set message().
+
+  /// Reads the chunks before the pixels. The accessors are valid afterwards. REQUIRES: called once.
   bool start(PngOutput output) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_set_user_limits(png_, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // read_header() checks the size
@@ -73,6 +79,7 @@ class PngReader {
     return true;
   }
 
+  /// Decodes all rows. `rows`: for each row, the address of row_bytes() bytes.
   bool read(png_bytepp rows) {
     if (setjmp(png_jmpbuf(png_)) != 0) return false;
     png_read_image(png_, rows);
@@ -104,14 +111,16 @@ class PngReader {
   int bit_depth_ = 0;
 };
 
-/// Decoded rows, in which `channels` counts bytes per pixel.
+/// Decodes all pixels. `channels` of the result counts bytes per pixel. Throws UserError
+/// (kBadData).
 StoredPixels decode_pixels(PngReader& reader, PngOutput output, ImageSize stored, const std::string& name) {
   std::optional<StoredPixels> pixels;
   std::vector<png_bytep> rows;
   bool succeeded = reader.start(output);
   if (succeeded) {
     if (reader.size() != stored) {
-      throw data_error("{}: a PNG with two different sizes; replace the file or drop the sample", name);
+      throw data_error("{}: a PNG whose headers contain two different sizes; replace the file or drop the sample",
+                       name);
     }
     pixels.emplace(reader.size(), reader.row_bytes() / stored.width);
     for (int64_t y = 0; y < stored.height; ++y) rows.push_back(&pixels->samples[y * pixels->row_bytes()]);
@@ -124,7 +133,7 @@ StoredPixels decode_pixels(PngReader& reader, PngOutput output, ImageSize stored
   return *std::move(pixels);
 }
 
-/// Returns whether the bytes first_byte to first_byte + count - 1 differ between pixels.
+/// Returns whether the bytes first_byte to first_byte + count - 1 of a pixel differ between pixels.
 bool has_variation(const StoredPixels& pixels, int64_t first_byte, int64_t count) {
   const uint8_t* const reference = pixels.samples.get() + first_byte;
   const int64_t num_pixels = pixels.size.height * pixels.size.width;
@@ -134,8 +143,8 @@ bool has_variation(const StoredPixels& pixels, int64_t first_byte, int64_t count
   return false;
 }
 
-/// Removes the last channel, alpha. Throws UserError (kBadData) if only alpha has content, since
-/// the mask was probably drawn there.
+/// Removes the last channel, alpha. Throws UserError (kBadData) if only alpha varies, since the
+/// mask was probably drawn there. `channels`: of the file, with alpha.
 StoredPixels remove_alpha(const StoredPixels& pixels, int64_t channels, const std::string& name) {
   const int64_t alpha_bytes = pixels.channels / channels, color_bytes = pixels.channels - alpha_bytes;
   if (!has_variation(pixels, 0, color_bytes) && has_variation(pixels, color_bytes, alpha_bytes)) {
@@ -165,7 +174,7 @@ PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored
   PngReader reader(bytes);
   StoredPixels pixels = decode_pixels(reader, PngOutput::kStored, stored, name);
   int64_t channels = reader.channels();
-  if (channels % 2 == 0) {
+  if (channels % 2 == 0) {  // gray or RGB, with alpha
     StoredPixels colors = remove_alpha(pixels, channels, name);
     pixels = std::move(colors);
     --channels;

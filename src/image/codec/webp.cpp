@@ -9,6 +9,7 @@ namespace vlmtrain::image {
 
 namespace {
 
+/// Returns the reason of an error, for messages.
 const char* get_reason(VP8StatusCode status) {
   switch (status) {
     case VP8_STATUS_NOT_ENOUGH_DATA:
@@ -18,7 +19,7 @@ const char* get_reason(VP8StatusCode status) {
     case VP8_STATUS_UNSUPPORTED_FEATURE:
       return "a feature that libwebp does not support";
     default:
-      return "its data are invalid";
+      return "invalid data";
   }
 }
 
@@ -32,7 +33,7 @@ void check_status(VP8StatusCode status, const std::string& name) {
 
 StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, const std::string& name) {
   WebPDecoderConfig config;
-  VLMTRAIN_CHECK(WebPInitDecoderConfig(&config) != 0, "libwebp of another version");
+  VLMTRAIN_CHECK(WebPInitDecoderConfig(&config) != 0, "the version of libwebp differs from webp/decode.h");
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
   check_status(WebPGetFeatures(data, bytes.size(), &config.input), name);
   if (ImageSize{config.input.height, config.input.width} != stored) check_status(VP8_STATUS_BITSTREAM_ERROR, name);
@@ -40,7 +41,7 @@ StoredPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored, con
   const bool has_alpha = config.input.has_alpha != 0;
   StoredPixels pixels(stored, has_alpha ? 4 : 3);
   config.output.colorspace = has_alpha ? MODE_RGBA : MODE_RGB;
-  config.output.is_external_memory = 1;
+  config.output.is_external_memory = 1;  // decode to pixels.samples
   config.output.u.RGBA = {pixels.samples.get(), static_cast<int>(pixels.row_bytes()),
                           static_cast<size_t>(pixels.row_bytes() * stored.height)};
   check_status(WebPDecode(data, bytes.size(), &config), name);

@@ -18,6 +18,7 @@ UserError make_no_frames_error(const std::string& name) {
   return data_error("{}: a video without frames; replace the file or drop the sample", name);
 }
 
+/// Returns the average frame rate, else FFmpeg's guess from the time stamps, else 0.
 double get_frame_rate(const AVStream& stream) {
   for (const AVRational rate : {stream.avg_frame_rate, stream.r_frame_rate}) {
     if (rate.num > 0 && rate.den > 0) return av_q2d(rate);
@@ -25,16 +26,17 @@ double get_frame_rate(const AVStream& stream) {
   return 0;
 }
 
-/// A reader of frames by ascending index. Seeks to key frames as long as seeks lead to the expected
-/// frame. Opens the file again only if it must be read from the start and the container cannot
-/// seek.
+/// A reader of frames by index, fast for ascending indices. Seeks to key frames. After a seek that
+/// led to another frame than expected, it never seeks again: it opens the file again and decodes
+/// from the start.
 class FrameReader {
  public:
   explicit FrameReader(const io::MediaRef& video) : video_(video), container_(std::in_place, video) {}
 
   const VideoContainer& container() const { return *container_; }
 
-  /// REQUIRES: called once, before any read_frame().
+  /// Returns the number of displayed frames, from the container's index, from its packets, or by
+  /// decoding the file. REQUIRES: called once, before read_frame().
   int64_t count_frames() {
     if (packets_are_frames(container_->stream().codecpar->codec_id)) {
       if (const int64_t samples = container_->count_indexed_samples(); samples > 0) {
@@ -50,6 +52,7 @@ class FrameReader {
     return frames;
   }
 
+  /// Returns the frame at `index`. Valid until the next call.
   const AVFrame& read_frame(int64_t index) {
     is_positioned_ = is_positioned_ && index >= position_;
     if (!times().empty() && may_seek_) {
@@ -74,13 +77,14 @@ class FrameReader {
   }
 
  private:
-  /// Reads all packets. REQUIRES: called once. The container is at its end afterwards.
+  /// Returns the times of all frames; empty if packets do not identify frames. The first call reads
+  /// all packets from the current position, after which the container is at its end.
   const std::vector<FrameTime>& times() {
     if (!times_) times_ = read_frame_times(*container_);
     return *times_;
   }
 
-  /// Restarts at the first packet with a new decoder.
+  /// Opens the file again, with a new decoder, at its first packet.
   void reopen() {
     decoder_.reset();
     container_.emplace(video_);
@@ -90,12 +94,15 @@ class FrameReader {
     is_positioned_ = true;
   }
 
+  /// Restarts from the first packet and forbids seeks, since one led to another frame than
+  /// expected.
   void stop_seeking() {
     may_seek_ = false;
     reopen();
   }
 
-  /// Seeks from the end of the file to the key frame of the first requested frame.
+  /// Creates a decoder and seeks to the key frame at `key_index`. If this fails, is_positioned_
+  /// remains false. The container may be at its end.
   void start_decoding(int64_t key_index) {
     if (!times()[key_index].is_key) return;
     decoder_.emplace(*container_);
@@ -123,22 +130,27 @@ class FrameReader {
                       container_->name(), position_, get_ffmpeg_error(AVERROR_INVALIDDATA));
   }
 
+  /// Returns the index of the frame with this presentation time, or nothing.
   std::optional<int64_t> find_frame(int64_t time) {
     const auto match = std::ranges::lower_bound(times(), time, {}, &FrameTime::presentation_time);
     if (match == times().end() || match->presentation_time != time) return std::nullopt;
     return match - times().begin();
   }
 
+  /// Returns the presentation time of a frame. Returns AV_NOPTS_VALUE, which no frame has, after
+  /// the last one.
   int64_t get_frame_time(int64_t index) {
     return index < std::ssize(times()) ? times()[index].presentation_time : AV_NOPTS_VALUE;
   }
 
+  /// Returns the index of the last key frame at or before `index`; 0 without one.
   int64_t find_key_frame(int64_t index) {
     while (index > 0 && !times()[index].is_key) --index;
     return index;
   }
 
-  /// Seeks to the key frame at `key_index`, or to one between position_ and it.
+  /// Seeks to the key frame at `key_index`, or to an earlier key frame at or after position_, and
+  /// sets position_. Returns false if the container landed anywhere else.
   bool seek(int64_t key_index) {
     has_sought_ = true;
     decoder_->flush();
@@ -157,11 +169,12 @@ class FrameReader {
   std::optional<std::vector<FrameTime>> times_;  // empty: packets do not identify frames
   std::optional<VideoDecoder> decoder_;
   int64_t position_ = 0;        // index of the next frame
-  bool is_positioned_ = false;  // whether the container is at position_
-  bool may_seek_ = true;
-  bool has_sought_ = false;
+  bool is_positioned_ = false;  // whether the decoder's next frame is at position_
+  bool may_seek_ = true;        // false after a seek that led to another frame than expected
+  bool has_sought_ = false;     // whether the container was sought since it was opened
 };
 
+/// Returns the properties of the video. Throws UserError (kBadData) if it has no frames.
 VideoInfo make_video_info(FrameReader& reader) {
   const int64_t frames = reader.count_frames();
   const VideoContainer& container = reader.container();
@@ -171,6 +184,7 @@ VideoInfo make_video_info(FrameReader& reader) {
           .size = get_upright_size(container.get_stored_size(), container.orientation())};
 }
 
+/// A source whose frames are decoded by FFmpeg.
 class EncodedVideo final : public VideoFile::FrameSource {
  public:
   EncodedVideo(const VideoInfo& info, std::unique_ptr<FrameReader> reader)
@@ -181,7 +195,7 @@ class EncodedVideo final : public VideoFile::FrameSource {
     const std::string& name = reader_->container().name();
     if (get_upright_size({frame.height, frame.width}, orientation_) != info().size) {
       throw data_error(
-          "{}: frame {} has {} x {} pixels, unlike the first ones; encode the video again or drop the sample", name,
+          "{}: frame {} has {} x {} pixels, unlike the first frame; encode the video again or drop the sample", name,
           index, frame.width, frame.height);
     }
     write_upright_planes(converter_.convert(frame, name), orientation_, planes);

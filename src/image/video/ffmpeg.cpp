@@ -11,8 +11,10 @@ namespace vlmtrain::image {
 
 namespace {
 
+/// The first error message of this thread since capture_ffmpeg_messages().
 thread_local std::string first_error;
 
+/// FFmpeg's log callback. FFmpeg's later messages usually follow from the first one.
 void store_first_error(void* /*object*/, int level, const char* format, va_list arguments) {
   if (level > AV_LOG_ERROR || !first_error.empty()) return;
   std::array<char, 256> line{};

@@ -27,29 +27,33 @@ using CodecContextPtr = std::unique_ptr<AVCodecContext, PointerDeleter<avcodec_f
 using PacketPtr = std::unique_ptr<AVPacket, PointerDeleter<av_packet_free>>;
 using FramePtr = std::unique_ptr<AVFrame, PointerDeleter<av_frame_free>>;
 
+/// A deleter for swscale's context, whose function takes the pointer itself.
 struct ScalerDeleter {
   void operator()(SwsContext* context) const { sws_freeContext(context); }
 };
 using ScalerPtr = std::unique_ptr<SwsContext, ScalerDeleter>;
 
-/// Captures FFmpeg's log messages in the whole process instead of printing them, and clears those
-/// of this thread.
+/// Makes FFmpeg store error messages for get_ffmpeg_error() in the whole process, instead of
+/// printing messages. Clears the message of this thread. Thread-safe.
 void capture_ffmpeg_messages();
 
-/// Returns the first error message of this thread since capture_ffmpeg_messages(), else the meaning
-/// of `code`.
+/// Returns the first error message of this thread since capture_ffmpeg_messages(), else FFmpeg's
+/// description of `code`, an AVERROR.
 std::string get_ffmpeg_error(int code);
 
 /// An input for FFmpeg that reads a file in memory. Must outlive the format context that uses it.
 class MemoryInput {
  public:
+  /// Throws std::bad_alloc. REQUIRES: `bytes` is not null.
   explicit MemoryInput(std::shared_ptr<const std::string> bytes);
   MemoryInput(const MemoryInput&) = delete;
   MemoryInput& operator=(const MemoryInput&) = delete;
 
+  /// Returns the context for AVFormatContext::pb. This object owns it.
   AVIOContext* context() { return context_.get(); }
 
  private:
+  // The callbacks of AVIOContext. `opaque` is the MemoryInput.
   static int read(void* opaque, uint8_t* out, int max_bytes);
   static int64_t seek(void* opaque, int64_t offset, int whence);
 

@@ -23,6 +23,7 @@ std::unique_ptr<VideoFile::FrameSource> open_source(const io::MediaRef& video) {
   return open_encoded_video(video);
 }
 
+/// Returns the image files of a folder that are not hidden, in natural order of their names.
 std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
@@ -35,13 +36,15 @@ std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) 
                      error.message());
   }
   if (files.empty()) {
-    throw data_error("{}: the folder has no JPEG, PNG or WebP files, so it is not a video; put its frames there",
+    throw data_error("{}: the folder has no JPEG, PNG or WebP files, so it is not a video; put the frames there",
                      folder.string());
   }
   std::ranges::sort(files, natural_less, [](const auto& file) { return file.filename().string(); });
   return {files.begin(), files.end()};
 }
 
+/// A source whose frames are image files or embedded images. Reads the header of the first image;
+/// the others must have the same size.
 class ImageFrames final : public VideoFile::FrameSource {
  public:
   ImageFrames(std::vector<io::MediaRef> images, double fps, bool is_folder)
@@ -88,7 +91,8 @@ const VideoInfo& VideoFile::info() const {
 void VideoFile::read(std::span<const int64_t> frames, const FrameCallback& take) {
   VLMTRAIN_CHECK(std::ranges::is_sorted(frames), "frames must be requested in ascending order");
   VLMTRAIN_CHECK(frames.empty() || (frames.front() >= 0 && frames.back() < info().frames),
-                 "frames {} to {} of a video of {}", frames.front(), frames.back(), info().frames);
+                 "frames {} to {} were requested of a video of {} frames", frames.front(), frames.back(),
+                 info().frames);
   const auto [height, width] = info().size;
   const at::Tensor frame = at::empty({3, height, width}, at::kByte);
   auto* const planes = frame.mutable_data_ptr<uint8_t>();

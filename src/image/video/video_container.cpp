@@ -21,14 +21,15 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// The accepted containers. FFmpeg also reads playlists, which open other files, and renders any
-/// text as a video of a terminal.
+/// The accepted containers, by FFmpeg's names. Other formats of FFmpeg are unsafe or misleading: it
+/// reads playlists, which open other files, and renders any text as a video of a terminal.
 constexpr const char* kAllowedFormats =
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,m4v,flv,asf,ogg,gif,apng,mxf,nut,ivf,rm,dv,wtv,"
     "h264,hevc,mjpeg,yuv4mpegpipe";
 
+/// Throws UserError (kBadData) if the file is a Git LFS pointer.
 void check_no_lfs_pointer(const io::MediaRef& video) {
-  constexpr size_t kPrefixBytes = 64;  // an LFS pointer starts with its version line, which is shorter
+  constexpr size_t kPrefixBytes = 64;  // longer than the first line of an LFS pointer
   std::string prefix;
   if (video.bytes) {
     prefix = video.bytes->substr(0, kPrefixBytes);
@@ -41,7 +42,7 @@ void check_no_lfs_pointer(const io::MediaRef& video) {
   io::refuse_lfs_pointer(video.path, prefix);
 }
 
-/// Opens a container. `input`: null for a file.
+/// Opens a container. `input` reads the bytes of the video; null for a file.
 FormatContextPtr open_input(const io::MediaRef& video, MemoryInput* input) {
   const std::string& name = video.path;
   AVFormatContext* context = nullptr;
@@ -72,7 +73,7 @@ void check_frame_pixels(const AVCodecParameters& parameters, const std::string& 
   }
 }
 
-/// Reads the first packets and frames for properties that the headers lack.
+/// Reads the first packets, and decodes frames if needed, for properties that the headers lack.
 void probe_streams(AVFormatContext& context, const std::string& name) {
   for (unsigned i = 0; i < context.nb_streams; ++i) check_frame_pixels(*context.streams[i]->codecpar, name);
   std::vector<AVDictionary*> options(context.nb_streams);
@@ -85,6 +86,7 @@ void probe_streams(AVFormatContext& context, const std::string& name) {
   }
 }
 
+/// Returns FFmpeg's choice among the video streams.
 AVStream* find_video_stream(AVFormatContext& context, const std::string& name) {
   const int index = av_find_best_stream(&context, AVMEDIA_TYPE_VIDEO, -1, -1, nullptr, 0);
   // FFmpeg reports the cover image of an audio file as a video stream.
@@ -96,14 +98,14 @@ AVStream* find_video_stream(AVFormatContext& context, const std::string& name) {
 
 void check_frame_size(const AVCodecParameters& parameters, const std::string& name) {
   if (parameters.width <= 0 || parameters.height <= 0) {
-    throw data_error("{}: its frames have no size ({}); replace the file or drop the sample", name,
+    throw data_error("{}: the video's frames have no size ({}); replace the file or drop the sample", name,
                      get_ffmpeg_error(AVERROR_INVALIDDATA));
   }
   check_frame_pixels(parameters, name);
 }
 
-/// Returns whether a packet is displayed. VP8 has packets that are only references, marked by the
-/// fifth bit (RFC 6386, 9.1).
+/// Returns whether the frame of a packet is displayed. VP8 has frames that are only references,
+/// whose show_frame bit is 0 (RFC 6386, 9.1). REQUIRES: the packet has data.
 bool is_shown(const AVPacket& packet, AVCodecID codec) {
   constexpr uint8_t kShowFrameBit = 0x10;
   return codec != AV_CODEC_ID_VP8 || (packet.data[0] & kShowFrameBit) != 0;
@@ -131,7 +133,8 @@ Orientation VideoContainer::orientation() const {
       reinterpret_cast<const int32_t*>(av_stream_get_side_data(stream_, AV_PKT_DATA_DISPLAYMATRIX, /*size=*/nullptr));
   if (matrix == nullptr) return Orientation::kUpright;
   const auto get_sign = [](int32_t value) { return (value > 0) - (value < 0); };
-  // A stored pixel (x, y) is displayed at (a x + c y, b x + d y).
+  // The matrix is {a, b, u, c, d, v, x, y, w} in fixed point: stored pixel (x, y) is displayed at
+  // (a x + c y, b x + d y). Signs of {a, b, c, d} suffice for multiples of 90 degrees and flips.
   struct MatrixOrientation {
     std::array<int, 4> signs;
     Orientation orientation;

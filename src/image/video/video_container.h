@@ -12,41 +12,47 @@
 
 namespace vlmtrain::image {
 
-/// The maximum number of pixels of a frame, since a codec keeps up to sixteen frames. The highest
-/// levels of H.264, HEVC and AV1 allow 36 million.
+/// The maximum number of pixels of a frame. Limits memory, since a codec keeps up to 16 reference
+/// frames. The highest levels of H.264, HEVC and AV1 allow 36 million.
 inline constexpr int64_t kMaxFramePixels = int64_t{1} << 26;
 
-/// The packets of the video stream of a file or of its bytes. Errors are UserErrors (kBadData) that
-/// name the file.
+/// A reader of the packets of a file's video stream. The constructor and methods throw UserError
+/// (kBadData) with the file's name. Not thread-safe.
 class VideoContainer {
  public:
+  /// Opens a file, or `video.bytes` if they are set, and selects the video stream that FFmpeg
+  /// prefers.
   explicit VideoContainer(const io::MediaRef& video);
 
   const std::string& name() const { return name_; }
   const AVStream& stream() const { return *stream_; }
+  /// Returns the size of a frame before its rotation.
   ImageSize get_stored_size() const { return {stream_->codecpar->height, stream_->codecpar->width}; }
 
-  /// Returns the rotation of the stream's display matrix; kUpright without one, or if the angle is
-  /// not a multiple of 90 degrees.
+  /// Returns the orientation from the stream's display matrix. Returns kUpright without a matrix,
+  /// or if its angle is not a multiple of 90 degrees.
   Orientation orientation() const;
 
   /// Returns the number of displayed samples in the index of an MP4 or MOV file; 0 for other
-  /// containers, or if the index may be incomplete (fragments). Throws if the file ends before its
-  /// last sample.
+  /// containers, or if the index may be incomplete (fragments). Throws if the file ends before the
+  /// end of a sample.
   int64_t count_indexed_samples() const;
 
-  /// Returns the next packet with data, or null after the last one. Valid until the next call.
+  /// Reads and returns the next packet of the video stream that has data, or null after the last
+  /// one. Valid until the next call.
   const AVPacket* next_packet();
 
-  /// Seeks to the last key frame at or before these times. Returns false if the container cannot
-  /// seek.
+  /// Seeks to the last key frame at or before a frame with these times, in the stream's time base.
+  /// Uses the time by which the container's index is sorted. `decoding_time` may be AV_NOPTS_VALUE.
+  /// Returns false if the container cannot seek.
   bool seek(int64_t presentation_time, int64_t decoding_time);
 
  private:
+  /// Returns whether the container is MP4 or MOV.
   bool is_mov() const;
 
   std::string name_;
-  std::unique_ptr<MemoryInput> input_;  // null for a file; before context_, which uses it in its destructor
+  std::unique_ptr<MemoryInput> input_;  // null for a file; declared before context_, whose destructor uses it
   FormatContextPtr context_;
   PacketPtr packet_;
   AVStream* stream_ = nullptr;
@@ -55,17 +61,17 @@ class VideoContainer {
 /// The times of a frame from its packet, in the stream's time base.
 struct FrameTime {
   int64_t presentation_time;
-  int64_t decoding_time;  ///< AV_NOPTS_VALUE: unknown
+  int64_t decoding_time;  ///< AV_NOPTS_VALUE if unknown
   bool is_key;
 };
 
-/// Returns whether each packet of the codec is one displayed frame. VP8 has packets that are only
-/// references; MPEG-4 part 2 has packets that repeat the previous frame.
+/// Returns whether each packet of the codec is one displayed frame. VP8 has packets of reference
+/// frames that are never displayed; MPEG-4 part 2 has packets that repeat the previous frame.
 bool packets_are_frames(AVCodecID codec);
 
-/// Reads the remaining packets and returns the frames in the order of presentation. Returns nothing
-/// if packets do not identify frames: without times, with equal times, or in MPEG-4 part 2. Throws
-/// for more than kMaxVideoFrames.
+/// Reads the remaining packets and returns the times of displayed frames in presentation order.
+/// Returns an empty vector if packets do not identify frames: without times, with equal times, or
+/// in MPEG-4 part 2. Throws UserError (kBadData) for more than kMaxVideoFrames.
 std::vector<FrameTime> read_frame_times(VideoContainer& container);
 
 }  // namespace vlmtrain::image

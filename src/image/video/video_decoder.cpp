@@ -80,8 +80,9 @@ void RgbConverter::prepare(const ConversionKey& key, const std::string& name) {
   scaler_.reset(sws_getContext(key.width, key.height, static_cast<AVPixelFormat>(key.format), key.width, key.height,
                                AV_PIX_FMT_RGB24, SWS_BICUBIC, nullptr, nullptr, nullptr));
   if (!scaler_) {
-    throw data_error("{}: cannot convert its pixels to RGB ({}); convert the video, for example to H.264 yuv420p", name,
-                     get_ffmpeg_error(AVERROR(EINVAL)));
+    throw data_error(
+        "{}: cannot convert the video's pixels to RGB ({}); convert the video, for example to H.264 yuv420p", name,
+        get_ffmpeg_error(AVERROR(EINVAL)));
   }
   // swscale converts RGB of more than 8 bits through YUV and would apply the range only once.
   const bool is_rgb = (av_pix_fmt_desc_get(static_cast<AVPixelFormat>(key.format))->flags & AV_PIX_FMT_FLAG_RGB) != 0;

@@ -9,19 +9,21 @@
 
 namespace vlmtrain::image {
 
-/// A decoder of a container's video stream. Errors are UserErrors (kBadData).
+/// A decoder of a container's video stream, on the calling thread. Methods throw UserError
+/// (kBadData). Decodes at most kMaxDecodedPixels.
 class VideoDecoder {
  public:
+  /// `container` must outlive the object.
   explicit VideoDecoder(VideoContainer& container);
 
-  /// Returns the next frame in the order of presentation, or null after the last one. Valid until
-  /// the next call.
+  /// Returns the next frame in presentation order, or null after the last one. Reads packets from
+  /// the container as needed. The frame is valid until the next call.
   const AVFrame* next();
 
-  /// Discards all packets; to be called after the container seeks.
+  /// Discards all packets. Must be called when the container seeks.
   void flush() { avcodec_flush_buffers(context_.get()); }
 
-  /// Sends `packet` to the codec.
+  /// Sends a packet to the codec; null marks the end of the stream.
   void send_packet(const AVPacket* packet);
 
  private:
@@ -31,14 +33,17 @@ class VideoDecoder {
   int64_t decoded_pixels_ = 0;
 };
 
-/// A converter of decoded frames to interleaved RGB, by swscale.
+/// A converter of decoded frames to interleaved RGB, by swscale. Keeps the scaler as long as the
+/// properties of frames do not change.
 class RgbConverter {
  public:
-  /// `name`: names the video in errors.
+  /// Returns the frame before its rotation. `name` identifies the video in messages. Throws
+  /// UserError (kBadData) if swscale does not support the pixel format.
   StoredPixels convert(const AVFrame& frame, const std::string& name);
 
  private:
-  /// The properties of frames that a scaler depends on.
+  /// The properties of frames that a scaler depends on. `format`: an AVPixelFormat; `matrix`: an
+  /// AVColorSpace; `full_range`: luma from 0 to 255, not from 16 to 235.
   struct ConversionKey {
     int width, height, format, matrix;
     bool full_range;
@@ -46,11 +51,12 @@ class RgbConverter {
     bool operator==(const ConversionKey&) const = default;
   };
 
+  /// Creates the scaler and rgb_ if `key` differs from key_.
   void prepare(const ConversionKey& key, const std::string& name);
 
   ConversionKey key_{};
   ScalerPtr scaler_;
-  FramePtr rgb_;
+  FramePtr rgb_;  // output of the scaler, with padded rows
 };
 
 }  // namespace vlmtrain::image

@@ -12,13 +12,15 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// NIFTI_XFORM_TEMPLATE_OTHER, which Debian's nifti1.h does not define.
+/// The highest valid sform and qform code, NIFTI_XFORM_TEMPLATE_OTHER. Debian's nifti1.h does not
+/// define it.
 constexpr int32_t kMaxTransformCode = 5;
 
 bool is_valid_code(int32_t code) {
   return code > 0 && code <= kMaxTransformCode;
 }
 
+/// Corrects a spacing as nibabel does.
 double sanitize_spacing(double stored) {
   return stored == 0 ? 1 : std::abs(stored);
 }
@@ -31,10 +33,12 @@ AffineMatrix read_sform(const nifti_2_header& header) {
   return result;
 }
 
+/// Returns the rotation of the header's quaternion, scaled by its spacing. Throws UserError
+/// (kBadData) if the quaternion is invalid.
 AffineMatrix read_qform(const nifti_2_header& header, const std::string& name) {
   const double b = header.quatern_b, c = header.quatern_c, d = header.quatern_d;
-  // Tolerance of the quaternion's norm, from which its fourth component follows; the roundings of a
-  // header are about 1e-7.
+  // The fourth component is sqrt(1 - b² - c² - d²). The tolerance is above the roundings of a
+  // header, about 1e-7.
   if (!(b * b + c * c + d * d < 1 + 1e-5)) {
     throw data_error(
         "{}: the scan's qform is not a rotation (quaternion {}, {}, {}), so right and left are unknown; write the file "
@@ -49,6 +53,7 @@ AffineMatrix read_qform(const nifti_2_header& header, const std::string& name) {
   return result;
 }
 
+/// Returns nibabel's get_base_affine(): the spacing, with x towards the left.
 AffineMatrix make_base_affine(const nifti_2_header& header) {
   AffineMatrix result{};
   for (int axis = 0; axis < 3; ++axis) result[axis][axis] = sanitize_spacing(header.pixdim[axis + 1]);
@@ -56,6 +61,7 @@ AffineMatrix make_base_affine(const nifti_2_header& header) {
   return result;
 }
 
+/// Returns the determinant of the affine with normalized columns.
 double compute_determinant(const AffineMatrix& affine, const std::array<double, 3>& spacing) {
   nifti_dmat33 unit_columns;
   for (int row = 0; row < 3; ++row) {
@@ -64,6 +70,8 @@ double compute_determinant(const AffineMatrix& affine, const std::array<double, 
   return nifti_dmat33_determ(unit_columns);
 }
 
+/// Throws UserError (kBadData) if the affine is singular or not finite. `source`: the header's
+/// fields that it was read from, for the message.
 void check_is_invertible(const AffineMatrix& affine, const char* source, const std::string& name) {
   const std::array<double, 3> spacing = compute_spacing(affine);
   const bool is_usable = std::ranges::all_of(spacing, [](double mm) { return std::isfinite(mm) && mm > 0; });
@@ -76,6 +84,7 @@ void check_is_invertible(const AffineMatrix& affine, const char* source, const s
       name, source);
 }
 
+/// Letters of directions along and against the axes right, anterior and superior.
 constexpr std::string_view kPositiveCodes = "RAS", kNegativeCodes = "LPI";
 
 /// Returns the orthogonal matrix nearest to the affine with normalized columns.
@@ -128,7 +137,8 @@ AffineMatrix reorient_affine(const AffineMatrix& affine, const std::array<int, 3
 }
 
 // Source: zoom_affine and compute_shape_offset in monai/data/utils.py. The shear is the
-// off-diagonal part of the Cholesky factor of AᵀA.
+// off-diagonal part of the Cholesky factor of AᵀA. MONAI's offset is the minimum over the scan's
+// corners; it is 0 only if no shear moves a corner below the first voxel.
 bool starts_at_corner(const AffineMatrix& reoriented, const std::array<int64_t, 3>& size,
                       const std::array<double, 3>& spacing) {
   constexpr double kTolerance = 1e-8;  // in voxels; absorbs the roundings of the factorization
@@ -185,7 +195,7 @@ AxisDirections compute_axis_directions(const AffineMatrix& affine) {
     }
     result.file_axis[strongest_row] = column;
     result.is_flipped[strongest_row] = rotation.m[strongest_row][column] < 0;
-    std::ranges::fill(rotation.m[strongest_row], 0.0);
+    std::ranges::fill(rotation.m[strongest_row], 0.0);  // later axes cannot choose this direction
   }
   return result;
 }

@@ -8,15 +8,17 @@
 namespace vlmtrain::image {
 namespace {
 
-/// Stored bytes that are read at a time, at least a row. Not tuned; fits into the L2 cache of most
-/// processors.
+/// The number of stored bytes that are read at a time, rounded down to whole rows, at least one
+/// row. Fits in the L2 cache of most processors. Not tuned.
 constexpr int64_t kReadBlockBytes = int64_t{1} << 18;
 
+/// Computes a + weight · (b - a) for `count` values.
 VLMTRAIN_VECTORIZED void blend_rows(const float* __restrict a, const float* __restrict b, float weight, int64_t count,
                                     float* __restrict out) {
   for (int64_t i = 0; i < count; ++i) out[i] = a[i] + weight * (b[i] - a[i]);
 }
 
+/// Resamples a row of the scan along the first axis.
 void sample_row(const float* voxels, const AxisSamples& samples, float* out) {
   const int64_t count = samples.size();
   const int32_t* const first = samples.first.data();
@@ -40,6 +42,7 @@ OutputSchedule::OutputSchedule(const AxisSamples& samples, int64_t voxels) {
     ++output_begin_[get_last_voxel(i) + 1];
     outputs_.push_back(i);
   }
+  // From the number of outputs of each voxel to their first index.
   for (int64_t voxel = 0; voxel < voxels; ++voxel) output_begin_[voxel + 1] += output_begin_[voxel];
   std::ranges::stable_sort(outputs_, {}, get_last_voxel);
 }

@@ -11,61 +11,68 @@
 
 namespace vlmtrain::image {
 
-/// The outputs of an axis, ordered by the voxels that they need when the file is read forward.
+/// The outputs of an axis, ordered by the last voxel that they need, for a file that is read
+/// forward.
 class OutputSchedule {
  public:
+  /// `voxels`: the number of voxels along the axis.
   OutputSchedule(const AxisSamples& samples, int64_t voxels);
 
   /// Returns whether any output depends on the voxel.
   bool is_needed(int64_t voxel) const { return is_needed_[voxel]; }
 
-  /// Calls `visit` with each output whose last voxel is `voxel`.
+  /// Calls `visit` with the index of each output whose last needed voxel is `voxel`.
   template <class Use>
   void for_each_completed(int64_t voxel, const Use& visit) const {
     for (int64_t i = output_begin_[voxel]; i < output_begin_[voxel + 1]; ++i) visit(outputs_[i]);
   }
 
  private:
-  std::vector<int64_t> outputs_;
-  std::vector<int64_t> output_begin_;
+  std::vector<int64_t> outputs_;       // sorted by their last voxel
+  std::vector<int64_t> output_begin_;  // [voxels + 1], the first index in outputs_ of each voxel
   std::vector<bool> is_needed_;
 };
 
-/// A trilinear resampler of a scan's frames that works while the file is read: it resamples rows
-/// along the first axis, blends them to planes, and planes to the volume. Only a block of rows of
-/// the scan is in memory.
+/// A trilinear resampler that works while a scan's frames are read. It resamples each row along the
+/// first axis, blends two rows to a row of a resampled plane, and two planes to a plane of the
+/// volume. Only a block of the scan's rows, two rows and two planes are in memory.
 class FrameSampler {
  public:
-  /// `samples`: by the file's axes. Both arguments must outlive the sampler.
+  /// `samples`: for each of the file's axes. Both arguments must outlive the object.
   FrameSampler(const NiftiHeader& header, const std::array<AxisSamples, 3>& samples);
 
-  /// Receives a plane of the resampled frame: `size` values of the first and second axis, the first
-  /// contiguous; `index` along the third axis.
+  /// A function that receives plane `index` along the third axis of the resampled frame: `size`
+  /// values, contiguous along the first axis, then the second. `plane` is valid until the function
+  /// returns.
   using PlaneCallback = std::function<void(int64_t index, const float* plane, int64_t size)>;
 
-  /// Reads the next frame of the stream and calls `callback` once for each plane, in file order.
-  /// Throws UserError (kBadData) if a voxel is NaN, infinite or beyond fp32.
+  /// Reads the next frame of the stream and calls `callback` once for each resampled plane, in the
+  /// order in which they are completed. Throws UserError (kBadData) if a voxel is NaN, infinite or
+  /// beyond fp32, after all planes. May be called again for the following frames.
   void read(VolumeStream& stream, const PlaneCallback& callback);
 
  private:
+  /// Reads plane number plane_index_ and resamples it to planes_.
   void read_plane(VolumeStream& stream);
+  /// Resamples a row to rows_, and blends the rows of the plane that it completes.
   void process_row(int64_t row, const float* voxels);
+  /// Throws UserError (kBadData) if num_nonfinite_ is not 0.
   void check_finite(const std::string& name) const;
 
-  /// The last two rows and planes: number i is at index i % 2.
+  // The last two rows and planes of the scan, resampled: number i is at index i % 2.
   std::array<std::vector<float>, 2> rows_;
   std::array<std::vector<float>, 2> planes_;
-  int64_t plane_ = 0;
-  int64_t num_nonfinite_ = 0;
+  int64_t plane_ = 0;          // index along the third axis
+  int64_t num_nonfinite_ = 0;  // voxels of the frame that are NaN or infinite
 
   const NiftiHeader& header_;
   const std::array<AxisSamples, 3>& samples_;
   OutputSchedule row_order_;
   OutputSchedule plane_order_;
   VoxelConverter converter_;
-  std::vector<uint8_t> stored_block_;
-  std::vector<float> voxel_row_;
-  std::vector<float> blended_;
+  std::vector<uint8_t> stored_block_;  // rows as in the file
+  std::vector<float> voxel_row_;       // one row of the scan
+  std::vector<float> blended_;         // one plane of the result
 };
 
 }  // namespace vlmtrain::image

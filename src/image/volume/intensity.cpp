@@ -9,10 +9,11 @@
 namespace vlmtrain::image {
 namespace {
 
-/// Count, mean and sum of squared deviations, merged chunk by chunk (Chan et al., 1979), which
-/// avoids cancellation for values far from zero.
+/// The count, mean and standard deviation of values, merged chunk by chunk (Chan et al., 1979).
+/// This avoids cancellation for values far from zero.
 class Moments {
  public:
+  /// Adds a chunk, without the values for which `is_counted` returns false.
   template <class IsCounted>
   void add(std::span<const float> values, const IsCounted& is_counted) {
     int64_t count = 0;
@@ -38,6 +39,7 @@ class Moments {
 
   int64_t count() const { return count_; }
   double mean() const { return mean_; }
+  /// Returns the population standard deviation. REQUIRES: count() > 0.
   double standard_deviation() const { return std::sqrt(squared_deviations_ / static_cast<double>(count_)); }
 
  private:
@@ -46,15 +48,18 @@ class Moments {
   double squared_deviations_ = 0;
 };
 
+/// `voxels_phrase`: a noun phrase for the voxels that are equal, such as "all voxels".
 UserError make_constant_values_error(const std::string& name, std::string_view voxels, double value) {
   return data_error("{}: cannot normalize the scan: {} have the value {}; check the file, or drop the sample", name,
                     voxels, value);
 }
 
+/// Returns the transform to mean 0 and standard deviation 1 of the values for which `is_counted`
+/// returns true. `voxels_phrase`: as in make_constant_values_error().
 template <class IsCounted>
 IntensityTransform make_z_score(const std::vector<float>& values, const IsCounted& is_counted, std::string_view voxels,
                                 const std::string& name) {
-  constexpr size_t kChunkSize = 4096;  // 16 KiB of floats fit into the L1 cache for the second pass
+  constexpr size_t kChunkSize = 4096;  // 16 KiB of floats remain in the L1 cache for the second pass
   Moments moments;
   for (size_t begin = 0; begin < values.size(); begin += kChunkSize) {
     moments.add(std::span(values).subspan(begin, std::min(kChunkSize, values.size() - begin)), is_counted);
@@ -65,8 +70,8 @@ IntensityTransform make_z_score(const std::vector<float>& values, const IsCounte
         name);
   }
   const auto standard_deviation = static_cast<float>(moments.standard_deviation());
-  // The mean of equal values may differ from them by a rounding, so that their deviation is not
-  // exactly 0.
+  // The deviation of equal values may not be exactly 0, since their mean is rounded. Hence the
+  // comparison of the values themselves.
   const auto first_counted = std::ranges::find_if(values, is_counted);
   const bool differs =
       std::ranges::any_of(first_counted, values.end(), [&](float v) { return is_counted(v) && v != *first_counted; });
@@ -82,7 +87,7 @@ std::array<double, 2> compute_percentiles(std::vector<float> values, const std::
   for (int i = 0; i < 2; ++i) {
     const double rank = percentiles[i] / 100 * static_cast<double>(values.size() - 1);
     const auto lower = values.begin() + static_cast<std::ptrdiff_t>(rank);
-    if (lower < begin) begin = values.begin();
+    if (lower < begin) begin = values.begin();  // the percentiles descend
     std::nth_element(begin, lower, values.end());
     const double low = *lower;
     const double high = lower + 1 == values.end() ? low : *std::min_element(lower + 1, values.end());

@@ -7,11 +7,11 @@
 
 namespace vlmtrain::image {
 
-/// A transform of intensities: (value - subtract) / divide, in fp32.
+/// A transform of intensities: (value - offset) / divisor, in fp32. The default is the identity.
 struct IntensityTransform {
   float subtract = 0;
   float divide = 1;
-  bool is_clipped = false;  ///< clip to 0 and 1
+  bool is_clipped = false;  ///< results are clipped to 0 to 1
   bool keeps_zero = false;  ///< zeros stay 0
 
   float apply(float value) const {
@@ -22,12 +22,14 @@ struct IntensityTransform {
   }
 };
 
-/// Returns the transform of the settings for these values. Throws UserError (kBadData), with
-/// `name`, if the values are constant or have no foreground and the normalization needs them.
+/// Returns the transform that normalizes a volume of these values as the settings ask. `values`: of
+/// all resampled voxels, not empty. Throws UserError (kBadData) if the normalization needs
+/// different values or a foreground and there are none. `name` identifies the scan in messages.
 IntensityTransform make_intensity_transform(const std::vector<float>& values, const VolumeSettings& settings,
                                             const std::string& name);
 
-/// Returns two percentiles as numpy does, linear between the two nearest ranks.
+/// Returns two percentiles, 0 to 100, of the values: linear between the two nearest ranks, as in
+/// numpy. REQUIRES: `values` is not empty.
 std::array<double, 2> compute_percentiles(std::vector<float> values, const std::array<double, 2>& percentiles);
 
 }  // namespace vlmtrain::image

@@ -14,23 +14,27 @@
 namespace vlmtrain::image {
 namespace {
 
+/// The advice of messages about damaged headers.
 constexpr std::string_view kHint = "copy or convert the scan again";
+/// The sizes of the headers, which are also the values of their first field, sizeof_hdr.
 constexpr int32_t kNifti1Bytes = sizeof(nifti_1_header), kNifti2Bytes = sizeof(nifti_2_header);
 
 /// Four bytes after the header that state whether extensions follow before the voxels.
 constexpr int64_t kExtenderBytes = 4;
 
+/// The fields of a header before validation, in this machine's byte order.
 struct RawHeader {
   nifti_2_header fields;
-  double voxel_offset;
-  int64_t header_bytes;
-  bool is_swapped;
+  double voxel_offset;   // vox_offset, which NIfTI-1 stores as a float
+  int64_t header_bytes;  // size of the header in the file
+  bool is_swapped;       // the file's byte order differs from this machine's
 };
 
 std::string_view to_string_view(std::span<const char> field) {
   return std::string_view(field.data(), field.size());
 }
 
+/// `detail`: the end of the message, with its punctuation.
 UserError make_not_nifti_error(const std::string& name, std::string_view detail) {
   return data_error("{}: not a NIfTI file (.nii or .nii.gz){}", name, detail);
 }
@@ -42,7 +46,7 @@ UserError make_pair_error(const std::string& name) {
       name);
 }
 
-/// Copies the fields of a NIfTI-1 header that are used here.
+/// Returns a NIfTI-2 header with the fields of a NIfTI-1 header that this file uses.
 nifti_2_header widen(const nifti_1_header& nifti1) {
   nifti_2_header nifti2{};
   nifti2.datatype = nifti1.datatype;
@@ -82,15 +86,17 @@ RawHeader parse_nifti2(nifti_2_header header, const std::string& name) {
   return {header, static_cast<double>(header.vox_offset), kNifti2Bytes, is_swapped};
 }
 
+/// Returns whether bytes, at least 132, start a DICOM file.
 bool is_dicom(std::span<const uint8_t> bytes) {
   constexpr size_t kPreambleBytes = 128;
   return std::memcmp(bytes.data() + kPreambleBytes, "DICM", 4) == 0;
 }
 
+/// Reads the header at the start of the stream. Throws UserError (kBadData) for other formats.
 RawHeader read_raw_header(VolumeStream& stream) {
   const std::string& name = stream.name();
   if (!stream.is_compressed() && stream.max_bytes() < kNifti1Bytes)
-    throw make_not_nifti_error(name, ": it is too short for one");
+    throw make_not_nifti_error(name, ": the file is shorter than a header");
   std::array<uint8_t, kNifti2Bytes> bytes{};
   stream.read(std::span(bytes).first(kNifti1Bytes));
   int32_t size = 0;
@@ -103,7 +109,7 @@ RawHeader read_raw_header(VolumeStream& stream) {
   }
   if (size == kNifti2Bytes || swapped_size == kNifti2Bytes) {
     if (!stream.is_compressed() && stream.max_bytes() < kNifti2Bytes) {
-      throw make_not_nifti_error(name, ": it is too short for one");
+      throw make_not_nifti_error(name, ": the file is shorter than a header");
     }
     stream.read(std::span(bytes).subspan(kNifti1Bytes));
     nifti_2_header header;
@@ -146,7 +152,7 @@ VoxelType to_voxel_type(int datatype, const std::string& name) {
   }
 }
 
-/// Reads sizes and frames.
+/// Reads and validates header.size and header.frames.
 void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeader& header) {
   const int64_t axes = fields.dim[0];
   if (axes < 1 || axes > 7) {
@@ -178,6 +184,8 @@ void read_axes(const nifti_2_header& fields, const std::string& name, NiftiHeade
   }
 }
 
+/// Returns the scaling, or nothing if there is none: a slope of 0 or a slope that is not finite, as
+/// in nibabel, or the identity.
 std::optional<VoxelScaling> read_scaling(const nifti_2_header& fields, const std::string& name) {
   if (fields.scl_slope == 0 || !std::isfinite(fields.scl_slope)) return std::nullopt;
   if (!std::isfinite(fields.scl_inter)) {
@@ -189,9 +197,10 @@ std::optional<VoxelScaling> read_scaling(const nifti_2_header& fields, const std
   return VoxelScaling{fields.scl_slope, fields.scl_inter};
 }
 
+/// Returns the offset of the first voxel in the decompressed file.
 int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
   const double offset = raw.voxel_offset;
-  constexpr double kMaxVoxelOffset = 1LL << 40;  // far above any file, and exact as a double
+  constexpr double kMaxVoxelOffset = 1LL << 40;  // larger than any file, and exact as a double
   const auto min_offset = static_cast<double>(raw.header_bytes + kExtenderBytes);
   if (!(offset >= min_offset && offset <= kMaxVoxelOffset) || offset != std::floor(offset)) {
     throw data_error("{}: the scan's voxels begin at byte {} (vox_offset), which is invalid: the header ends at {}; {}",
@@ -200,6 +209,7 @@ int64_t read_voxel_offset(const RawHeader& raw, const std::string& name) {
   return static_cast<int64_t>(offset);
 }
 
+/// Throws UserError (kBadData) if the stream cannot have all voxels, which start at `begin`.
 void check_file_size(const NiftiHeader& header, int64_t begin, const VolumeStream& stream) {
   // Cannot overflow: at most 2^32 voxels, 2^14 frames and 8 bytes per voxel.
   const auto expected_bytes = static_cast<uint64_t>(begin + header.frame_bytes() * header.frames);

@@ -12,25 +12,27 @@
 namespace vlmtrain::image {
 
 /// The validated fields of a NIfTI-1 or NIfTI-2 header. The file is large enough for the voxels
-/// that they promise.
+/// that the header promises.
 struct NiftiHeader {
-  std::array<int64_t, 3> size;
-  int64_t frames;
+  std::array<int64_t, 3> size;  ///< voxels, in file order; the first axis is contiguous
+  int64_t frames;               ///< length of the time axis; 1 without one
   VoxelType type;
-  bool is_swapped;  ///< the file's byte order differs from this machine's
-  std::optional<VoxelScaling> scaling;
+  bool is_swapped;                      ///< the file's byte order differs from this machine's
+  std::optional<VoxelScaling> scaling;  ///< nothing if stored values are the intensities
   AffineMatrix affine;
 
+  // Sizes in the file.
   int64_t row_bytes() const { return size[0] * get_voxel_bytes(type); }
   int64_t plane_bytes() const { return size[1] * row_bytes(); }
   int64_t frame_bytes() const { return size[2] * plane_bytes(); }
 };
 
 /// Reads the header at the start of the stream and advances it to the first voxel. Throws UserError
-/// (kBadData). Source of the formats: nifti1.h (NIfTI-1.1) and nifti2.h of the NIfTI reference
-/// library.
+/// (kBadData) as read_volume_info() does. Source of the formats: nifti1.h (NIfTI-1.1) and nifti2.h
+/// of the NIfTI reference library.
 NiftiHeader read_nifti_header(VolumeStream& stream);
 
+/// Returns the properties in nibabel's terms.
 VolumeInfo make_volume_info(const NiftiHeader& header);
 
 }  // namespace vlmtrain::image

@@ -10,14 +10,15 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// MONAI's AFFINE_TOL: a spacing this close to the requested one is not changed.
+/// MONAI's AFFINE_TOL, in mm: a spacing this close to the requested one is not changed.
 constexpr double kSpacingTolerance = 1e-3;
 
 double snap_spacing(double original, double requested) {
   return std::abs(original - requested) <= kSpacingTolerance ? original : requested;
 }
 
-/// Returns whether resampling changes anything; if not, MONAI skips it.
+/// Returns whether resampling changes the scan. If not, MONAI skips it. `sizes`: the result of
+/// compute_sampled_sizes(); `spacing`: as requested.
 bool is_resampled(const RasShape& shape, const std::array<double, 3>& sizes, const Axes<double>& spacing) {
   for (int axis = 0; axis < 3; ++axis) {
     const double step = snap_spacing(shape.spacing[axis], spacing[axis]) / shape.spacing[axis];
@@ -34,12 +35,15 @@ void check_sampled_size(const std::array<double, 3>& sizes, const RasShape& shap
       name, sizes[0], sizes[1], sizes[2], kMaxSampledValues, shape.spacing[0], shape.spacing[1], shape.spacing[2]);
 }
 
+/// Returns the samples of a resize of the whole field of view to `size`.
 std::array<AxisSamples, 3> make_fitted_axis_samples(const RasShape& shape, const Axes<int64_t>& size) {
   std::array<AxisSamples, 3> result;
   for (int axis = 0; axis < 3; ++axis) result[axis] = make_fitted_samples(shape.size[axis], size[axis]);
   return result;
 }
 
+/// Returns the samples of a resampling to the requested spacing, as in MONAI's Spacing. `sizes`:
+/// the result of compute_sampled_sizes().
 std::array<AxisSamples, 3> make_spaced_axis_samples(const VolumeInfo& info, const AffineMatrix& affine,
                                                     const std::array<double, 3>& sizes, const Axes<double>& requested) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
@@ -59,6 +63,7 @@ std::array<AxisSamples, 3> make_spaced_axis_samples(const VolumeInfo& info, cons
   return result;
 }
 
+/// Appends a sample between the voxels first and first + 1 of an axis of `voxels` voxels.
 void add_sample(AxisSamples& samples, int64_t voxels, int64_t first, float weight) {
   samples.first.push_back(static_cast<int32_t>(first));
   samples.second.push_back(static_cast<int32_t>(std::min(first + (weight > 0 ? 1 : 0), voxels - 1)));
@@ -142,7 +147,8 @@ AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs) {
 }
 
 AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step) {
-  // A position this close to a voxel is snapped to it, so that a background of 0 stays exactly 0.
+  // A position this close to a voxel, in voxels, is moved to it, so that a background of 0 stays
+  // exactly 0. Above the roundings of positions.
   constexpr double kRounding = 1e-9;
   AxisSamples result;
   for (int64_t i = 0; i < outputs; ++i) {

@@ -11,47 +11,52 @@
 
 namespace vlmtrain::image {
 
-/// The linear interpolation along one axis: output i is a + weight[i] · (b - a) of the voxels a =
-/// first[i] and b = second[i], which are equal or neighbors. In this form, constant values stay
-/// constant to the bit.
+/// The linear interpolation along one axis: output i is a + weight[i] · (b - a), where a and b are
+/// the values of the voxels first[i] and second[i]. In this form, constant values stay constant to
+/// the bit.
 struct AxisSamples {
-  std::vector<int32_t> first;
-  std::vector<int32_t> second;
-  std::vector<float> weight;
+  std::vector<int32_t> first;   ///< voxel indices along the axis
+  std::vector<int32_t> second;  ///< equal to first[i] or a neighbor
+  std::vector<float> weight;    ///< of the second voxel, 0 to 1
 
+  /// Returns the number of outputs.
   int64_t size() const { return static_cast<int64_t>(first.size()); }
 };
+
+// `voxels` is the length of an axis in the scan, `outputs` its length after resampling.
 
 /// Returns `outputs` samples of the whole axis, as in torch's interpolate(mode="trilinear",
 /// align_corners=False), whose positions are computed in fp32.
 AxisSamples make_fitted_samples(int64_t voxels, int64_t outputs);
 
-/// Returns samples at begin, begin + step, …, as in MONAI's Spacing(padding_mode="border").
+/// Returns samples at the positions begin, begin + step, …, in voxels, as in MONAI's
+/// Spacing(padding_mode="border"): positions outside of the axis are moved to its nearest voxel.
 AxisSamples make_stepped_samples(int64_t voxels, int64_t outputs, double begin, double step);
 
 /// Returns `outputs` evenly spaced voxels without interpolation; see space_evenly().
 AxisSamples make_voxel_samples(int64_t voxels, int64_t outputs);
 
-/// Returns the outputs begin to begin + count - 1.
+/// Returns the samples of outputs begin to begin + count - 1.
 AxisSamples select_samples(const AxisSamples& samples, int64_t begin, int64_t count);
 
-/// Returns the same outputs for an axis that is stored in reverse.
+/// Returns samples that give the same outputs if the axis is stored in reverse.
 AxisSamples mirror_samples(AxisSamples samples, int64_t voxels);
 
-/// Returns the outputs in reverse order.
+/// Returns the samples of the outputs in reverse order.
 AxisSamples reverse_samples(AxisSamples samples);
 
-/// Returns `count` of the numbers 0 to range-1, evenly from the first to the last: numpy's
-/// linspace, rounded.
+/// Returns `count` evenly spaced integers from 0 to range - 1, both included: numpy's linspace,
+/// rounded (halves to even). A count of 1 gives 0.
 std::vector<int64_t> space_evenly(int64_t range, int64_t count);
 
-/// The resampling, cropping and padding of a volume, by right, anterior and superior.
+/// The resampling, cropping and padding of a volume. Arrays are by right, anterior and superior.
 struct SampledGrid {
   std::array<AxisSamples, 3> samples;
-  std::array<int64_t, 3> crop_begin{};  ///< the first sample in the result
-  std::array<int64_t, 3> num_kept{};    ///< the number of samples in the result
-  std::array<int64_t, 3> pad_before{};  ///< zeros in the result before the samples
+  std::array<int64_t, 3> crop_begin{};  ///< index of the first sample that the result keeps
+  std::array<int64_t, 3> num_kept{};    ///< number of samples that the result keeps
+  std::array<int64_t, 3> pad_before{};  ///< number of zeros in the result before the samples
 
+  /// Returns the number of resampled values, before cropping.
   int64_t num_values() const { return samples[0].size() * samples[1].size() * samples[2].size(); }
 };
 
@@ -61,42 +66,47 @@ struct RasShape {
   std::array<double, 3> spacing;
 };
 
+/// Returns the shape of the scan after its reorientation.
 RasShape get_ras_shape(const VolumeInfo& info);
 
-/// The maximum number of values after resampling, 2 GiB in fp32. More results from a spacing far
-/// below the scan's.
+/// The maximum number of values after resampling, 2 GiB in fp32. Only a spacing far below the
+/// scan's gives more.
 inline constexpr int64_t kMaxSampledValues = int64_t{1} << 29;
 
-/// Returns whether the normalization depends on voxels that are cropped.
+/// Returns whether the normalization depends on all resampled voxels, including those that are
+/// cropped.
 bool needs_full_volume(VolumeNormalization normalization);
 
-/// Returns the number of samples along each axis. Not limited, hence as doubles.
+/// Returns the number of samples along each axis before cropping: integers, as doubles since they
+/// have no limit here.
 std::array<double, 3> compute_sampled_sizes(const RasShape& shape, const VolumeSettings& settings);
 
-/// Throws UserError (kBadData), with `name`, if the spacing gives more than kMaxSampledValues.
-/// `affine`: of the file.
+/// Returns the grid of a volume. If the normalization permits, the grid has only the samples that
+/// the result keeps. `affine` is that of the file. Throws UserError (kBadData) for more than
+/// kMaxSampledValues. `name` identifies the scan in messages.
 SampledGrid make_sampled_grid(const VolumeInfo& info, const AffineMatrix& affine, const VolumeSettings& settings,
                               const std::string& name);
 
-/// Returns the samples by the file's axes, in the file's direction.
+/// Returns the grid's samples for each of the file's axes, in the file's directions.
 std::array<AxisSamples, 3> order_samples_by_file_axis(const SampledGrid& grid, const VolumeInfo& info);
 
-/// A copy between two memory layouts of three axes: the number of values and the strides, in
-/// values, along each axis of the target, whose last axis is contiguous.
+/// A copy between two memory layouts of three axes. Arrays are by the target's axes, of which the
+/// last one is contiguous; strides are in values.
 struct StridedCopy {
   std::array<int64_t, 3> count;
   std::array<int64_t, 3> source_stride;
   std::array<int64_t, 3> target_stride;
 };
 
-/// Writes transform(source) to target, in tiles, so that neither side is accessed with large
-/// strides only.
+/// Writes transform(value) of each source value to `target`. Works in tiles, so that each cache
+/// line of both sides is used whole.
 template <class Value, class Transform>
 void copy_strided(const StridedCopy& copy, const float* source, Value* target, const Transform& transform) {
-  // The axis along which the source is contiguous, and the third one.
+  // Of the first two axes, the one with the smaller stride in the source is the inner one. The
+  // third axis is contiguous in the target.
   const int inner = copy.source_stride[0] < copy.source_stride[1] ? 0 : 1;
   const int outer = 1 - inner;
-  constexpr int64_t kTileSize = 16;  // floats of one cache line of 64 bytes
+  constexpr int64_t kTileSize = 16;  // floats in a cache line of 64 bytes
   for (int64_t outer_index = 0; outer_index < copy.count[outer]; ++outer_index) {
     const float* const source_row = source + outer_index * copy.source_stride[outer];
     Value* const target_row = target + outer_index * copy.target_stride[outer];

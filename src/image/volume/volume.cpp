@@ -22,7 +22,8 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// Returns the copy from a frame's samples, contiguous along the file's first axis, to the result.
+/// Returns the copy from a resampled frame, in file order with the first axis contiguous, to a
+/// volume of the result.
 StridedCopy make_result_copy(const SampledGrid& grid, const VolumeInfo& info, const VolumeSettings& settings) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<int64_t, 3> file_strides{};
@@ -38,6 +39,7 @@ StridedCopy make_result_copy(const SampledGrid& grid, const VolumeInfo& info, co
   return result;
 }
 
+/// Returns the offset in values of the element at index `begin`.
 int64_t compute_offset(const std::array<int64_t, 3>& begin, const std::array<int64_t, 3>& stride) {
   return begin[0] * stride[0] + begin[1] * stride[1] + begin[2] * stride[2];
 }
@@ -45,24 +47,26 @@ int64_t compute_offset(const std::array<int64_t, 3>& begin, const std::array<int
 /// Throws UserError (kBadData) for oblique axes if a spacing is set. MONAI's Spacing resamples such
 /// a scan to orthogonal axes; this reader keeps the axes, so that distances would be wrong.
 void check_is_orthogonal(const NiftiHeader& header, const VolumeSettings& settings, const std::string& name) {
-  // Far above the roundings of headers (1e-5 voxels), and too small to see.
+  // Far above the roundings of headers (1e-5 voxels), and too small to be visible.
   constexpr double kMaxShearVoxels = 0.1;
   if (!settings.spacing) return;
   const double shear = compute_shear_voxels(header.affine, header.size);
   if (shear <= kMaxShearVoxels) return;
   throw data_error(
-      "{}: the scan's axes are not orthogonal (an edge leans by {:.1f} voxels; a tilted gantry or a registration "
-      "causes this), so it cannot be resampled to a spacing; resample it first, in Python: "
+      "{}: the scan's axes are not orthogonal (the end of an axis is off by {:.1f} voxels; a tilted gantry or a "
+      "registration causes this), so it cannot be resampled to a spacing; resample it first, in Python: "
       "nibabel.processing.resample_to_output(scan), or set no spacing",
       name, shear);
 }
 
+/// Throws UserError (kBadData) if the largest magnitude does not fit in fp16.
 void check_fits_half(float largest, const std::string& name) {
   if (largest <= static_cast<float>(std::numeric_limits<c10::Half>::max())) return;
   throw data_error("{}: values of up to {} do not fit in 16 bits; normalize the scan, or use fp32", name, largest);
 }
 
-/// A reader that resamples and normalizes the frames of one scan.
+/// A reader that resamples and normalizes the frames of one scan. Reads the file once, forward:
+/// call either read_mean() or read_frames(), once. The settings must outlive the object.
 class VolumeReader {
  public:
   VolumeReader(const io::MediaRef& medium, const VolumeSettings& settings)
@@ -80,6 +84,7 @@ class VolumeReader {
   const std::string& name() const { return stream_->name(); }
   const VolumeInfo& info() const { return info_; }
 
+  /// Writes the mean of all frames to `out` [1, right, anterior, superior].
   void read_mean(const at::Tensor& out) {
     std::vector<double> sums(grid_.num_values());
     for (int64_t frame = 0; frame < info_.frames; ++frame) {
@@ -95,6 +100,7 @@ class VolumeReader {
     write(out);
   }
 
+  /// Writes the frames at these ascending indices to `out` [frames, 1, right, anterior, superior].
   void read_frames(const std::vector<int64_t>& frames, const at::Tensor& out) {
     values_.resize(grid_.num_values());
     int64_t next_frame = 0;
@@ -110,7 +116,7 @@ class VolumeReader {
   }
 
  private:
-  /// Writes the normalized values to one volume of the result.
+  /// Normalizes values_ and writes them to `out`, one volume of the result.
   void write(const at::Tensor& out) {
     const IntensityTransform transform = make_intensity_transform(values_, settings_, name());
     const float* const source = values_.data() + compute_offset(grid_.crop_begin, copy_.source_stride);
@@ -137,22 +143,23 @@ class VolumeReader {
   std::array<AxisSamples, 3> samples_;
   FrameSampler sampler_;
   StridedCopy copy_;
-  std::vector<float> values_;
+  std::vector<float> values_;  // a resampled frame, in file order with the first axis contiguous
 };
 
-/// Checks settings that the configuration has validated already.
+/// Throws InternalError for invalid settings. The configuration has validated the user's.
 void check_settings(const VolumeSettings& settings) {
   const auto is_positive = [](auto value) { return value > 0; };
   const auto& [lower, upper] = settings.percentiles;
   VLMTRAIN_CHECK(settings.dtype == at::kFloat || settings.dtype == at::kHalf, "a volume must be fp32 or fp16");
   VLMTRAIN_CHECK(std::ranges::all_of(settings.size, is_positive) && settings.max_frames > 0,
-                 "a volume must have voxels, and a series frames");
+                 "the volume's size and max_frames must be positive");
   VLMTRAIN_CHECK(!settings.spacing || std::ranges::all_of(*settings.spacing, is_positive),
                  "the spacing must be positive");
   VLMTRAIN_CHECK(0 <= lower && lower < upper && upper <= 100, "percentiles must ascend from 0 to 100");
   VLMTRAIN_CHECK(settings.window[0] < settings.window[1], "the values of a window must ascend");
 }
 
+/// Implements count_volumes(). `name` identifies the scan in the message.
 int64_t count_file_volumes(const VolumeInfo& info, const VolumeSettings& settings, const std::string& name) {
   if (info.frames == 1 || settings.series == SeriesUse::kMean) return 1;
   if (settings.series == SeriesUse::kFrames) return std::min(info.frames, settings.max_frames);
@@ -174,7 +181,7 @@ int64_t count_volumes(const VolumeInfo& info, const VolumeSettings& settings) {
 }
 
 int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& settings) {
-  // The stream's window and buffers, a block of rows, and tables.
+  // Covers the stream's window (32 KiB) and buffers, a block of rows, and tables.
   constexpr double kFixedBytes = 1 << 20;
   const std::array<double, 3> sampled_sizes = compute_sampled_sizes(get_ras_shape(info), settings);
   double num_values = 1;
@@ -187,8 +194,8 @@ int64_t estimate_reading_bytes(const VolumeInfo& info, const VolumeSettings& set
   }
   num_values = std::min(needs_full_volume(settings.normalization) ? num_values : num_cropped,
                         static_cast<double>(kMaxSampledValues));
-  // Values in fp32, a copy that percentiles sort, sums of a mean in fp64; three planes; a row of
-  // the scan as stored and in fp32.
+  // For each value: fp32, a copy that compute_percentiles() sorts, and the sum of a mean in fp64.
+  // Also three planes of fp32, and a row of the scan as stored (up to 8 bytes) and in fp32 (4).
   const bool is_mean = settings.series == SeriesUse::kMean && info.frames > 1;
   const double bytes_per_value =
       4 + (settings.normalization == VolumeNormalization::kPercentile ? 4 : 0) + (is_mean ? 8 : 0);

@@ -23,8 +23,8 @@ namespace vlmtrain::image {
 
 namespace {
 
-/// The axes (right, anterior, superior) across the slices and along the rows and columns of an
-/// image.
+/// The axes of slices, as indices 0 to 2 of right, anterior and superior: across the slices, from
+/// row to row, and from column to column of an image.
 struct PlaneAxes {
   int across;
   int rows;
@@ -44,8 +44,8 @@ PlaneAxes get_plane_axes(SlicePlane plane) {
   return {kRightAxis, kTopAxis, kFrontAxis};
 }
 
-/// Returns the samples along right, anterior and superior. Rows and columns start at the end of
-/// their axes, so that superior and anterior are up and right is on the left.
+/// Returns the samples along right, anterior and superior. Rows and columns start at the ends of
+/// their axes, so that superior and anterior are up, and right is on the left.
 SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& settings) {
   const RasShape shape = get_ras_shape(info);
   const auto [across, rows, columns] = get_plane_axes(settings.plane);
@@ -57,7 +57,7 @@ SampledGrid make_slice_grid(const VolumeInfo& info, const SliceSettings& setting
   return grid;
 }
 
-/// Returns the copy from file order to [slices, rows, columns].
+/// Returns the copy from file order, with the first axis contiguous, to [slices, rows, columns].
 StridedCopy make_slice_copy(const SampledGrid& grid, const VolumeInfo& info, SlicePlane plane) {
   const AxisDirections directions = parse_axis_codes(info.orientation);
   std::array<int64_t, 3> axis_strides{};
@@ -74,11 +74,13 @@ StridedCopy make_slice_copy(const SampledGrid& grid, const VolumeInfo& info, Sli
           .target_stride = {height * width, width, 1}};
 }
 
+/// Returns the byte of a value; `window` maps to 0 to 1.
 uint8_t to_gray(float value, const IntensityTransform& window) {
   return static_cast<uint8_t>(std::lround(255 * window.apply(value)));
 }
 
-/// Returns one transform for each channel, or one for all.
+/// Returns a transform to 0 to 1 for each channel, or one for all channels. `values`: of all
+/// slices.
 std::vector<IntensityTransform> make_windows(const std::vector<float>& values, const SliceSettings& settings,
                                              const std::string& name) {
   VolumeSettings volume_settings;
@@ -94,6 +96,8 @@ std::vector<IntensityTransform> make_windows(const std::vector<float>& values, c
   return {make_intensity_transform(values, volume_settings, name)};
 }
 
+/// Reads and resamples the slices, in file order with the first axis contiguous. Throws UserError
+/// (kBadData) for a series or too many pixels.
 std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& header, const SampledGrid& grid,
                                      const VolumeInfo& info) {
   if (info.frames > 1) {
@@ -116,13 +120,14 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
   return values;
 }
 
-/// Returns the quantile `share` of sorted values.
+/// Returns the quantile `fraction`, 0 to 1, of sorted values: the value at the nearest rank.
 double get_quantile(const at::Tensor& sorted, double share) {
   const auto index = static_cast<int64_t>(std::llround(share * static_cast<double>(sorted.numel() - 1)));
   return sorted[index].item<double>();
 }
 
-/// Returns the RAS axis of a letter of VolumeInfo::orientation.
+/// Returns the axis, 0 to 2 for right, anterior and superior, of a letter of
+/// VolumeInfo::orientation.
 size_t get_ras_axis(char code) {
   return code == 'L' || code == 'R' ? 0 : code == 'P' || code == 'A' ? 1 : 2;
 }
@@ -151,6 +156,8 @@ int64_t estimate_slice_reading_bytes(const VolumeInfo& info, const SliceSettings
   const auto [height, width] = compute_slice_size(info, settings);
   const int64_t longest_axis = std::max({height, width, count_slices(info, settings)});
   const int64_t values = std::min(count_slices(info, settings) * height * width, kMaxSampledValues);
+  // As in estimate_reading_bytes(): values in fp32, with a copy that percentiles sort; three planes
+  // of fp32; a row as stored and in fp32.
   const int64_t bytes_per_value = settings.windows.empty() ? 8 : 4;
   return kFixedBytes + values * bytes_per_value + std::min(12 * longest_axis * longest_axis, 12 * values) +
          12 * std::ranges::max(info.size);
@@ -168,7 +175,7 @@ std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSetti
   const std::vector<IntensityTransform> windows = make_windows(values, settings, stream->name());
   StridedCopy copy = make_slice_copy(grid, info, settings.plane);
   const auto [slices, height, width] = copy.count;
-  copy.count[0] = 1;
+  copy.count[0] = 1;  // one slice at a time, each to its own tensor
   std::vector<at::Tensor> result;
   for (int64_t slice = 0; slice < slices; ++slice) {
     auto* const planes = result.emplace_back(at::empty({3, height, width}, at::kByte)).mutable_data_ptr<uint8_t>();
@@ -186,7 +193,9 @@ std::vector<at::Tensor> read_slices(const io::MediaRef& medium, const SliceSetti
 }
 
 at::Tensor render_orthogonal_slices(const at::Tensor& volume) {
-  VLMTRAIN_CHECK(volume.dim() == 4 && volume.size(0) == 1 && volume.numel() > 0, "a volume of {} dimensions",
+  VLMTRAIN_CHECK(volume.dim() == 4 && volume.size(0) == 1 && volume.numel() > 0,
+                 "the volume to render must be [1, right, anterior, superior] and not empty, but has {} "
+                 "dimensions",
                  volume.dim());
   const at::Tensor voxels = volume[0].to(at::kFloat);
   const auto select_middle = [&](int64_t axis) { return voxels.select(axis, voxels.size(axis) / 2); };
@@ -201,6 +210,7 @@ at::Tensor render_orthogonal_slices(const at::Tensor& volume) {
     values.push_back(plane.flatten());
   }
   const at::Tensor sorted = std::get<0>(at::cat(values).sort());
+  // The minimum width of the window avoids a division by 0 if all values are equal.
   const double black = get_quantile(sorted, 0.01), white = std::max(get_quantile(sorted, 0.99), black + 1e-12);
   std::vector<at::Tensor> columns;
   for (const at::Tensor& plane : planes) {

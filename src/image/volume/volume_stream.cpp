@@ -15,6 +15,7 @@ namespace vlmtrain::image {
 
 namespace {
 
+/// An uncompressed scan.
 class PlainVolumeStream final : public VolumeStream {
  public:
   explicit PlainVolumeStream(VolumeInput input) : input_(std::move(input)) {}
@@ -32,7 +33,8 @@ class PlainVolumeStream final : public VolumeStream {
   VolumeInput input_;
 };
 
-/// Bytes read from the file at a time. Not tuned; large enough that system calls do not matter.
+/// The number of bytes that are read from the file at a time. Large enough that system calls do not
+/// matter. Not tuned.
 constexpr size_t kInputBufferBytes = size_t{1} << 16;
 
 /// Argument of zlib's inflateInit2: the largest window (15), plus 16 for the gzip format.
@@ -42,7 +44,7 @@ constexpr int kGzipWindowBits = 15 + 16;
 
 std::unique_ptr<VolumeStream> open_volume_stream(const io::MediaRef& scan) {
   VolumeInput input(scan);
-  std::array<uint8_t, 64> prefix{};
+  std::array<uint8_t, 64> prefix{};  // longer than the first line of an LFS pointer
   const size_t num_prefix_bytes = std::min<uint64_t>(prefix.size(), input.size());
   if (input.read(std::span(prefix).first(num_prefix_bytes)) == num_prefix_bytes) {
     io::refuse_lfs_pointer(input.name(), {reinterpret_cast<const char*>(prefix.data()), num_prefix_bytes});
@@ -75,7 +77,7 @@ size_t VolumeInput::read(std::span<uint8_t> out) {
   } else {
     file_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(count));
     if (file_.bad() || static_cast<size_t>(file_.gcount()) != count) {
-      throw data_error("{}: cannot read the scan to its end; check the disk or network", name_);
+      throw data_error("{}: cannot read the whole scan; check the disk or network", name_);
     }
   }
   position_ += count;
@@ -127,12 +129,13 @@ void GzipStream::inflate_next() {
   // Z_BUF_ERROR: zlib needs more input.
   if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) {
     throw data_error("{}: the compressed scan is damaged ({}); copy or convert it again", name(),
-                     zlib_.msg == nullptr ? "zlib gives no details" : zlib_.msg);
+                     zlib_.msg == nullptr ? "unknown zlib error" : zlib_.msg);
   }
 }
 
 void GzipStream::read(std::span<uint8_t> out) {
   zlib_.next_out = out.data();
+  // Callers read at most a block of rows or kInputBufferBytes, which fits in uInt.
   zlib_.avail_out = static_cast<uInt>(out.size());
   while (zlib_.avail_out > 0) inflate_next();
 }
@@ -147,8 +150,8 @@ void GzipStream::skip(uint64_t bytes) {
 }
 
 void GzipStream::finish() {
-  // Data after the last voxel is not an error. The member then continues, and its checksum is not
-  // read.
+  // The checksum follows the member's last byte: inflate() verifies it while it looks for one more
+  // byte. Data after the last voxel is not an error; the checksum is then not verified.
   uint8_t extra_byte = 0;
   zlib_.next_out = &extra_byte;
   zlib_.avail_out = 1;

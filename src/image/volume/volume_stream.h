@@ -14,30 +14,35 @@
 
 namespace vlmtrain::image {
 
-/// A forward stream of a scan's decompressed bytes.
+/// A forward stream of a scan's decompressed bytes. Not thread-safe.
 class VolumeStream {
  public:
   virtual ~VolumeStream() = default;
 
+  /// Returns the path of the scan, for messages.
   virtual const std::string& name() const = 0;
 
-  /// Fills `out`. Throws UserError (kBadData) if the stream is corrupt or ends before.
+  /// Fills `out` with the next bytes. Throws UserError (kBadData) if the stream is corrupt or has
+  /// fewer bytes.
   virtual void read(std::span<uint8_t> out) = 0;
+
+  /// Moves forward by a number of bytes. May throw the errors of read() here or in the next read().
   virtual void skip(uint64_t bytes) = 0;
 
-  /// Reads the rest of the current member after the last voxel. Throws UserError (kBadData) if its
-  /// checksum is wrong.
+  /// Verifies the checksum of a compressed scan after its last voxel. Throws UserError (kBadData)
+  /// if it is wrong. Does nothing for uncompressed scans. No other method may be called afterwards.
   virtual void finish() = 0;
 
-  /// Returns an upper bound of the stream's length, regardless of the header.
+  /// Returns an upper bound of the number of decompressed bytes, from the size of the file.
   virtual uint64_t max_bytes() const = 0;
   virtual bool is_compressed() const = 0;
 };
 
-/// Opens a scan. The first two bytes decide whether it is compressed.
+/// Opens a scan at its first byte. The first two bytes decide whether it is compressed. Throws
+/// UserError (kBadData) if it cannot be opened or is a Git LFS pointer.
 std::unique_ptr<VolumeStream> open_volume_stream(const io::MediaRef& scan);
 
-/// The stored bytes of a scan, in order: a file, or embedded bytes.
+/// A seekable input of a scan's stored bytes: a file, or embedded bytes.
 class VolumeInput {
  public:
   /// Throws UserError (kBadData) if the file cannot be opened.
@@ -47,22 +52,27 @@ class VolumeInput {
   uint64_t size() const { return size_; }
   uint64_t position() const { return position_; }
 
-  /// Fills `out` from its start and returns the number of bytes, which is smaller only at the end.
+  /// Reads the next bytes to the start of `out`. Returns their number, which is smaller than
+  /// out.size() only at the end of the file. Throws UserError (kBadData) if the file cannot be
+  /// read.
   size_t read(std::span<uint8_t> out);
+
+  /// Moves to a byte of the file. A position beyond the end is valid; nothing can be read there.
   void seek(uint64_t position);
 
  private:
   std::string name_;
-  std::shared_ptr<const std::string> bytes_;
+  std::shared_ptr<const std::string> bytes_;  // null for a file
   std::ifstream file_;
   uint64_t size_ = 0;
   uint64_t position_ = 0;
 };
 
+/// The first two bytes of a gzip member.
 inline constexpr std::array<uint8_t, 2> kGzipMagic{0x1F, 0x8B};
 
-/// One or more gzip members (RFC 1952), concatenated or with zeros between them. Inflates only
-/// requested bytes.
+/// A stream of one or more gzip members (RFC 1952), concatenated or with zeros between them.
+/// Inflates only the requested bytes.
 class GzipStream final : public VolumeStream {
  public:
   explicit GzipStream(VolumeInput input);
@@ -78,8 +88,11 @@ class GzipStream final : public VolumeStream {
   bool is_compressed() const override { return true; }
 
  private:
+  /// Reads compressed bytes if none remain. Throws UserError (kBadData) at the end of the file.
   void refill();
+  /// Skips zeros and starts the next member. REQUIRES: the last member has ended.
   void start_next_member();
+  /// Calls inflate() once, with the output that zlib_ has.
   void inflate_next();
 
   VolumeInput input_;

@@ -12,6 +12,7 @@ namespace vlmtrain::image {
 
 namespace {
 
+/// The unsigned integer of kBytes bytes.
 template <size_t kBytes>
 struct UnsignedInt;
 template <>
@@ -44,6 +45,7 @@ T read_voxel(const uint8_t* stored_voxels, int64_t index) {
   return std::bit_cast<T>(bits);
 }
 
+/// Converts `count` voxels of type T to `values`. Without kScaled, `scaling` is ignored.
 template <class T, bool kSwapped, bool kScaled>
 void convert_voxels(const uint8_t* stored_voxels, int64_t count, VoxelScaling scaling, float* values) {
   for (int64_t i = 0; i < count; ++i) {
@@ -92,6 +94,7 @@ auto dispatch_voxel_type(VoxelType type, const Use& visit) {
   return visit(double{});
 }
 
+/// Returns whether scaled values of type T may be NaN or beyond fp32.
 template <class T>
 bool may_overflow(VoxelScaling scaling) {
   if (std::is_floating_point_v<T>) return true;
@@ -114,7 +117,7 @@ VoxelConverter::VoxelConverter(VoxelType type, bool is_swapped, std::optional<Vo
           dispatch_voxel_type(type, [&](auto value) { return may_overflow<decltype(value)>(scaling_); })) {}
 
 VLMTRAIN_VECTORIZED int64_t count_nonfinite(const float* values, int64_t count) {
-  constexpr uint32_t kExponentMask = 0x7F800000;
+  constexpr uint32_t kExponentMask = 0x7F800000;  // all exponent bits are set in NaN and infinity
   int32_t result = 0;
   for (int64_t i = 0; i < count; ++i)
     result += (std::bit_cast<uint32_t>(values[i]) & kExponentMask) == kExponentMask ? 1 : 0;

@@ -5,8 +5,10 @@
 
 namespace vlmtrain::image {
 
+/// The data types of stored voxels that are supported.
 enum class VoxelType { kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kUint64, kInt64, kFloat32, kFloat64 };
 
+/// Returns the size of a stored voxel.
 int64_t get_voxel_bytes(VoxelType type);
 
 /// The linear scaling of stored values: slope · value + intercept.
@@ -15,17 +17,20 @@ struct VoxelScaling {
   double intercept;
 };
 
-/// A converter of stored voxels to fp32, as in nibabel's dataobj followed by a cast: scaled in fp64
-/// if there is a scaling, else rounded once.
+/// A converter of stored voxels to fp32. Equals nibabel's dataobj followed by a cast to fp32: with
+/// a scaling, values are scaled in fp64 and then rounded; otherwise they are rounded once.
 class VoxelConverter {
  public:
+  /// `is_swapped`: the byte order of stored voxels differs from this machine's.
   VoxelConverter(VoxelType type, bool is_swapped, std::optional<VoxelScaling> scaling);
 
+  /// Converts `count` contiguous voxels, of any alignment.
   void convert(const uint8_t* stored_voxels, int64_t count, float* values) const {
     convert_(stored_voxels, count, scaling_, values);
   }
 
-  /// Returns false if type and scaling exclude NaN and values beyond fp32.
+  /// Returns whether converted values may be NaN or infinite. False for integers, unless the
+  /// scaling may exceed fp32.
   bool may_be_nonfinite() const { return may_be_nonfinite_; }
 
  private:
